@@ -77,10 +77,10 @@ def _with_setting(message: str, arguments: Sequence[str]) -> str:
     found = re.match(r"Unknown option: --([a-z-]+)", message)
     if found is None or arguments[0] not in ("run", "sweep"):
         return message
-    from dpfed.config.tables import sections
+    from dpfed.config.tables import names_of_keys, sections
 
     wanted = found[1].replace("-", "_")
-    keys = [f"{name}.{key}" for name, table in sections() for key in table.model_fields if name and key == wanted]
+    keys = [f"{name}.{key}" for name, tables in sections() for key in names_of_keys(tables) if name and key == wanted]
     if not keys:
         return message
     return f"{found[0]}. A setting is given as {' or '.join(f'--set {key}=VALUE' for key in keys)}."

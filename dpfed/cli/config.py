@@ -67,7 +67,7 @@ def _asked(name: str | None) -> list[KeyFacts]:
 
 
 def _show(name: str | None) -> None:
-    from dpfed.methods.key_reference import every_table, key, keys_of
+    from dpfed.methods.key_reference import by_kind, every_table, key
 
     out = console()
     if name is not None and name not in every_table():
@@ -76,12 +76,16 @@ def _show(name: str | None) -> None:
         return
     for table in every_table() if name is None else [name]:
         out.print(f"[{table}] {every_table()[table]}", highlight=False, markup=False)
-        rows = Table()
-        for heading in ("key", "type", "default", "meaning"):
-            rows.add_column(heading, overflow="fold")
-        for one in keys_of(table):
-            rows.add_row(one.name.rpartition(".")[2], one.type, one.default, one.meaning)
-        out.print(rows, markup=False)
+        for kind in by_kind(table):
+            if kind.choice:
+                out.print(f"with {kind.choice}: {kind.meaning}", highlight=False, markup=False)
+            rows = Table()
+            for heading in ("key", "type", "default", "meaning"):
+                rows.add_column(heading, overflow="fold")
+            for one in kind.keys:
+                rows.add_row(one.name.rpartition(".")[2], one.type, one.default, one.meaning)
+            if kind.keys:
+                out.print(rows, markup=False)
 
 
 def _lines(one: KeyFacts) -> list[str]:
@@ -143,7 +147,7 @@ def _first(meaning: str) -> str:
 
 def page() -> str:
     """docs/configuration.md."""
-    from dpfed.methods.key_reference import every_table, keys_of
+    from dpfed.methods.key_reference import by_kind, every_table
 
     lines = [
         "# Configuration",
@@ -159,8 +163,11 @@ def page() -> str:
         "A setting on the command line is `--set table.key=value`; `--set table.key=` removes the key.",
     ]
     for table, about in every_table().items():
-        lines += ["", f"## [{table}]", "", about, "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        lines += [_row(one) for one in keys_of(table)]
+        lines += ["", f"## [{table}]", "", about]
+        for kind in by_kind(table):
+            lines += ["", f"### {kind.choice}", "", kind.meaning] if kind.choice else []
+            lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"] if kind.keys else []
+            lines += [_row(one) for one in kind.keys]
     return "\n".join(lines) + "\n"
 
 

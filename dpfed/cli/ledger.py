@@ -210,14 +210,14 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
     if not plans:
         return {}
     from dpfed.cli.run import read_configuration
-    from dpfed.methods.goals import PrivacyGoal
+    from dpfed.methods.privacy_target import PrivacyTarget
     from dpfed.run.experiment import build
 
     runs = []
     for given in plans:
         checked, _ = read_configuration(given, [])
         goal = build(checked).goal
-        if not isinstance(goal, PrivacyGoal) or checked.federation.clients != clients:
+        if not isinstance(goal, PrivacyTarget) or checked.federation.clients != clients:
             raise ConfigError(
                 f"--plan {given}: must have [privacy] and {clients} clients, as --clients says; it has "
                 f"{checked.federation.clients}. Give a plan on these clients."

@@ -1,13 +1,21 @@
-"""Which noise a method's uploads can have, where they can have one only. Asked when a configuration is parsed."""
+"""Methods whose uploads can have one kind of noise only, in plain values below the tables of a configuration."""
 
 from __future__ import annotations
 
+from typing import Literal
 
-def noise_of_method(name: str) -> str | None:
-    """coins of masks, the quantiser's own error; None where [privacy] says."""
-    from dpfed.methods.catalogue import every_method  # a method's facts are plain values, and loaded without torch
+from dpfed.config import registered
 
-    facts = every_method().get(name)
-    if facts is None:
-        return None
-    return "coins" if facts.coins else "dithered" if facts.dithered else None
+Noise = Literal["coins", "dithered"]
+
+NOISE: dict[str, Noise] = {"fedpm": "coins", "fedmask": "coins", "dp-dithered": "dithered"}
+"""The noise of methods that come with dpfed; their specifications take it from here."""
+
+
+def noise_of_method(name: str) -> Noise | None:
+    """Return the only noise that uploads of this method can have; None if [privacy] says which."""
+    if name in NOISE:
+        return NOISE[name]
+    method = registered.own("method").get(name)
+    noise: Noise | None = None if method is None else method.facts.noise
+    return noise

@@ -25,14 +25,14 @@ MOST_SAMPLES = 10**6
 MOST_CANARIES = 10**5
 MOST_UNITS = 2**16
 MOST_FACTORS = 10_000
-"""Of a learning rate that is listed round by round."""
+"""Largest number of factors of a learning rate that is listed round by round."""
 MOST_LAYERS = 64
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30
 """Training has float32, which ends at 3.4e38."""
 
 Count = Annotated[int, Field(ge=1, le=10**15)]
-"""Of something that is there anyway, and no more of it is taken than is there."""
+"""Number of things that exist anyway; no more of them is taken than exists."""
 
 Clients = Annotated[int, Field(ge=1, le=MOST_CLIENTS)]
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]

@@ -76,7 +76,7 @@ def load(files: Iterable[Path]) -> None:
 
 @contextmanager
 def as_before() -> Iterator[None]:
-    """What is named inside is not named any more afterwards."""
+    """Restore the list of named files on leaving."""
     before = os.environ.get(VARIABLE)
     try:
         yield
@@ -86,7 +86,7 @@ def as_before() -> Iterator[None]:
 
 
 def named_files() -> tuple[OwnFile, ...]:
-    """Those that were named and have run: what other processes and machines need, too."""
+    """Return the files that were named and have run, which other processes and machines need, too."""
     return tuple(_LOADED.values())
 
 
@@ -102,7 +102,7 @@ def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:
 
 
 def only_here(files: Iterable[OwnFile]) -> tuple[str, ...]:
-    """Those that no other process would run: neither named nor a package's, but what this program itself registers."""
+    """Return the files that only this program registers from: neither named nor a package's, so not run elsewhere."""
     return tuple(one.path for one in files if one.path not in _LOADED and one.path not in _INSTALLED)
 
 
@@ -135,7 +135,7 @@ def errors_of_user_code(what: str) -> Iterator[None]:
 
 
 def _run(path: str) -> None:
-    """What is hashed is what runs: the file is read once."""
+    """Run the file if it is new or has changed. It is read once: the code that runs is the code that is hashed."""
     content = _content(Path(path))
     made = OwnFile(path=path, sha256=hashlib.sha256(content).hexdigest())
     if _LOADED.get(path) == made:

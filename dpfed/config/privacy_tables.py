@@ -26,7 +26,7 @@ class Adaptive(Table):
 
 
 class Promise(Table):
-    """What every private run promises, whatever its noise. An epsilon, or the strength of the noise, or both: then the
+    """Clip norm, noise and budget of a private run. Give an epsilon, or the strength of the noise, or both: then the
     run stops at epsilon."""
 
     clip_norm: ClipNorm | None = None
@@ -40,11 +40,11 @@ class Promise(Table):
     """Default: the smaller of clients^-1.1 and 1e-4."""
 
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
-    """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the
+    """Neighbouring data sets; default: replace-one under fixed; otherwise add-remove, or zero-out where the
     number of participants shows. Zero-out: one client's row and its count of an adaptive clip are 0."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
-    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+    """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
 
 class Noised(Promise):
@@ -69,10 +69,10 @@ class GaussianPrivacy(Noised):
     """The default in plain sums."""
 
     release: Literal["sum", "uploads"] = "sum"
-    """What is seen: the sum of a round, or every upload."""
+    """The released output: the sum of a round, or every upload."""
 
     placement: Literal["server", "clients"] = "server"
-    """Who adds the noise: the server, or every client a share of it."""
+    """The party that adds the noise: the server, or every client a share of it."""
 
     missing_shares: Literal["sized", "charged"] = "sized"
     """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
@@ -90,7 +90,7 @@ class GaussianPrivacy(Noised):
     """Instead of bands: noise that is taken back by so many buffers (BLT), over all later rounds."""
 
     factorisation: Literal["optimised", "square-root"] = "optimised"
-    """Of bands: the matrix of least error for the run's rounds and server.momentum, or the square root of prefix
+    """Matrix of bands: the one of least error for the run's rounds and server.momentum, or the square root of prefix
     sums."""
 
     adaptive: Adaptive | None = None
@@ -108,7 +108,7 @@ class IntegerPrivacy(Noised):
     """discrete-gaussian is the default in secure sums, where only integer noise is sound."""
 
     placement: Literal["server", "clients"] = "server"
-    """Who adds the noise: the server, or every client a share of it."""
+    """The party that adds the noise: the server, or every client a share of it."""
 
     missing_shares: Literal["sized", "charged"] = "sized"
     """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
@@ -132,21 +132,21 @@ class CoinPrivacy(Promise):
     """The default, and the only one, of fedpm."""
 
     release: Literal["sum", "uploads"] = "sum"
-    """What is seen: the sum of a round, or every upload."""
+    """The released output: the sum of a round, or every upload."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     """c: probabilities are kept in [c, 1 - c]; default: 1/2 - linf_clip, which changes no coin, but at least 0.1; 0.1
     without linf_clip or with noise_std. Of fedpm without mask.bound: mask.edge."""
 
     linf_clip: ClipNorm | None = None
-    """How far one probability may move."""
+    """The largest move of one probability."""
 
     clip_metric: Literal["euclidean", "fisher"] = "euclidean"
     """fisher has clip_norm and linf_clip of the move over sqrt(theta (1 - theta)), theta the public probability."""
 
     others: Literal["near-reference", "anywhere"] | None = None
-    """Whether the other clients of a sum are relied on to keep to linf_clip, which a run with plain sums does itself,
-    or only to the edge; default: near-reference in plain sums of simulated clients, anywhere in secure sums and on
+    """Bound that the other clients of a sum are relied on to keep: linf_clip, which a run with plain sums does itself,
+    or only the edge; default: near-reference in plain sums of simulated clients, anywhere in secure sums and on
     nodes with data of their own."""
 
     trials: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -162,7 +162,7 @@ class CoinPrivacy(Promise):
     """Standard deviation of Gaussian noise on probabilities before them."""
 
     correction: Literal["none", "linear", "invert"] | None = None
-    """How the bias of probabilities that were noised and clipped is corrected; default: linear."""
+    """Correction of the bias of probabilities that were noised and clipped; default: linear."""
 
     slots: Clients | None = None
     """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
@@ -182,9 +182,16 @@ class CoinPrivacy(Promise):
         if self.noise_std and (self.trials > 1 or self.clip_metric == "fisher" or self.count_bits is not None):
             raise ValueError("privacy.noise_std with trials, count_bits or clip_metric='fisher': is not built")
         if self.count_bits is not None and self.trials >= 1 << self.count_bits:
-            raise ValueError(f"privacy.count_bits={self.count_bits}: an upload's own count does not fit")
-        if self.release == "uploads" and (self.slots or self.others or self.count_bits):
-            raise ValueError("privacy.slots, others and count_bits are for sums; release is 'uploads'")
+            raise ValueError(
+                f"privacy.count_bits={self.count_bits} with privacy.trials={self.trials}: an upload alone counts to "
+                f"{self.trials}. Use at least {self.trials.bit_length()} bits"
+            )
+        for key in ("slots", "others", "count_bits"):
+            if self.release == "uploads" and getattr(self, key) is not None:
+                raise ValueError(
+                    f"privacy.{key} with privacy.release='uploads': is for sums of coins, and there is no sum to pad. "
+                    "Remove it, or use release 'sum'"
+                )
         return self
 
 
@@ -212,7 +219,7 @@ Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | CoinPrivacy | DitheredPri
 
 
 class Audit(Table):
-    """What `dpfed audit run` needs of a run."""
+    """Canaries for `dpfed audit run`."""
 
     canaries: Canaries = 0
-    """So many simulated clients, each in one round by a fair coin, for a lower bound on epsilon."""
+    """Number of simulated clients, each in one round by a fair coin, for a lower bound on epsilon."""

@@ -1,4 +1,4 @@
-"""What code outside this package has made known by name: schemes, methods, networks, data sets, server rules.
+"""Names that code outside this package has registered: schemes, methods, networks, data sets, server rules.
 
 Plain tables without torch, below everything that looks a name up. A name stands for one thing: a second registration
 from another place is an error, and so is the name of something that comes with dpfed.
@@ -86,5 +86,5 @@ def _caller() -> tuple[str, int]:
 
 
 def _typed(file: str) -> bool:
-    """Whether this is code of an interactive session, where a cell that was changed registers again."""
+    """Return True if this is code of an interactive session, where a cell that was changed registers again."""
     return not hasattr(sys.modules["__main__"], "__file__") and not Path(file).is_file()

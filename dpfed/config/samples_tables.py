@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from dpfed.config.limits import MOST_LAYERS, MOST_SAMPLES, Clients, Count, Positive, Rounds, Samples, Units
 from dpfed.config.table import Table
 
-USERS = {"alpha": ("dirichlet",), "labels": ("labels", "fedpm"), "samples": ("resampled",)}
-"""The partitions that each of these keys of [data] belongs to."""
 
-
-class Data(Table):
-    """Which samples, and which client has them."""
+class _Data(Table):
+    """Samples, and their division among clients."""
 
     name: str
     """A data set that `dpfed.data` knows; or of one's own a file .safetensors or .npz, or a folder of Parquet files or
@@ -33,7 +30,7 @@ class Data(Table):
     """The column that says whose sample it is, for data.partition = "natural"."""
 
     classes: Count | None = None
-    """How many labels a file of one's own can have, unless its metadata say so: a public number. A file that has
+    """Number of labels that a custom file can have, unless its metadata say so: a public number. A file that has
     train_targets in place of train_labels predicts numbers and has no classes."""
 
     features: Literal["scattering"] | None = None
@@ -41,7 +38,7 @@ class Data(Table):
     (a linear one is model.name = "mlp" with model.hidden = []). The model takes `dpfed.data.scattering` of an image."""
 
     orientations: Annotated[int, Field(ge=2, le=16)] = 8
-    """Of scattering: L, which makes (1 + L)^2 numbers of 4 x 4 pixels."""
+    """Orientations of scattering: L, which makes (1 + L)^2 numbers of 4 x 4 pixels."""
 
     train_samples: Count | None = None
     """At most so many training samples, drawn by data.partition_seed."""
@@ -50,49 +47,65 @@ class Data(Table):
     """At most so many test samples, drawn by data.partition_seed."""
 
     validation: Count | None = None
-    """So many training samples are set aside, no client has them, and their score is validation_accuracy."""
+    """Number of training samples that are set aside: no client has them, and their score is validation_accuracy."""
 
     public: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
-    """So many samples serve as public data (fed-smp-topk): taken out of the training half, and then the summary says
-    that they are not protected, or from data.public_from."""
+    """Number of samples that serve as public data (fed-smp-topk): taken out of the training half, and then the summary
+    says that they are not protected, or from data.public_from."""
 
     public_from: str | None = None
     """The data set that public samples come from, if it is another."""
 
-    partition: Literal["iid", "dirichlet", "labels", "fedpm", "resampled", "natural", "nodes"] = "iid"
-    """How samples are divided among clients. iid; dirichlet: each label by shares ~ Dirichlet(alpha); labels: every
-    client has so many `labels`; fedpm: sizes of 10 to 100 parts and at most so many `labels`; resampled: every client
-    has so many `samples`, drawn from all with replacement, and there may be millions of clients; natural: as the data
-    set says (roles, the column train_clients); nodes: every node of a deployment has samples of its own, and of
-    data.name only the test half and public samples are used."""
-
-    alpha: Positive | None = Field(default=None, validate_default=True)
-    """The parameter of partition 'dirichlet': the smaller, the fewer labels a client has."""
-
-    labels: Count | None = Field(default=None, validate_default=True)
-    """Labels of a client, for partition 'labels' and 'fedpm'."""
-
-    samples: Samples | None = Field(default=None, validate_default=True)
-    """Samples of a client, for partition 'resampled'."""
-
     partition_seed: Annotated[int, Field(ge=0)] = 0
-    """Who the clients are follows from it, the data and the other keys of the division. run.seed has no part in it:
+    """Seed of the division of samples among clients. run.seed has no part in it:
     runs that differ in run.seed are on the same clients."""
 
-    @field_validator("alpha", "labels", "samples")
-    @classmethod
-    def _fits_the_partition(cls, value: float | None, info: ValidationInfo) -> float | None:
-        partition = info.data.get("partition")
-        users = USERS[info.field_name or ""]
-        if partition in users and value is None:
-            raise ValueError(f"data.partition={partition!r} needs it. Set data.{info.field_name}")
-        if partition is not None and partition not in users and value is not None:
-            raise ValueError(f"is for data.partition={' or '.join(map(repr, users))}, not {partition!r}. Remove it")
-        return value
+
+class PlainData(_Data):
+    """Samples dealt evenly, as the data set says, or on nodes."""
+
+    partition: Literal["iid", "natural", "nodes"] = "iid"
+    """Division of samples among clients. iid; natural: as the data set says (roles, the column train_clients);
+    nodes: every node of a deployment has samples of its own, and of data.name only the test half and public samples
+    are used."""
+
+
+class DirichletData(_Data):
+    """Each label by shares ~ Dirichlet(alpha)."""
+
+    partition: Literal["dirichlet"]
+    """Each label by shares ~ Dirichlet(alpha)."""
+
+    alpha: Positive
+    """The parameter of partition 'dirichlet': the smaller, the fewer labels a client has."""
+
+
+class LabelsData(_Data):
+    """Clients with a number of labels."""
+
+    partition: Literal["labels", "fedpm"]
+    """labels: every client has so many `labels`; fedpm: sizes of 10 to 100 parts and at most so many `labels`."""
+
+    labels: Count
+    """Labels of a client, for partition 'labels' and 'fedpm'."""
+
+
+class ResampledData(_Data):
+    """Clients that draw samples from all of them."""
+
+    partition: Literal["resampled"]
+    """Every client has so many `samples`, drawn from all with replacement, and there may be millions of clients."""
+
+    samples: Samples
+    """Samples of a client, for partition 'resampled'."""
+
+
+Data = Annotated[PlainData | DirichletData | LabelsData | ResampledData, Field(discriminator="partition")]
+"""[data], by partition."""
 
 
 class Model(Table):
-    """Which network."""
+    """Network."""
 
     name: str
     """A network that `dpfed.models` knows, or one that one's own file registers."""
@@ -101,8 +114,8 @@ class Model(Table):
     """Widths of the hidden layers (mlp, char-lstm)."""
 
 
-class Federation(Table):
-    """Who takes part."""
+class _Federation(Table):
+    """Clients, and the sampling of those that take part in a round."""
 
     clients: Clients
     """n, all clients there are."""
@@ -113,11 +126,26 @@ class Federation(Table):
     rounds: Rounds
     """T, at most: a budget can end a run sooner."""
 
-    sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"] = "poisson"
-    """How a round's cohort is drawn: every client by itself with probability cohort / clients; exactly `cohort`
-    without replacement; or all clients. Or over many rounds: one secret round of every clients / cohort for each client
-    (balls-and-bins); so many secret rounds of all (allocation); by the client's own coin with a rest after every
-    participation (min-separation); in a public order (cyclic). docs/participation.md says which is for whom."""
 
-    separation: Annotated[int, Field(ge=1)] | None = None
+class PlainFederation(_Federation):
+    """Cohorts drawn in each round, or by a schedule of many rounds."""
+
+    sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "cyclic"] = "poisson"
+    """Sampling of a round's cohort: every client by itself with probability cohort / clients; exactly `cohort`
+    without replacement; or all clients. Or over many rounds: one secret round of every clients / cohort for each client
+    (balls-and-bins); so many secret rounds of all (allocation); in a public order (cyclic). docs/participation.md says
+    which is for whom."""
+
+
+class SeparatedFederation(_Federation):
+    """Clients that take part by their own coins, with a rest after every participation."""
+
+    sampling: Literal["min-separation"]
+    """min-separation: by the client's own coin with a rest after every participation."""
+
+    separation: Annotated[int, Field(ge=1)]
     """min-separation: a client that took part stays away from the next separation - 1 rounds."""
+
+
+Federation = Annotated[PlainFederation | SeparatedFederation, Field(discriminator="sampling")]
+"""[federation], by sampling."""

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.kinds import noise_of_method
 from dpfed.config.privacy_tables import Audit, Privacy
 from dpfed.config.samples_tables import Data, Federation, Model
-from dpfed.config.server_tables import Aggregation, RunTable, ServerTable
+from dpfed.config.server_tables import Aggregation, PlainAggregation, RunTable, Server, StepServer
 from dpfed.config.table import Table
-from dpfed.config.training_tables import Local, Mask, MethodTable
+from dpfed.config.training_tables import LIST, Local, Mask, MethodTable
 from dpfed.errors import ConfigError
+
+CHOICES = {
+    "data": "partition",
+    "federation": "sampling",
+    "local": "schedule",
+    "privacy": "noise",
+    "aggregation": "kind",
+    "server": "rule",
+}
+"""Tables whose keys follow from one choice, and the key that makes it."""
 
 _MOST_SHOWN = 200
 
@@ -32,26 +44,20 @@ class Config(Table):
     method: MethodTable
     mask: Mask | None = None
     privacy: Privacy | None = None
-    aggregation: Aggregation = Aggregation()
+    aggregation: Aggregation = PlainAggregation()
     audit: Audit = Audit()
-    server: ServerTable = ServerTable()
+    server: Server = StepServer()
     run: RunTable = RunTable()
 
     @model_validator(mode="before")
     @classmethod
-    def _with_kind_of_noise(cls, tables: Any) -> Any:
-        """privacy.noise where it is not given: what the method's uploads, and the sum, can have."""
-        privacy = tables.get("privacy") if isinstance(tables, Mapping) else None
-        if not isinstance(privacy, Mapping):
+    def _by_choice(cls, tables: Any) -> Any:
+        """Set the key that each table of `CHOICES` is chosen by; drop keys of other choices that are at their default,
+        as configurations of 0.2 have them."""
+        if not isinstance(tables, Mapping):
             return tables
-        name, kind = (_said(tables, "method", "name"), _said(tables, "aggregation", "kind"))
-        fixed = noise_of_method(str(name))
-        exact = kind not in (None, "plain") or _said(tables, "run", "release") is True
-        default = "discrete-gaussian" if exact else "gaussian"
-        given = privacy.get("noise")
-        noise = fixed if fixed is not None and given in (None, "gaussian") and fixed != "coins" else given
-        noise = noise or fixed or default
-        return {**tables, "privacy": {**_without_defaults_of_others(privacy, noise), "noise": noise}}
+        given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
+        return {**tables, **{name: _of_its_kind(name, table, tables) for name, table in given.items()}}
 
     def with_delta(self, delta: float) -> Config:
         """Return the configuration with this delta for its unit of privacy, [privacy] or [local.record]."""
@@ -67,18 +73,28 @@ class Config(Table):
         return _without_none(self.model_dump(mode="json"))
 
 
-def _without_defaults_of_others(privacy: Mapping[str, Any], noise: Any) -> dict[str, Any]:
-    """Return [privacy] without keys of other kinds of noise that hold their default: it has no effect, and up to 0.2
-    every run's config.toml had them all."""
-    kinds = _privacy_tables()
-    own = kinds[noise].model_fields if isinstance(noise, str) and noise in kinds else {}
-    defaults = {
-        key: field.get_default()
-        for table in kinds.values()
-        for key, field in table.model_fields.items()
-        if key not in own
+def _of_its_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    kinds, key = kinds_of(name), CHOICES[name]
+    first = next(iter(kinds.values()))
+    chosen = _noise(table, tables) if name == "privacy" else table.get(key, first.model_fields[key].default)
+    kept = kinds.get(chosen if isinstance(chosen, str) else LIST, first).model_fields
+    idle = {
+        other: field.get_default(call_default_factory=True)
+        for one in kinds.values()
+        for other, field in one.model_fields.items()
+        if other not in kept
     }
-    return {key: value for key, value in privacy.items() if key not in defaults or value != defaults[key]}
+    return {k: v for k, v in table.items() if k not in idle or idle[k] != v} | {key: chosen}
+
+
+def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
+    """Return privacy.noise, by default the noise of the method's uploads and of the sum."""
+    name, kind = (_said(tables, "method", "name"), _said(tables, "aggregation", "kind"))
+    fixed, given = noise_of_method(str(name)), table.get("noise")
+    exact = kind not in (None, "plain") or _said(tables, "run", "release") is True
+    if fixed == "dithered" and given == "gaussian":
+        return fixed
+    return given or fixed or ("discrete-gaussian" if exact else "gaussian")
 
 
 def _said(tables: Mapping[str, Any], table: str, key: str) -> Any:
@@ -178,32 +194,45 @@ def _toml_value(text: str) -> Any:
     return text
 
 
-_KINDS = ("gaussian", "discrete-gaussian", "skellam", "coins", "dithered")
-
-
 def _problem(item: Any) -> str:
     location = item["loc"]
-    kind = location[1] if len(location) > 1 and location[0] == "privacy" and location[1] in _KINDS else None
-    if kind is not None:
-        location = (location[0], *location[2:])
+    table = str(location[0]) if location else ""
+    kinds = kinds_of(table) if table in CHOICES else {}
+    kind = str(location[1]) if kinds and len(location) > 1 else None
+    if kind is not None:  # a place within a table of that kind
+        location = (table, *location[2:])
     where = ".".join(str(part) for part in location)
     if item["type"] == "union_tag_invalid":
-        return f"privacy.noise={shown(item['ctx']['tag'])}: must be one of {', '.join(_KINDS)}."
-    if item["type"] == "value_error" and kind is not None and where == "privacy":
+        key = f"{table}.{CHOICES[table]}"
+        allowed = ", ".join(map(quoted, kinds))
+        return f"{key}={item['ctx']['tag']!r}: must be one of {allowed}. `dpfed config {key}` says what they are."
+    if item["type"] == "value_error" and where == "privacy":
         return f"{item['ctx']['error']}."
-    if item["type"] == "extra_forbidden" and kind is not None:
-        takers = [one for one, table in _privacy_tables().items() if location[-1] in table.model_fields]
-        if takers:
-            return f"{where} with privacy.noise={kind!r}: is for {', '.join(takers)}. Remove it, or use one of them."
+    chosen = f"{table}.{CHOICES[table]}={quoted(kind)}" if kind is not None else ""
+    takers = [name for name, one in kinds.items() if location[1:] and location[1] in one.model_fields]
     if item["type"] == "extra_forbidden":
-        table = None if kind is None or len(location) > 2 else _privacy_tables()[kind]
-        known = _known_keys(location[:-1]) if table is None else sorted(table.model_fields)
+        if kind is not None and takers and len(location) == 2:
+            return f"{where} with {chosen}: is for {', '.join(takers)}. Remove it, or use one of them."
+        known = sorted(kinds[kind].model_fields) if kind in kinds and len(location) == 2 else _known_keys(location[:-1])
         hint = did_you_mean(str(location[-1]), known)
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
+    if item["type"] == "literal_error" and kind is not None and len(location) == 2:
+        others = [name for name, one in kinds.items() if location[1] in one.model_fields and name != kind]
+        able = [name for name in others if item["input"] in _parts(kinds[name].model_fields[location[1]].annotation)]
+        if able:
+            given = f"{where}={item['input']!r} with {chosen}"
+            return f"{given}: is for {', '.join(able)}. Remove it, or use one of them."
     if item["type"] == "missing":
+        if kind is not None and len(takers) < len(kinds):
+            return f"{where}: is missing; {chosen} needs it. Set {where}."
         return f"{where}: is missing and has no default."
     words = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # as TOML calls it
     return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(location)}` says what is allowed."
+
+
+def quoted(kind: str) -> str:
+    """Return the choice as a configuration would have it."""
+    return kind if kind == LIST else repr(kind)
 
 
 def _key(location: Sequence[Any]) -> str:
@@ -214,7 +243,7 @@ def _key(location: Sequence[Any]) -> str:
 
 
 def _every_key() -> set[str]:
-    return {"", *(f"{name}.{key}".removeprefix(".") for name, table in sections() for key in table.model_fields)}
+    return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in sections() for key in names_of_keys(tables))}
 
 
 def shown(value: Any) -> str:
@@ -227,27 +256,44 @@ def shown(value: Any) -> str:
 
 
 def _known_keys(location: Sequence[Any]) -> list[str]:
-    table = dict(sections()).get(".".join(str(part) for part in location))
-    return sorted(table.model_fields) if table else []
+    return sorted(names_of_keys(dict(sections()).get(".".join(str(part) for part in location), ())))
 
 
-def _privacy_tables() -> dict[str, type[BaseModel]]:
-    """What [privacy] takes, by privacy.noise."""
-    tables = get_args(get_args(Privacy)[0])
-    return {str(kind): table for table in tables for kind in get_args(table.model_fields["noise"].annotation)}
+@cache
+def kinds_of(table: str) -> dict[str, type[BaseModel]]:
+    """The tables that [table] can be, by the choice that makes it one of them; the default choice is the first."""
+    key = CHOICES[table]
+    found: dict[str, type[BaseModel]] = {}
+    for one in _tables(Config.model_fields[table]):
+        choice = one.model_fields[key]
+        parts = list(_parts(choice.annotation))
+        words = [part for part in parts if isinstance(part, str)]
+        listed = [LIST] if any(get_origin(part) is tuple for part in parts) else []
+        found |= dict.fromkeys((*words, *listed) or (choice.default,), one)
+    return found
 
 
-def sections() -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every table by its dotted name: "" is the whole configuration."""
-    return _within("", Config)
+def names_of_keys(tables: Iterable[type[BaseModel]]) -> list[str]:
+    """The keys that at least one of these tables has."""
+    return list(dict.fromkeys(key for table in tables for key in table.model_fields))
 
 
-def _within(name: str, table: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    yield name, table
-    for key, field in table.model_fields.items():
-        for part in _parts(field.annotation):
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                yield from _within(f"{name}.{key}".removeprefix("."), part)
+def sections() -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
+    """Every table by its dotted name, of each kind that it can have: "" is the whole configuration."""
+    return _within("", (Config,))
+
+
+def _within(name: str, tables: tuple[type[BaseModel], ...]) -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
+    yield name, tables
+    fields = {key: field for table in tables for key, field in table.model_fields.items()}
+    for key, field in fields.items():
+        if inner := _tables(field):
+            yield from _within(f"{name}.{key}".removeprefix("."), inner)
+
+
+def _tables(field: FieldInfo) -> tuple[type[BaseModel], ...]:
+    parts = _parts(field.annotation)
+    return tuple(dict.fromkeys(one for one in parts if isinstance(one, type) and issubclass(one, BaseModel)))
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
-from dpfed.config.table import Table
+from dpfed.config.table import Table, chosen
+
+LIST = "[...]"
+"""The kind of local.schedule = [...], in messages."""
 
 _Strategy = Annotated[
     Literal["auto", "loop", "vmap"], BeforeValidator(lambda given: "vmap" if given == "graphs" else given)
@@ -37,35 +40,25 @@ class Record(Table):
     """Default: the smaller of (all training records)^-1.1 and 1e-5."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
-    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+    """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
 
-class Local(Table):
-    """How a client trains; exactly one of epochs and steps."""
+class _Local(Table):
+    """Local training of a client; exactly one of epochs and steps."""
 
     learning_rate: Positive
-    """Of the client's optimizer, in round 0."""
-
-    learning_rate_decay: Positive = 1.0
-    """The learning rate is multiplied by it after every round."""
+    """Learning rate of the client's optimizer, in round 0."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of SGD."""
+    """Momentum of SGD."""
 
     loss: str | None = None
     """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
     or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for targets that are no
     classes. "own" stands for one that was given in Python."""
 
-    schedule: Literal["constant", "cosine", "linear", "step"] | _Factors = "constant"
-    """The learning rate over rounds: cosine and linear fall to 0 at federation.rounds, step multiplies it by
-    learning_rate_decay every schedule_rounds rounds; a list has a factor for each round, the last one holds on."""
-
-    schedule_rounds: Rounds | None = None
-    """Rounds between two steps of schedule = "step"."""
-
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """What takes a client's steps; its state begins anew in every round."""
+    """Optimizer of a client's steps; its state begins anew in every round."""
 
     weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
     """L2 in the gradient (sgd, adam), or decoupled from it (adamw)."""
@@ -84,21 +77,68 @@ class Local(Table):
     beyond rounding. "graphs" of earlier versions is read as "vmap"."""
 
     chunk: Clients | None = None
-    """How many clients train side by side; default: as many as fit into local.memory."""
+    """Number of clients that train side by side; default: as many as fit into local.memory."""
 
     memory: Count | None = None
     """Megabytes that clients side by side may take; default: a quarter of main memory, or half of what is
     free on a GPU."""
 
     precision: Literal["float32", "bf16", "tf32"] = "float32"
-    """Of gradients; weights and sums are float32 throughout. bf16 and tf32 (CUDA only) are faster and less precise."""
+    """Precision of gradients; weights and sums are float32. bf16 and tf32 (CUDA only) are faster and less precise."""
 
     record: Record | None = None
     """[local.record]."""
 
 
+class ConstantLocal(_Local):
+    """A learning rate that falls by one factor after every round, or does not fall."""
+
+    schedule: Literal["constant"] = "constant"
+    """The learning rate over rounds: multiplied by learning_rate_decay after every round."""
+
+    learning_rate_decay: Positive = 1.0
+    """The learning rate is multiplied by it after every round, or under schedule = "step" every schedule_rounds."""
+
+
+class StepLocal(_Local):
+    """A learning rate that falls in steps."""
+
+    schedule: Literal["step"]
+    """step multiplies it by learning_rate_decay every schedule_rounds rounds."""
+
+    learning_rate_decay: Positive = 1.0
+    """The learning rate is multiplied by it after every round, or under schedule = "step" every schedule_rounds."""
+
+    schedule_rounds: Rounds
+    """Rounds between two steps of schedule = "step"."""
+
+
+class ScheduledLocal(_Local):
+    """A learning rate whose whole course the schedule says."""
+
+    schedule: Literal["cosine", "linear"] | _Factors
+    """cosine and linear fall to 0 at federation.rounds; a list has a factor for each round, the last one holds on."""
+
+
+def _schedule(table: object) -> str:
+    """Return the kind of local.schedule; `LIST` for factors."""
+    schedule = chosen(table, "schedule")
+    return LIST if isinstance(schedule, list | tuple) else str(schedule or "constant")
+
+
+Local = Annotated[
+    Annotated[ConstantLocal, Tag("constant")]
+    | Annotated[StepLocal, Tag("step")]
+    | Annotated[ScheduledLocal, Tag("cosine")]
+    | Annotated[ScheduledLocal, Tag("linear")]
+    | Annotated[ScheduledLocal, Tag("[...]")],
+    Discriminator(_schedule),
+]
+"""[local], by schedule."""
+
+
 class MethodTable(Table):
-    """Which method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
+    """Method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
 
     name: str
     """A method that `dpfed methods` lists."""
@@ -114,10 +154,10 @@ class MethodTable(Table):
 
     stays: bool = False
     """The random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round stay for the run, as
-    noise that is taken back over rounds needs them."""
+    noise that is taken back over rounds needs them. Directions must be shared (method.shared)."""
 
     error_feedback: bool = False
-    """What compression left out of a client's update is added to its next one; never with privacy."""
+    """The rest of a client's update that compression left out is added to its next one; never with privacy."""
 
     progressive: bool = True
     """FedMRN's progressive masking; false: its ablation."""
@@ -129,7 +169,7 @@ class MethodTable(Table):
     """FedMRN's training under the mask; false: the mask is drawn after training."""
 
     purge: Literal["server", "clients"] | None = None
-    """Who purges weights in FedSparsify; default: server."""
+    """The party that purges weights in FedSparsify; default: server."""
 
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """The compressor's own options (`dpfed.compress`)."""
@@ -156,7 +196,7 @@ class Mask(Table):
     """Frozen weights are multiplied by it."""
 
     biases: Literal["masked", "absent"] = "masked"
-    """Whether biases are frozen and masked as weights are, or left out."""
+    """Biases are frozen and masked as weights are, or left out."""
 
     gradient: Literal["straight-through", "published"] = "straight-through"
     """The gradient through a sampled mask: straight through, or as in the published code."""

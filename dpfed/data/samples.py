@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dpfed import data
-from dpfed.config.samples_tables import Data
+from dpfed.config.samples_tables import Data, DirichletData, LabelsData, ResampledData
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset, Numbers
 from dpfed.data.partition import Holdings, Partition
@@ -143,20 +143,28 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
     """Return the clients' rows of the training half. ConfigError where the data cannot be divided so."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
-    if table.partition in ("dirichlet", "labels", "fedpm") and (dataset.classes is None or labels.ndim != 1):
+    if isinstance(table, DirichletData | LabelsData) and (dataset.classes is None or labels.ndim != 1):
         raise ConfigError(
             f"data.partition={table.partition!r} with data.name={table.name!r}: divides samples by their class, and "
             "there is not one a sample. Use 'iid', 'natural' or 'resampled'."
         )
+    match table:
+        case DirichletData():
+            return data.dirichlet(labels, clients, table.alpha, generator)
+        case LabelsData():
+            divide = data.some_labels if table.partition == "labels" else data.unbalanced
+            return divide(labels, clients, table.labels, generator)
+        case ResampledData():
+            if config.local.record is not None:
+                raise ConfigError(
+                    "[local.record] with data.partition='resampled': one record may be with several clients, and no "
+                    "account adds up what all of them tell of it. Use [privacy], whose unit is the client, or another "
+                    "data.partition."
+                )
+            return Resampled(samples=len(labels), clients=clients, each=table.samples, seeds=seeds)
     match table.partition:
         case "iid":
             return data.iid(len(labels), clients, generator)
-        case "dirichlet":
-            return data.dirichlet(labels, clients, _given(table.alpha), generator)
-        case "labels":
-            return data.some_labels(labels, clients, _given(table.labels), generator)
-        case "fedpm":
-            return data.unbalanced(labels, clients, _given(table.labels), generator)
         case "natural":
             if dataset.train_clients is None:
                 raise ConfigError(
@@ -164,14 +172,6 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
                     "Use another partition, or data with roles or a column train_clients."
                 )
             return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
-        case "resampled":
-            if config.local.record is not None:
-                raise ConfigError(
-                    "[local.record] with data.partition='resampled': one record may be with several clients, and no "
-                    "account adds up what all of them tell of it. Use [privacy], whose unit is the client, or another "
-                    "data.partition."
-                )
-            return Resampled(samples=len(labels), clients=clients, each=_given(table.samples), seeds=seeds)
         case "nodes":
             _check_nodes(config)
             nothing = np.zeros(clients + 1, dtype=np.int64)
@@ -205,12 +205,6 @@ def _check_nodes(config: Config) -> None:
             "[local.record] with data.partition='nodes': its epsilon is charged by clients' numbers of records, which "
             "the server does not know. Use [privacy], whose unit is the client, or another data.partition."
         )
-
-
-def _given(value: _Number | None) -> _Number:
-    """Return a value whose presence the configuration's checks have made sure of."""
-    assert value is not None
-    return value
 
 
 _OF_LETTERS = "char-lstm"

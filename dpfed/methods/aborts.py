@@ -1,4 +1,4 @@
-"""Which rounds may end without a result: only those where that tells nothing of who took part.
+"""Rounds that may end without a result: only those where the end does not reveal who took part.
 
 Whether a round ends is published (ledger, metrics, summary), so it is a release. It depends on dropouts, which do not
 depend on data, and on the number of participants. Claim: in every private run that is accepted, the law of "this round
@@ -28,13 +28,15 @@ from dpfed.errors import ConfigError
 
 
 def may_end(config: Config, tolerance: float | None) -> bool:
-    """Whether a round can end without a result. `tolerance`: of missing uploads, None: any."""
+    """Return True if a round can end without a result. `tolerance`: of missing uploads, None: any."""
     return config.aggregation.kind != "plain" or tolerance is not None
 
 
 def participants_follow_clients(config: Config, slots: int | None) -> bool:
-    """Whether a client less is a participant less in every sum. `slots`: uploads of every sum under Poisson sampling,
-    None: those drawn."""
+    """Return True if one client removed is one participant removed from every sum.
+
+    slots: uploads of every sum under Poisson sampling, None: those drawn
+    """
     federation = config.federation
     all_take_part = federation.sampling == "all" or (slots is not None and slots >= federation.clients)
     return all_take_part or (config.privacy is not None and config.privacy.placement == "clients")

@@ -9,24 +9,33 @@ from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
 from dpfed.methods import dithered, fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
-from dpfed.methods.facts import MethodFacts, compressed
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, dithered, fedsparsify)
 
-METHODS: dict[str, MethodFacts] = {facts.name: facts for family in FAMILIES for facts in family.METHODS}
-"""Those that come with dpfed."""
+_OURS: dict[str, FederatedMethod] = {one.facts.name: one for family in FAMILIES for one in family.METHODS}
+
+METHODS: dict[str, MethodFacts] = {name: one.facts for name, one in _OURS.items()}
+"""Specifications of the methods that come with dpfed."""
 
 _DIMENSION = 1 << 16
 
 
 def every_method() -> dict[str, MethodFacts]:
-    """They, one's own, and for each scheme of one's own the method of its name: the whole update through it."""
-    return {**METHODS, **_of_schemes(), **registered.own("method")}
+    """Return the specifications of these methods, of custom ones, and for each custom scheme of the method of its name,
+    the whole update through it."""
+    return {name: one.facts for name, one in _every().items()}
 
 
 def method(name: str) -> MethodFacts:
-    """The method of this name; ConfigError with the nearest one otherwise."""
-    known = METHODS if name in METHODS else every_method()
+    """Return the specification of the method of this name; ConfigError with the nearest one otherwise."""
+    return federated_method(name).facts
+
+
+def federated_method(name: str) -> FederatedMethod:
+    """Return the method of this name with its functions; ConfigError with the nearest one otherwise."""
+    known = _OURS if name in _OURS else _every()
     if name not in known:
         raise ConfigError(
             f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} One's own are in a file "
@@ -35,7 +44,11 @@ def method(name: str) -> MethodFacts:
     return known[name]
 
 
-def _of_schemes() -> dict[str, MethodFacts]:
+def _every() -> dict[str, FederatedMethod]:
+    return {**_OURS, **_of_schemes(), **registered.own("method")}
+
+
+def _of_schemes() -> dict[str, FederatedMethod]:
     schemes, methods = registered.own("scheme"), registered.own("method")
     taken = [name for name in schemes if name in METHODS]
     if taken:
@@ -43,16 +56,16 @@ def _of_schemes() -> dict[str, MethodFacts]:
     return {name: _of_scheme(name, made) for name, made in schemes.items() if name not in methods}
 
 
-def _of_scheme(name: str, made: Any) -> MethodFacts:
-    return compressed(
-        name,
-        name,
-        "one's own",
-        bits=most_bits(made),
+def _of_scheme(name: str, made: Any) -> FederatedMethod:
+    facts = MethodFacts(
+        name=name,
+        scheme=name,
+        paper="one's own",
+        nominal_bits_per_parameter=most_bits(made),
         unbiased=getattr(made, "unbiased", False) is True,
         what=(made.__doc__ or "one's own scheme").strip().splitlines()[0].rstrip("."),
-        stages=quantisers.quantised,
     )
+    return FederatedMethod(facts=facts, stages=quantisers.quantised)
 
 
 def most_bits(made: Callable[[], Any]) -> float:

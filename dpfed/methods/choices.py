@@ -1,8 +1,7 @@
-"""What a configuration has chosen, where several keys say it together."""
+"""Choices of a configuration that several keys make together."""
 
 from __future__ import annotations
 
-from accounting.integers.fixed_point import NoiseLaw
 from dpfed.aggregation.steps import most_missing
 from dpfed.config.privacy_tables import CoinPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
@@ -13,41 +12,31 @@ EDGE_OF_SIGNS = 0.1
 """privacy.edge where none is given."""
 
 
-def seen(config: Config) -> str:
-    """What a private run releases: "sum" or "uploads"."""
-    return config.privacy.release if config.privacy is not None else "sum"
+def sends_coins(config: Config, facts: MethodFacts) -> bool:
+    """Return True if uploads are Bernoulli samples: masks, or signs that are private by themselves."""
+    return facts.coins or isinstance(config.privacy, CoinPrivacy)
 
 
-def integer_noise(config: Config) -> NoiseLaw | None:
-    """The distribution of integer noise, if that is what a run has."""
-    return config.privacy.noise if isinstance(config.privacy, IntegerPrivacy) else None
-
-
-def signs_are_coins(config: Config, facts: MethodFacts) -> bool:
-    """Whether an update's signs are private by their own coins."""
-    return isinstance(config.privacy, CoinPrivacy) and not facts.coins
-
-
-def coins_of_moves(config: Config) -> bool:
-    """Whether a mask's coins say how far its probabilities move, and 1/2 is no move."""
-    return config.privacy is not None and config.mask is not None and config.mask.bound is not None
+def bound_of_moves(config: Config) -> float | None:
+    """Return mask.bound if the coins of masks say how far probabilities move, and 1/2 is no move; else None."""
+    return config.mask.bound if config.privacy is not None and config.mask is not None else None
 
 
 def in_integers(config: Config) -> bool:
-    """Whether rows of numbers become integers before they are summed."""
-    return config.aggregation.kind != "plain" or integer_noise(config) is not None
+    """Return True if rows of numbers become integers before they are summed."""
+    return config.aggregation.kind != "plain" or isinstance(config.privacy, IntegerPrivacy)
 
 
 def is_linear(config: Config, facts: MethodFacts) -> bool:
-    """Whether the sum of uploads can be decoded, and what is summed is what was bounded.
+    """Return True if the sum of uploads can be decoded, and what is summed is what was bounded.
 
-    FedScalar's too, if a round's directions are shared; not floats of 16 bits, which rounding may lengthen.
+    Not floats of 16 bits, which rounding may lengthen.
     """
     rounded = facts.scheme == "dense" and config.method.options.get("bits", 32) != 32
-    return not rounded and (facts.linear or (facts.name == "fedscalar" and config.method.shared))
+    return not rounded and (facts.linear or (facts.linear_if_shared and config.method.shared))
 
 
-def edge_of(config: Config) -> float:
+def edge_of(config: Config, facts: MethodFacts) -> float:
     """c: probabilities of coins lie in [c, 1 - c].
 
     Coins of moves from 1/2 that are clipped to t lie in [1/2 - t, 1/2 + t] whatever the edge is, so c = 1/2 - t moves
@@ -55,7 +44,7 @@ def edge_of(config: Config) -> float:
     """
     table = config.privacy
     assert isinstance(table, CoinPrivacy)
-    if config.method.name == "fedpm" and not coins_of_moves(config):
+    if facts.coins and bound_of_moves(config) is None:
         return (config.mask or Mask()).edge
     if table.edge is not None:
         return table.edge
@@ -66,7 +55,9 @@ def edge_of(config: Config) -> float:
 
 
 def others_of(config: Config) -> str:
-    """What is relied on of the other clients' coins in a sum (`accounting.mechanisms.BernoulliAggregate.others`).
+    """Return the bound that the other clients' coins of a sum are relied on to keep.
+
+    It is `others` of `accounting.mechanisms.BernoulliAggregate`.
 
     In a plain sum of one process every client is one that the run clips itself. In a secure sum, and on nodes that have
     data of their own, others may send what they like within the edge, so that they are relied on to keep to their clip

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import DITHERED, MethodFacts
+from dpfed.config.kinds import NOISE
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -18,18 +20,18 @@ def dithered_update(s: Settings) -> Stages:
 
 
 METHODS = (
-    MethodFacts(
-        name="dp-dithered",
-        paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
-        local_training="sgd",
-        unbiased=True,
-        nominal_bits_per_parameter=0.88,
-        linear=False,
-        private_with=(DITHERED,),
-        what="the whole update, clipped, through a quantiser with Gaussian error",
-        scheme=None,
-        privacy="required",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="dp-dithered",
+            paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
+            unbiased=True,
+            nominal_bits_per_parameter=0.88,
+            what="the whole update, clipped, through a quantiser with Gaussian error",
+            scheme=None,
+            takes=(),
+            privacy="required",
+            noise=NOISE["dp-dithered"],
+        ),
         stages=dithered_update,
-        dithered=True,
     ),
 )

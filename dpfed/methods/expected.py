@@ -1,4 +1,4 @@
-"""What presets came to when they were measured: shown by `dpfed run --list`."""
+"""Measured accuracy, epsilon, time and bits of presets, shown by `dpfed run --list`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from importlib.resources import files
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """Of one run with the preset's own seed: test accuracy of the last round, epsilon (None: not private), seconds on
-    two CPU cores, and bits of an upload for each parameter."""
+    """Results of one run with the preset's seed: test accuracy of the last round, epsilon (None: not private), seconds
+    on two CPU cores, and bits of an upload for each parameter."""
 
     accuracy: float
     epsilon: float | None
@@ -21,7 +21,7 @@ class Expected:
 
 @cache
 def expected() -> dict[str, Expected]:
-    """By preset, of those that were measured (`benchmarks/presets.py` writes the file)."""
+    """Return the results by preset, of those that were measured (`benchmarks/presets.py` writes the file)."""
     tables = tomllib.loads((files("dpfed.config") / "expected.toml").read_text(encoding="utf-8"))
     return {
         name: Expected(

@@ -1,14 +1,12 @@
-"""What is true of a method, in plain values: asked by tables, commands and refusals, without torch."""
+"""Specification of a method in plain values, for tables, commands and refusals, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from dpfed.methods.settings import Settings
-    from dpfed.stages.chain import Stages
+from dpfed.config.kinds import Noise
 
 NOISED_SUM = "gaussian noise on the sum"
 SHARES = "noise shares of the clients"
@@ -24,88 +22,84 @@ COMPRESSED = ("method.options", "method.error_feedback")
 SHARED = ("method.shared",)
 STAYS = ("method.stays",)
 
+ADAPTIVE = ("adam", "yogi", "adagrad")
+"""Server rules that move every entry by about as much."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
-    """What is true of a method: one row of `dpfed methods`.
+    """Specification of a method: one row of `dpfed methods`.
 
-    `stages` makes its chain of stages from the settings of a run (`dpfed.methods.settings.Settings`).
     `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression, without headers. `linear`
-    says that the server can decode a sum of uploads without seeing one (what secure aggregation needs). `scheme` is
-    the compressor's name in `dpfed.compress`, None for coins. `takes`: the keys of the configuration that this method
-    has beside those of all; "mask" is a whole table. `sparse` methods need method.keep or method.k, unless `sparse` is
-    "optional". `coins_possible`: privacy.noise may be "coins". `dithered`:
-    the quantiser's own error is the noise. `needs_public_data`: the coordinates come from data that
-    must be public. `privacy`: whether a [privacy] table is required, optional or never possible. `presets`: tables by
-    the preset's name, default one of the method's name that sets nothing more (`dpfed.methods.presets`).
+    says that the server can decode a sum of uploads without seeing one (what secure aggregation needs);
+    `linear_if_shared`: if method.shared is set. `scheme` is the compressor's name in `dpfed.compress`, None for masks.
+    `takes`: the keys of the configuration that this method has beside those of all; "mask" is a whole table. `sparse`
+    methods need method.keep or method.k, unless `sparse` is "optional". `noise`: the only noise that uploads can have,
+    None if [privacy] says which. `options_of_coins`: the compressor's options that are left where privacy.noise is
+    "coins"; None where it cannot be. `needs_public_data`: the coordinates come from data that must be public.
+    `same_coordinates`: uploads of all rounds are of the same coordinates. `privacy`: whether a [privacy] table is
+    required, optional or never possible, which `never_because` explains, with the `nearest_private` method.
+    `seed_purpose`: of the seeds that the compressor draws from. `sends_models`: what is sent is a sparse model and not
+    an update. `follows_rounds`: what of the method follows from federation.rounds. `audited_clip_norm`: the clip norm
+    at which one upload is audited, None for that of the preset. `presets`: tables by the preset's name, default one of
+    the method's name that sets nothing more (`dpfed.methods.presets`).
     """
 
     name: str
     paper: str
-    local_training: str
     unbiased: bool
     nominal_bits_per_parameter: float
-    linear: bool
-    private_with: tuple[str, ...]
     what: str
     scheme: str | None
-    privacy: Literal["never", "required", "optional"]
-    stages: Callable[[Settings], Stages]
-    takes: tuple[str, ...] = ()
+    local_training: str = "sgd"
+    linear: bool = False
+    privacy: Literal["never", "required", "optional"] = "optional"
+    takes: tuple[str, ...] = COMPRESSED
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sparse: Literal["no", "yes", "optional"] = "no"
+    noise: Noise | None = None
+    options_of_coins: tuple[str, ...] | None = None
+    linear_if_shared: bool = False
     needs_public_data: bool = False
-    coins_possible: bool = False
-    dithered: bool = False
-    preset: Mapping[str, Any] = field(default_factory=dict)
+    same_coordinates: bool = False
+    nearest_private: str = "dp-fedavg"
+    never_because: str = "it adds no noise"
+    follows_rounds: str | None = None
+    audited_clip_norm: float | None = None
+    seed_purpose: str = "code"
+    sends_models: bool = False
+
+    @property
+    def private_with(self) -> tuple[str, ...]:
+        """The ways in which the method can be private."""
+        if self.privacy == "never":
+            return ()
+        if self.dithered:
+            return (DITHERED,)
+        if self.coins:
+            return (COINS_SUMMED, COINS_SEEN)
+        if self.linear:
+            return (NOISED_SUM, SHARES, NOISED_UPLOADS)
+        coins = (COINS_SUMMED, COINS_SEEN) if self.coins_possible else ()
+        return (DECODED, NOISED_UPLOADS, *coins, *((SHARED_SUM,) if self.linear_if_shared else ()))
 
     @property
     def coins(self) -> bool:
-        """Whether what is trained and sent is a mask."""
-        return self.local_training == "masks"
+        """True if clients train and send masks: Bernoulli samples of probabilities."""
+        return self.noise == "coins"
+
+    @property
+    def coins_possible(self) -> bool:
+        """True if privacy.noise = "coins" may be set, for signs."""
+        return self.options_of_coins is not None
+
+    @property
+    def dithered(self) -> bool:
+        """True if the quantiser's own error is the noise."""
+        return self.noise == "dithered"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of `dpfed methods --json`."""
-        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("stages", "presets")}
-        return record | {"private_with": list(self.private_with), "takes": list(self.takes)}
-
-
-def compressed(
-    name: str,
-    scheme: str,
-    paper: str,
-    *,
-    bits: float,
-    unbiased: bool,
-    what: str,
-    stages: Callable[[Settings], Stages],
-    training: str = "sgd",
-    coins: bool = False,
-    summed: bool = False,
-    sparse: Literal["no", "yes", "optional"] = "no",
-    takes: tuple[str, ...] = COMPRESSED,
-    preset: Mapping[str, Any] | None = None,
-) -> MethodFacts:
-    """An update through a compressor that a sum does not commute with."""
-    return MethodFacts(
-        name=name,
-        paper=paper,
-        local_training=training,
-        unbiased=unbiased,
-        nominal_bits_per_parameter=bits,
-        linear=False,
-        private_with=(
-            DECODED,
-            NOISED_UPLOADS,
-            *([COINS_SUMMED, COINS_SEEN] if coins else []),
-            *([SHARED_SUM] if summed else []),
-        ),
-        what=what,
-        scheme=scheme,
-        privacy="optional",
-        stages=stages,
-        sparse=sparse,
-        takes=takes,
-        presets={name: preset or {}},
-        coins_possible=coins,
-    )
+        """Return the JSON object of `dpfed methods --json`."""
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "presets"}
+        derived = ("private_with", "coins_possible", "dithered")
+        return record | {name: getattr(self, name) for name in derived}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
+from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -25,64 +26,64 @@ def own_coordinates(s: Settings) -> Stages:
 
 
 METHODS = (
-    MethodFacts(
-        name="fedavg",
-        paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
-        local_training="sgd",
-        unbiased=True,
-        nominal_bits_per_parameter=32.0,
-        linear=True,
-        private_with=(),
-        what="the whole update",
-        scheme="dense",
-        privacy="never",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedavg",
+            paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
+            unbiased=True,
+            nominal_bits_per_parameter=32.0,
+            linear=True,
+            what="the whole update",
+            scheme="dense",
+            privacy="never",
+        ),
         stages=whole_update,
-        takes=COMPRESSED,
     ),
-    MethodFacts(
-        name="dp-fedavg",
-        paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
-        local_training="sgd",
-        unbiased=True,
-        nominal_bits_per_parameter=32.0,
-        linear=True,
-        private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
-        what="the whole update, clipped",
-        scheme="dense",
-        privacy="required",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="dp-fedavg",
+            paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
+            unbiased=True,
+            nominal_bits_per_parameter=32.0,
+            linear=True,
+            what="the whole update, clipped",
+            same_coordinates=True,
+            scheme="dense",
+            privacy="required",
+        ),
         stages=whole_update,
-        takes=COMPRESSED,
     ),
-    MethodFacts(
-        name="fedavg-topk",
-        paper=_FED_SMP + " (baseline)",
-        local_training="sgd",
-        unbiased=False,
-        nominal_bits_per_parameter=0.05 * 32 + 0.29,
-        linear=False,
-        private_with=(),
-        what="each client's own k largest coordinates, with their indices",
-        scheme="topk",
-        privacy="never",
-        sparse="yes",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedavg-topk",
+            paper=_FED_SMP + " (baseline)",
+            unbiased=False,
+            nominal_bits_per_parameter=0.05 * 32 + 0.29,
+            what="each client's own k largest coordinates, with their indices",
+            nearest_private="fed-smp-topk",
+            never_because="its indices come from private data",
+            scheme="topk",
+            privacy="never",
+            sparse="yes",
+            takes=(*SPARSE, *COMPRESSED),
+            presets={"fedavg-topk": {"method": {"keep": 0.05}}},
+        ),
         stages=own_coordinates,
-        takes=(*SPARSE, *COMPRESSED),
-        presets={"fedavg-topk": {"method": {"keep": 0.05}}},
     ),
-    MethodFacts(
-        name="fedavg-randk",
-        paper=_FED_SMP + " (baseline)",
-        local_training="sgd",
-        unbiased=True,
-        nominal_bits_per_parameter=0.4 * 32,
-        linear=False,
-        private_with=(),
-        what="each client's own k random coordinates times d/k, with the seed",
-        scheme="randk",
-        privacy="never",
-        sparse="yes",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedavg-randk",
+            paper=_FED_SMP + " (baseline)",
+            unbiased=True,
+            nominal_bits_per_parameter=0.4 * 32,
+            what="each client's own k random coordinates times d/k, with the seed",
+            nearest_private="fed-smp-randk",
+            scheme="randk",
+            privacy="never",
+            sparse="yes",
+            takes=(*SPARSE, *COMPRESSED),
+            presets={"fedavg-randk": {"method": {"keep": 0.4}}},
+        ),
         stages=own_coordinates,
-        takes=(*SPARSE, *COMPRESSED),
-        presets={"fedavg-randk": {"method": {"keep": 0.4}}},
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, STAYS, MethodFacts
+from dpfed.methods.facts import COMPRESSED, SPARSE, STAYS, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -25,38 +26,38 @@ def public_mask(s: Settings) -> Stages:
 
 
 METHODS = (
-    MethodFacts(
-        name="fed-smp-randk",
-        paper=_FED_SMP,
-        local_training="sgd",
-        unbiased=True,
-        nominal_bits_per_parameter=0.4 * 32,
-        linear=True,
-        private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
-        what="k coordinates that the round's public seed draws, times d/k, clipped",
-        scheme="dense",
-        privacy="required",
-        sparse="yes",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fed-smp-randk",
+            paper=_FED_SMP,
+            unbiased=True,
+            nominal_bits_per_parameter=0.4 * 32,
+            linear=True,
+            what="k coordinates that the round's public seed draws, times d/k, clipped",
+            scheme="dense",
+            privacy="required",
+            sparse="yes",
+            takes=(*SPARSE, *COMPRESSED, *STAYS),
+            presets={"fed-smp-randk": {"method": {"keep": 0.4}}},
+        ),
         stages=random_mask,
-        takes=(*SPARSE, *COMPRESSED, *STAYS),
-        presets={"fed-smp-randk": {"method": {"keep": 0.4}}},
     ),
-    MethodFacts(
-        name="fed-smp-topk",
-        paper=_FED_SMP,
-        local_training="sgd",
-        unbiased=False,
-        nominal_bits_per_parameter=0.005 * 32,
-        linear=True,
-        private_with=(NOISED_SUM, SHARES, NOISED_UPLOADS),
-        what="k coordinates that a public data set ranks highest, clipped",
-        scheme="dense",
-        privacy="required",
-        sparse="yes",
-        needs_public_data=True,
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fed-smp-topk",
+            paper=_FED_SMP,
+            unbiased=False,
+            nominal_bits_per_parameter=0.005 * 32,
+            linear=True,
+            what="k coordinates that a public data set ranks highest, clipped",
+            scheme="dense",
+            privacy="required",
+            sparse="yes",
+            needs_public_data=True,
+            takes=(*SPARSE, *COMPRESSED),
+            # The public samples are taken out of the training half and are not protected.
+            presets={"fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}}},
+        ),
         stages=public_mask,
-        takes=(*SPARSE, *COMPRESSED),
-        # The public samples are taken out of the training half and are not protected.
-        presets={"fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}}},
     ),
 )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, compressed
+from dpfed.methods.facts import COMPRESSED, SHARED, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
+    from dpfed.clients.task import Course
+    from dpfed.config.tables import Config
+    from dpfed.methods.parts import TrainingParts
     from dpfed.methods.settings import Settings
     from dpfed.stages.chain import Stages
 
@@ -17,34 +22,76 @@ _FEDMRN = "Li et al. 2024: Masked Random Noise for Communication-Efficient Feder
 def masked_noise(s: Settings) -> Stages:
     """A bit a weight; with privacy.noise = "coins" (fedmrns) the signs are private coins."""
     if s.signs_are_coins:
-        return s.coins(s.public_signs())
+        return s.coins(s.public_signs(s.noise_size, noise_purpose=s.facts.seed_purpose))
     return s.updates(stages.SendAll(size=s.size))
 
+
+def trained_under_the_mask(parts: TrainingParts) -> Course:
+    """Return training of updates that are masked noise."""
+    return parts.masked_noise()
+
+
+def refusals(config: Config) -> Iterator[str]:
+    """Yield messages for optimizers that masked noise is not trained by, and for signs that are private coins."""
+    local, table, method = config.local, config.privacy, config.method
+    if local.optimizer != "sgd" or local.weight_decay:
+        yield (
+            f"local.optimizer or local.weight_decay with method.name={method.name!r}: masked noise is trained by plain "
+            "SGD."
+        )
+    if table is None or table.noise != "coins":
+        return
+    if not method.shared or method.options.get("noise") != "bernoulli":
+        yield (
+            f"privacy.noise='coins' with {method.name}: needs method.shared=true and method.options.noise='bernoulli', "
+            "one noise of one size a round, or the sum of masks could not be decoded. Set both."
+        )
+    if table.trials > 1:
+        yield (
+            f"privacy.trials={table.trials} with method.name={method.name!r}: is for stochastic-sign, and for fedpm "
+            "with mask.bound. Remove it."
+        )
+
+
+_NOISE_SEEDS = "fedmrn.noise"
+"""The purpose of the seeds of clients' noise (`dpfed.clients.masked_noise`)."""
 
 _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 
 METHODS = (
-    compressed(
-        "fedmrn",
-        "fedmrn",
-        _FEDMRN,
-        training="masked noise",
-        bits=1.0,
-        unbiased=False,
-        what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
-        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedmrn",
+            scheme="fedmrn",
+            paper=_FEDMRN,
+            local_training="masked noise",
+            nominal_bits_per_parameter=1.0,
+            unbiased=False,
+            what="which entries of seeded noise to keep: one bit a weight, trained through the mask",
+            takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+            audited_clip_norm=0.02,
+            seed_purpose=_NOISE_SEEDS,
+        ),
         stages=masked_noise,
+        course=trained_under_the_mask,
+        refusals=refusals,
     ),
-    compressed(
-        "fedmrns",
-        "fedmrns",
-        _FEDMRN,
-        training="masked noise",
-        bits=1.0,
-        unbiased=False,
-        what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
-        coins=True,
-        takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedmrns",
+            scheme="fedmrns",
+            paper=_FEDMRN,
+            local_training="masked noise",
+            nominal_bits_per_parameter=1.0,
+            unbiased=False,
+            what="the sign of each entry of seeded noise: one bit a weight, trained through the mask",
+            options_of_coins=("noise", "alpha"),
+            takes=(*COMPRESSED, *SHARED, *_ABLATIONS),
+            audited_clip_norm=0.02,
+            seed_purpose=_NOISE_SEEDS,
+        ),
         stages=masked_noise,
+        course=trained_under_the_mask,
+        refusals=refusals,
     ),
 )

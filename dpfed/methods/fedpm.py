@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dpfed.methods.facts import COINS_SEEN, COINS_SUMMED, SPARSE, MethodFacts
+from dpfed.config.kinds import NOISE
+from dpfed.methods.facts import ADAPTIVE, SPARSE, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
+    from dpfed.clients.task import Course
+    from dpfed.config.tables import Config
+    from dpfed.methods.parts import ServerParts, TrainingParts
     from dpfed.methods.settings import Settings
+    from dpfed.server.state import ServerRule
     from dpfed.stages.chain import Stages
 
 _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
@@ -15,7 +22,67 @@ _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient F
 
 def masks(s: Settings) -> Stages:
     """Coins of the trained probabilities; under [privacy] their randomness is the noise."""
-    return s.coins(s.public_signs() if s.coins_of_moves else s.coordinates_of_coins())
+    bound = s.bound_of_moves
+    return s.coins(s.coordinates_of_coins() if bound is None else s.public_signs(bound))
+
+
+def thresholds(s: Settings) -> Stages:
+    """Return the chain of masks of the probabilities above 1/2."""
+    return s.coins(s.coordinates_of_coins(), stochastic=False)
+
+
+def mask_training(parts: TrainingParts) -> Course:
+    """Return training under sampled masks, or under their mean."""
+    return parts.masks()
+
+
+def threshold_training(parts: TrainingParts) -> Course:
+    """Return training under the mask of the probabilities above 1/2."""
+    return parts.masks(forward="threshold")
+
+
+def mask_server(parts: ServerParts) -> ServerRule:
+    """Return a step or the Beta posterior of probabilities."""
+    return parts.of_masks()
+
+
+def refusals(config: Config) -> Iterator[str]:
+    """Yield messages for optimizers and server rules that masks cannot have, and for trials without mask.bound."""
+    name, server = config.method.name, config.server
+    moves = config.mask is not None and config.mask.bound is not None
+    if server.rule not in ("step", "posterior", *ADAPTIVE):
+        yield f"server.rule={server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
+    if server.rule in ADAPTIVE:
+        yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep probabilities. Use 'step'."
+    if config.local.optimizer == "adamw" or config.local.weight_decay:
+        yield (
+            f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
+            "not weights. Use 'sgd' or 'adam' without weight decay."
+        )
+    if config.privacy is None:
+        if moves:
+            yield (
+                f"mask.bound={config.mask and config.mask.bound!r} has no effect here: it is for fedpm with [privacy], "
+                "whose coins are the noise. Set that, or remove the key."
+            )
+        return
+    if server.rule == "posterior" and moves:
+        yield "server.rule='posterior' with mask.bound: the coins are of moves, not of a mask. Use rule 'step'."
+    if config.privacy.trials > 1 and not moves:
+        yield (
+            f"privacy.trials={config.privacy.trials} with method.name={name!r}: is for stochastic-sign, and for fedpm "
+            "with mask.bound. Remove it."
+        )
+
+
+def refusals_of_thresholds(config: Config) -> Iterator[str]:
+    """Yield messages for keys of random masks, which a threshold does not have."""
+    if config.mask is not None and config.mask.forward != "coins":
+        yield (
+            f"mask.forward={config.mask.forward!r} has no effect here: it is for method.name='fedpm', whose masks are "
+            "random. Set that, or remove the key."
+        )
+    yield from refusals(config)
 
 
 _PRIVATE: dict[str, Any] = {
@@ -28,38 +95,48 @@ _PRIVATE: dict[str, Any] = {
 }
 
 METHODS = (
-    MethodFacts(
-        name="fedpm",
-        paper=_FEDPM,
-        local_training="masks",
-        unbiased=True,
-        nominal_bits_per_parameter=1.0,
-        linear=True,
-        private_with=(COINS_SUMMED, COINS_SEEN),
-        what="coins of each weight's probability: a mask, range-coded; integers under a sum",
-        scheme=None,
-        privacy="optional",
-        sparse="optional",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedpm",
+            paper=_FEDPM,
+            local_training="masks",
+            unbiased=True,
+            noise=NOISE["fedpm"],
+            nominal_bits_per_parameter=1.0,
+            linear=True,
+            what="coins of each weight's probability: a mask, range-coded; integers under a sum",
+            scheme=None,
+            sparse="optional",
+            takes=(*SPARSE, "mask"),
+            presets={
+                "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
+                "fedpm-private": _PRIVATE,
+            },
+        ),
         stages=masks,
-        takes=(*SPARSE, "mask"),
-        presets={
-            "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
-            "fedpm-private": _PRIVATE,
-        },
+        course=mask_training,
+        server=mask_server,
+        refusals=refusals,
     ),
-    MethodFacts(
-        name="fedmask",
-        paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
-        local_training="masks",
-        unbiased=False,
-        nominal_bits_per_parameter=1.0,
-        linear=True,
-        private_with=(),
-        what="the mask of probabilities above 1/2, range-coded",
-        scheme=None,
-        privacy="never",
-        stages=masks,
-        takes=("mask",),
-        presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedmask",
+            paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
+            local_training="masks",
+            unbiased=False,
+            noise=NOISE["fedmask"],
+            nearest_private="fedpm",
+            nominal_bits_per_parameter=1.0,
+            linear=True,
+            what="the mask of probabilities above 1/2, range-coded",
+            scheme=None,
+            privacy="never",
+            takes=("mask",),
+            presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
+        ),
+        stages=thresholds,
+        course=threshold_training,
+        server=mask_server,
+        refusals=refusals_of_thresholds,
     ),
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, STAYS, compressed
+from dpfed.methods.facts import COMPRESSED, SHARED, STAYS, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
+    from dpfed.config.tables import Config
     from dpfed.methods.settings import Settings
     from dpfed.stages.chain import Stages
 
@@ -19,16 +22,28 @@ def projections(s: Settings) -> Stages:
     return s.updates(s.shared_directions() if s.config.method.shared else stages.SendAll(size=s.size))
 
 
+def refusals(config: Config) -> Iterator[str]:
+    """Yield a message for directions that stay for the run without being shared."""
+    if config.method.stays and not config.method.shared:
+        yield (
+            "method.stays=True has no effect here: it is for directions that all clients share. Set "
+            "method.shared=true, or remove the key."
+        )
+
+
 METHODS = (
-    compressed(
-        "fedscalar",
-        "fedscalar",
-        _FEDSCALAR,
-        bits=0.0,
-        unbiased=True,
-        what="the update's products with p random directions, the client's or (method.shared) the round's",
-        summed=True,
-        takes=(*COMPRESSED, *SHARED, *STAYS),
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedscalar",
+            scheme="fedscalar",
+            paper=_FEDSCALAR,
+            nominal_bits_per_parameter=0.0,
+            unbiased=True,
+            what="the update's products with p random directions, the client's or (method.shared) the round's",
+            linear_if_shared=True,
+            takes=(*COMPRESSED, *SHARED, *STAYS),
+        ),
         stages=projections,
+        refusals=refusals,
     ),
 )

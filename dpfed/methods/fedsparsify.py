@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import compressed
+from dpfed.methods.facts import ADAPTIVE, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
+    from dpfed.clients.task import Course
+    from dpfed.config.tables import Config
+    from dpfed.methods.parts import ServerParts, TrainingParts
     from dpfed.methods.settings import Settings
+    from dpfed.server.state import ServerRule
     from dpfed.stages.chain import Stages
 
 
@@ -17,16 +23,50 @@ def pruned_models(s: Settings) -> Stages:
     return s.updates(stages.SendAll(size=s.size))
 
 
+def pruned_training(parts: TrainingParts) -> Course:
+    """Return training of a model that stays sparse."""
+    return parts.pruned()
+
+
+def purging(parts: ServerParts) -> ServerRule:
+    """Return a rule that purges the smallest weights, unless clients purge their own."""
+    return parts.purging()
+
+
+def refusals(config: Config) -> Iterator[str]:
+    """Yield messages for what would not keep, or vote on, the zeros of sparse models."""
+    name, clients_purge = config.method.name, config.method.purge == "clients"
+    if config.privacy is not None and clients_purge and config.privacy.release == "sum":
+        yield (
+            "method.purge='clients' with [privacy]: the majority vote over entries is a release of its own that no "
+            "account covers. Use purge 'server', or privacy.release 'uploads', which noises every model first."
+        )
+    if clients_purge and config.server.rule in ADAPTIVE:
+        yield (
+            f"server.rule={config.server.rule!r} with method.name={name!r}: would not keep the zeros that clients "
+            "agree on. Use 'step'."
+        )
+    if config.server.average is not None:
+        yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."
+
+
 METHODS = (
-    compressed(
-        "fedsparsify",
-        "fedsparsify",
-        "Stripelis et al. 2022: Federated Progressive Sparsification",
-        training="pruned",
-        bits=0.03 * 32 + 0.2,
-        unbiased=False,
-        what="the model's largest weights and a bitmap, fewer every round",
-        takes=("method.options", "method.purge"),
+    FederatedMethod(
+        facts=MethodFacts(
+            name="fedsparsify",
+            scheme="fedsparsify",
+            paper="Stripelis et al. 2022: Federated Progressive Sparsification",
+            local_training="pruned",
+            nominal_bits_per_parameter=0.03 * 32 + 0.2,
+            unbiased=False,
+            what="the model's largest weights and a bitmap, fewer every round",
+            takes=("method.options", "method.purge"),
+            follows_rounds="the sparsity of fedsparsify",
+            sends_models=True,
+        ),
         stages=pruned_models,
+        course=pruned_training,
+        server=purging,
+        refusals=refusals,
     ),
 )

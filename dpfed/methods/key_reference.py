@@ -1,19 +1,20 @@
-"""What can be said of every key of a configuration: from the tables, from methods, and from what a run would ignore."""
+"""Reference of the keys of a configuration: type, default, meaning, methods, and the choices that have them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.tables import Config, sections, shown
+from dpfed.config.table import Table
+from dpfed.config.tables import CHOICES, Config, kinds_of, names_of_keys, quoted, sections, shown
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.methods.idle_keys import needs
-from dpfed.methods.keys import takers
+from dpfed.methods.keys import needs, takers
 
 EXCLUDES: dict[str, tuple[str, ...]] = {
     "local.epochs": ("local.steps",),
@@ -52,19 +53,46 @@ class KeyFacts:
 
 
 def every_table() -> dict[str, str]:
-    """Every table by its dotted name, and what it is about."""
-    return {name: _text(table.__doc__) for name, table in sections() if name}
+    """Return every table by its dotted name, with its text."""
+    return {name: _text(_common(tables[0]).__doc__) for name, tables in sections() if name}
 
 
 def keys_of(table: str) -> list[KeyFacts]:
-    """The keys of one table, in their order."""
-    model = dict(sections())[table]
-    schema = schema_of(model)
-    return [
-        _facts(f"{table}.{key}", field.description or "", schema["properties"][key], _default(model, key))
-        for key, field in model.model_fields.items()
-        if f"{table}.{key}" not in every_table()
-    ]
+    """Return the keys of one table, whatever its kind, in their order."""
+    return _keys(table, dict(sections())[table])
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindOfTable:
+    """The keys of a table beside one choice; `choice` is empty for the keys that the table always has."""
+
+    choice: str
+    meaning: str
+    keys: list[KeyFacts]
+
+
+def by_kind(table: str) -> list[KindOfTable]:
+    """Return the keys of a table: those of all kinds, then those of each kind."""
+    tables = dict(sections())[table]
+    always = [one for one in keys_of(table) if _choice(table, one.name.rpartition(".")[2]) is None]
+    common = [one.name for one in always]
+    found = [KindOfTable(choice="", meaning="", keys=always)]
+    for one in tables if table in CHOICES else ():
+        own = [replace(key, needs=needs(key.name)) for key in _keys(table, (one,)) if key.name not in common]
+        kinds = [quoted(kind) for kind, other in kinds_of(table).items() if other is one]
+        choice = f"{table}.{CHOICES[table]} = {' or '.join(kinds)}"
+        found.append(KindOfTable(choice=choice, meaning=_text(one.__doc__), keys=own))
+    return found
+
+
+def _keys(table: str, tables: Sequence[type[BaseModel]]) -> list[KeyFacts]:
+    names = [key for key in names_of_keys(tables) if f"{table}.{key}" not in every_table()]
+    return [_facts(table, key, [one for one in tables if key in one.model_fields]) for key in names]
+
+
+def _common(table: type[BaseModel]) -> type[BaseModel]:
+    """Return the class of the keys that all kinds of a table have."""
+    return next(one for one in reversed(table.__mro__) if issubclass(one, Table) and one is not Table)
 
 
 def key(name: str) -> KeyFacts:
@@ -85,29 +113,50 @@ def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
     return resolved
 
 
-def _facts(name: str, meaning: str, schema: dict[str, Any], default: str) -> KeyFacts:
-    taken_by = takers(METHODS)
-    methods = taken_by.get(name, taken_by.get(name.partition(".")[0]))
+def _facts(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyFacts:
+    """Return one key, which only these kinds of the table have."""
+    name, taken_by = f"{table}.{key}", takers(METHODS)
+    methods = taken_by.get(name, taken_by.get(table))
     pairs = [(one, other) for one, others in EXCLUDES.items() for other in others]
     excluded = [other for one, other in pairs if one == name] + [one for one, other in pairs if other == name]
+    types = {"anyOf": [schema_of(one)["properties"][key] for one in tables]}
+    texts = [_text(one.model_fields[key].description) for one in tables]
     return KeyFacts(
         name=name,
-        type=in_words(schema),
-        default=default,
-        meaning=_text(meaning),
+        type=in_words(types),
+        default=_default(tables[0], key),
+        meaning=" ".join(dict.fromkeys(text for text in texts if text)),
         methods=None if methods is None else tuple(methods),
-        needs=needs(name),
+        needs=_choice(table, key) or needs(name),
         excludes=tuple(excluded),
     )
 
 
+def _choice(table: str, key: str) -> str | None:
+    """Return the choices beside which the table has the key; None if it always has it."""
+    kinds = kinds_of(table) if table in CHOICES else {}
+    able = [kind for kind, one in kinds.items() if key in one.model_fields]
+    return None if len(able) == len(kinds) else f"{table}.{CHOICES[table]}={' or '.join(map(quoted, able))}"
+
+
 def in_words(schema: dict[str, Any]) -> str:
-    """What a JSON schema allows."""
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(in_words(one) for one in schema["anyOf"] if one.get("type") != "null"))
-    if "enum" in schema or "const" in schema:
-        allowed = sorted(schema.get("enum", [schema.get("const")]))  # their own order is that of the first import
-        return ", ".join(f'"{one}"' for one in allowed)
+    """Return the values that a JSON schema allows, in words."""
+    parts = list(_branches(schema))
+    # The order of the values in a schema is that of the first import.
+    choices = [part.get("enum", [part["const"]] if "const" in part else []) for part in parts]
+    named = sorted({f'"{one}"' for choice in choices for one in choice})
+    others = [_of_type(part) for part, choice in zip(parts, choices, strict=True) if not choice]
+    return " or ".join(dict.fromkeys([", ".join(named), *others] if named else others))
+
+
+def _branches(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for one in schema.get("anyOf", ()):
+        yield from _branches(one)
+    if "anyOf" not in schema and schema.get("type") != "null":
+        yield schema
+
+
+def _of_type(schema: dict[str, Any]) -> str:
     kind = schema.get("type")
     if kind == "array":
         return f"list of {in_words(schema.get('items', {}))}"
@@ -148,4 +197,6 @@ def _resolved(schema: Any, definitions: dict[str, Any]) -> Any:
     if "$ref" in schema:
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         return _resolved(definitions[schema["$ref"].rpartition("/")[2]], definitions) | beside
-    return {key: _resolved(value, definitions) for key, value in schema.items() if key != "$defs"}
+    names = {"oneOf": "anyOf"}  # without the default choice a table of few keys fits several kinds
+    left = {key: value for key, value in schema.items() if key not in ("$defs", "discriminator")}
+    return {names.get(key, key): _resolved(value, definitions) for key, value in left.items()}

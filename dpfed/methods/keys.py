@@ -1,24 +1,27 @@
-"""Keys of the configuration that only some methods have: each method's facts say which it takes."""
+"""Keys of the configuration that only some methods take, or that have an effect beside one choice only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
+from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config, shown
+from dpfed.methods.choices import in_integers, is_linear, sends_coins
 from dpfed.methods.facts import MethodFacts
 
 
 def takers(methods: Mapping[str, MethodFacts]) -> dict[str, list[str]]:
-    """Which methods take a key, for every key that not all of them take."""
+    """Return the methods that take a key, for every key that not all of them take."""
     keys = dict.fromkeys(key for facts in methods.values() for key in facts.takes)
     return {key: [name for name, facts in methods.items() if key in facts.takes] for key in keys}
 
 
 def not_taken(config: Config, facts: MethodFacts, methods: Mapping[str, MethodFacts]) -> Iterator[str]:
-    """What is wrong with keys that are set and that this method does not take."""
+    """Yield a message for each key that is set and that this method does not take."""
     for key, names in takers(methods).items():
         if key not in facts.takes and is_set(config, key):
             given = f"{key}={shown(value_of(config, key))}" if "." in key else f"[{key}]"
@@ -29,7 +32,7 @@ def not_taken(config: Config, facts: MethodFacts, methods: Mapping[str, MethodFa
 
 
 def is_set(config: Config, key: str) -> bool:
-    """Whether the key, or the table, is away from its default."""
+    """Return True if the key, or the table, is away from its default."""
     *path, name = key.split(".")
     table = value_of(config, ".".join(path)) if path else config
     if table is None or name not in type(table).model_fields:
@@ -39,8 +42,95 @@ def is_set(config: Config, key: str) -> bool:
 
 
 def value_of(config: Config, key: str) -> Any:
-    """What the dotted key says; None where its table is absent."""
+    """Return the value of the dotted key; None if its table is absent."""
     value: BaseModel | None = config
     for name in key.split("."):
         value = None if value is None else getattr(value, name)
     return value
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Keys that have an effect beside one choice only: the choice in words, and whether a run has made it."""
+
+    keys: tuple[str, ...]
+    what: str
+    made: Callable[[Config, MethodFacts], bool]
+
+
+def _numbers(config: Config, facts: MethodFacts) -> bool:
+    """Return True if numbers are summed as integers and their sum is decoded."""
+    return in_integers(config) and is_linear(config, facts) and not sends_coins(config, facts)
+
+
+RULES = (
+    Needs(
+        ("privacy.factorisation",),
+        "privacy.bands",
+        lambda config, facts: config.privacy is not None and config.privacy.bands is not None,
+    ),
+    Needs(
+        ("aggregation.steps", "aggregation.rotation", "aggregation.wrap_probability"),
+        "a sum of integers that is decoded as one (aggregation.kind or integer noise, dp-fedavg, ...)",
+        _numbers,
+    ),
+    Needs(
+        ("aggregation.clip_norm",),
+        "numbers summed as integers without [privacy] (aggregation.kind)",
+        lambda config, facts: _numbers(config, facts) and config.privacy is None,
+    ),
+    Needs(
+        ("privacy.missing_shares",),
+        "shares of noise on a sum (privacy.placement='clients')",
+        lambda config, facts: config.privacy is not None and config.privacy.release == "sum",
+    ),
+    Needs(
+        ("privacy.correction",),
+        "privacy.noise_std > 0 (coins that are private without noise need no correction)",
+        lambda config, facts: isinstance(config.privacy, CoinPrivacy) and bool(config.privacy.noise_std),
+    ),
+    Needs(
+        ("aggregation.dropout_at",),
+        "aggregation.dropout > 0",
+        lambda config, facts: config.aggregation.dropout > 0,
+    ),
+    Needs(
+        ("local.momentum",),
+        "local.optimizer='sgd'",
+        lambda config, facts: config.local.optimizer == "sgd",
+    ),
+    Needs(
+        ("data.classes",),
+        "a file or folder of your own (data.name); other data sets have their own number of classes",
+        lambda config, facts: config.data.name.endswith((".safetensors", ".npz", "/")),
+    ),
+    Needs(
+        ("data.inputs", "data.label", "data.client"),
+        "a folder of tables (data.name ends in '/')",
+        lambda config, facts: any(name and name.endswith("/") for name in (config.data.name, config.data.public_from)),
+    ),
+    Needs(
+        ("data.orientations",),
+        "data.features='scattering'",
+        lambda config, facts: config.data.features == "scattering",
+    ),
+    Needs(
+        ("data.public_from",),
+        "data.public > 0",
+        lambda config, facts: config.data.public > 0,
+    ),
+)
+
+
+def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Yield a message for each key that is away from its default and has no effect beside the others."""
+    for rule in RULES:
+        for name in rule.keys:
+            if is_set(config, name) and not rule.made(config, facts):
+                given = f"{name}={value_of(config, name)!r}"
+                yield f"{given} has no effect here: it is for {rule.what}. Set that, or remove the key."
+
+
+def needs(name: str) -> str | None:
+    """The choice that gives the key an effect, in words; None where it always has one."""
+    return next((rule.what for rule in RULES if name in rule.keys), None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dpfed.aggregation.agreement import FEWEST
 from dpfed.aggregation.graph import shares_needed
 from dpfed.aggregation.sums import least_uploads
+from dpfed.config.server_tables import SecureAggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.choices import tolerance_of
 
 
-def least_participants(config: Config, named: int | None) -> int:
+def least_participants(config: Config, table: SecureAggregation, named: int | None) -> int:
     """`aggregation.least_participants`, or the fewest uploads that a round of `named` clients may end with.
 
     Shares of noise are sized for that many, so a node that keeps to it adds its share to no sum with less noise than
@@ -18,14 +19,13 @@ def least_participants(config: Config, named: int | None) -> int:
     ConfigError for a minimum below what the shares are sized for, or that no round could reach; and for sums of a
     single upload, which no secure sum hides and every client refuses.
     """
-    table = config.aggregation
     if named is not None and named < FEWEST:
         raise ConfigError(
             f"aggregation.kind={table.kind!r} with {named} client in every sum: a secure sum hides an upload among "
             f"others, so that no round would end with a result. Use a federation.cohort of at least {FEWEST}, or "
             "aggregation.kind='plain'."
         )
-    tolerated = FEWEST if named is None else _tolerated(config, named)
+    tolerated = FEWEST if named is None else _tolerated(config, table.threshold, named)
     given = tolerated if table.least_participants is None else table.least_participants
     shares = config.privacy is not None and config.privacy.placement == "clients"
     least = max(FEWEST, tolerated) if shares else FEWEST
@@ -39,7 +39,7 @@ def least_participants(config: Config, named: int | None) -> int:
     return max(given, FEWEST)
 
 
-def _tolerated(config: Config, named: int) -> int:
-    by_threshold = shares_needed(named, config.aggregation.threshold)
+def _tolerated(config: Config, threshold: float, named: int) -> int:
+    by_threshold = shares_needed(named, threshold)
     tolerance = tolerance_of(config)
     return by_threshold if tolerance is None else max(by_threshold, least_uploads(named, tolerance))

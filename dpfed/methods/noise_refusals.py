@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import every_method
-from dpfed.methods.choices import coins_of_moves, seen
+from dpfed.methods.choices import bound_of_moves
 from dpfed.methods.facts import MethodFacts
 
 
-def signs(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Which method has which noise: what a table of [privacy] cannot know."""
+def noise_of_method(config: Config, facts: MethodFacts) -> Iterator[str]:
+    """Yield messages for a noise that the uploads of the method cannot have."""
     table = config.privacy
     if table is None:
         return
@@ -23,35 +21,13 @@ def signs(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"privacy.noise={table.noise!r} with method.name={facts.name!r}: dithered is the noise of dp-dithered, "
             "which has no other. Remove it, or use dp-fedavg."
         )
-    if not isinstance(table, CoinPrivacy):
-        if facts.coins:
-            yield f"privacy.noise={table.noise!r} with masks: their noise is coins. Remove it."
-        return
-    if facts.coins:
-        if table.edge is not None and not coins_of_moves(config):
-            yield "privacy.edge: fedpm without mask.bound has mask.edge. Remove it."
-        return
-    if not facts.coins_possible:
+    if facts.coins and not isinstance(table, CoinPrivacy):
+        yield f"privacy.noise={table.noise!r} with masks: their noise is coins. Remove it."
+    if facts.coins and isinstance(table, CoinPrivacy) and table.edge is not None and bound_of_moves(config) is None:
+        yield "privacy.edge: is for signs and moves as coins; fedpm without mask.bound has mask.edge. Remove it."
+    if isinstance(table, CoinPrivacy) and not facts.coins and not facts.coins_possible:
         able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
         yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
-    yield from _public_signs(config, facts)
-
-
-def _public_signs(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Their size must be public: never one that comes from the data."""
-    options = config.method.options
-    noise = facts.name == "fedmrns"
-    if noise and (not config.method.shared or options.get("noise") != "bernoulli"):
-        yield (
-            "privacy.noise='coins' with fedmrns: needs method.shared=true and method.options.noise='bernoulli', one "
-            "noise of one size a round, or the sum of masks could not be decoded. Set both."
-        )
-    bound = options.get("alpha", FedMrnSigned.alpha) if noise else options.get("bound")
-    if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
-        yield (
-            f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' are "
-            "computed from private data."
-        )
 
 
 def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
@@ -64,14 +40,8 @@ def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
                 "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's "
                 "noise does not get lost. Remove them, or let the clients add the noise."
             )
-    if isinstance(table, CoinPrivacy) and table.trials > 1:
-        if facts.name != "stochastic-sign" and not coins_of_moves(config):
-            yield (
-                f"privacy.trials={table.trials} with method.name={facts.name!r}: is for stochastic-sign, and for fedpm "
-                "with mask.bound. Remove it."
-            )
-        if config.audit.canaries:
-            yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
+    if isinstance(table, CoinPrivacy) and table.trials > 1 and config.audit.canaries:
+        yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
 
 
 def dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
@@ -145,14 +115,13 @@ def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"{given} with federation.sampling={federation.sampling!r}: a client may take part again only after a "
             "number of rounds that is known. Use sampling 'cyclic' or 'min-separation'."
         )
-    stays = facts.name in ("fed-smp-randk", "fedscalar") and config.method.stays
-    if facts.name != "dp-fedavg" and not stays:
+    if not facts.same_coordinates and not config.method.stays:
         able = "fed-smp-randk or fedscalar with method.stays=true, fedscalar with method.shared=true as well"
         yield (
             f"{given} with method.name={facts.name!r}: its coordinates or directions change from round to round, so "
             f"that noise on one round's would not meet the next one's. Use dp-fedavg, or {able}."
         )
-    if table.placement != "server" or table.adaptive is not None or seen(config) != "sum":
+    if table.placement != "server" or table.adaptive is not None or table.release != "sum":
         yield (
             f"{given}: the noise is the server's, on a sum, at one clip norm. Use "
             "privacy.placement='server', release='sum', and no privacy.adaptive."
@@ -169,7 +138,7 @@ def changing_noise(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"privacy.noise_schedule with federation.sampling={sampling!r}: its rounds are accounted together, with "
             "equal noise. Use 'poisson', 'fixed' or 'all', or remove it."
         )
-    if table.placement != "server" or seen(config) != "sum" or table.adaptive is not None:
+    if table.placement != "server" or table.release != "sum" or table.adaptive is not None:
         yield (
             "privacy.noise_schedule: the noise is the server's, on a sum, at one clip norm. Use "
             "privacy.placement='server', release='sum', and no privacy.adaptive."

@@ -37,7 +37,7 @@ def tables(name: str) -> dict[str, Any]:
 
 
 def of_methods() -> dict[str, dict[str, Any]]:
-    """What methods set, by the preset's name; `privacy = False` takes the data set's table away."""
+    """Return the tables that methods set, by the preset's name; `privacy = False` takes the data set's table away."""
     found = {}
     for method in every_method().values():
         for name, given in (method.presets or {method.name: {}}).items():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SPARSE, compressed
+from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
+from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
+    from dpfed.config.tables import Config
     from dpfed.methods.settings import Settings
     from dpfed.stages.chain import Stages
 
@@ -22,68 +26,99 @@ def quantised(s: Settings) -> Stages:
 def random_signs(s: Settings) -> Stages:
     """The same; with privacy.noise = "coins" the random signs are what makes the round private."""
     if s.signs_are_coins:
-        return s.coins(s.public_signs())
+        return s.coins(s.public_signs(float(s.config.method.options["bound"])))
     return s.updates(stages.SendAll(size=s.size))
 
 
+def refuse_data_as_bound(config: Config) -> Iterator[str]:
+    """Yield messages for private signs whose size would come from the data, and for coordinates without signs."""
+    table, method = config.privacy, config.method
+    if table is None or table.noise != "coins":
+        if method.keep is not None or method.k is not None:
+            yield (
+                f"method.keep or method.k with method.name={method.name!r}: is for signs as coins. Set "
+                "privacy.noise='coins', or remove it."
+            )
+        return
+    bound = method.options.get("bound")
+    if not isinstance(bound, int | float) or isinstance(bound, bool) or not 0 < bound < math.inf:
+        yield (
+            f"privacy.noise='coins' with method.options bound={bound!r}: needs a public number; 'linf' and 'l2' are "
+            "computed from private data."
+        )
+
+
 METHODS = (
-    compressed(
-        "signsgd",
-        "signsgd",
-        "Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
-        bits=1.0,
-        unbiased=False,
-        what="signs and one scale",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="signsgd",
+            scheme="signsgd",
+            paper="Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
+            nominal_bits_per_parameter=1.0,
+            unbiased=False,
+            what="signs and one scale",
+        ),
         stages=quantised,
     ),
-    compressed(
-        "stochastic-sign",
-        "stochastic-sign",
-        "Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
-        bits=1.0,
-        unbiased=True,
-        what="random signs of mean x / B and the bound B",
-        coins=True,
-        sparse="optional",
-        takes=(*COMPRESSED, *SPARSE),
+    FederatedMethod(
+        facts=MethodFacts(
+            name="stochastic-sign",
+            scheme="stochastic-sign",
+            paper="Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
+            nominal_bits_per_parameter=1.0,
+            unbiased=True,
+            what="random signs of mean x / B and the bound B",
+            options_of_coins=("bound",),
+            sparse="optional",
+            takes=(*COMPRESSED, *SPARSE),
+        ),
         stages=random_signs,
+        refusals=refuse_data_as_bound,
     ),
-    compressed(
-        "terngrad",
-        "terngrad",
-        "Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
-        bits=1.6,
-        unbiased=True,
-        what="three levels and one scale",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="terngrad",
+            scheme="terngrad",
+            paper="Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
+            nominal_bits_per_parameter=1.6,
+            unbiased=True,
+            what="three levels and one scale",
+        ),
         stages=quantised,
     ),
-    compressed(
-        "qsgd",
-        "qsgd",
-        "Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
-        bits=2.0,
-        unbiased=True,
-        what="random rounding to s levels in buckets, entropy-coded",
-        preset={"method": {"options": {"levels": 16}}},
+    FederatedMethod(
+        facts=MethodFacts(
+            name="qsgd",
+            scheme="qsgd",
+            paper="Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
+            nominal_bits_per_parameter=2.0,
+            unbiased=True,
+            what="random rounding to s levels in buckets, entropy-coded",
+            presets={"qsgd": {"method": {"options": {"levels": 16}}}},
+        ),
         stages=quantised,
     ),
-    compressed(
-        "drive",
-        "drive",
-        "Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
-        bits=1.0,
-        unbiased=True,
-        what="signs of the rotated update and a scale a block",
+    FederatedMethod(
+        facts=MethodFacts(
+            name="drive",
+            scheme="drive",
+            paper="Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
+            nominal_bits_per_parameter=1.0,
+            unbiased=True,
+            what="signs of the rotated update and a scale a block",
+        ),
         stages=quantised,
     ),
-    compressed(
-        "eden",
-        "eden",
-        _EDEN,
-        bits=2.0,
-        unbiased=True,
-        what="b-bit centroids of the rotated update and a scale a block",
-        preset={"method": {"options": {"bits": 2}}},
+    FederatedMethod(
+        facts=MethodFacts(
+            name="eden",
+            scheme="eden",
+            paper=_EDEN,
+            nominal_bits_per_parameter=2.0,
+            unbiased=True,
+            what="b-bit centroids of the rotated update and a scale a block",
+            presets={"eden": {"method": {"options": {"bits": 2}}}},
+        ),
         stages=quantised,
     ),
 )

@@ -1,4 +1,4 @@
-"""What a run with private records promises, from [local.record]."""
+"""Privacy target of a run with private records, from [local.record]."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
-"""That some client is drawn more often than the calibration of the noise foresaw."""
+"""Probability that some client is drawn more often than the calibration of the noise foresaw."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordGoal:
+class RecordTarget:
     """A record's privacy within its client: delta, and the epsilon that no client may exceed (None: only stated)."""
 
     delta: float
@@ -60,17 +60,17 @@ class RecordGoal:
         return Planned(rounds=rounds, most=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
 
 
-Goal = PrivacyGoal | RecordGoal
+Goal = PrivacyTarget | RecordTarget
 """Privacy target of a run, by its unit: a client or a record. Both answer the same questions."""
 
 
-def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordGoal]:
+def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordTarget]:
     """Local training with private records, and what that promises. ConfigError, CalibrationError."""
     table = config.local.record
     assert table is not None
     delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
-    goal = RecordGoal(
+    goal = RecordTarget(
         delta=delta,
         budget=table.epsilon,
         accountant=table.accountant,
@@ -99,7 +99,7 @@ def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta
 
 
 def _most_rounds(config: Config) -> int:
-    """So many rounds take at most, all clients together, but for a chance of 1%."""
+    """Return the most rounds that a client takes part in, which with probability 99% no client exceeds."""
     from scipy.stats import binom
 
     federation = config.federation

@@ -2,7 +2,7 @@
 
 `refuse` looks at the configuration alone, before anything is loaded. What needs more is refused where that is known:
 the network (`refuse_network`), the number of processes (`refuse_ranks`), clients and delta (`dpfed.methods.aborts`,
-`dpfed.methods.goals`), integers of a sum (`dpfed.methods.sums`), and what stages say of themselves when a chain is
+`dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and unsound chains when they are
 made (`dpfed.stages.chain`).
 """
 
@@ -15,17 +15,14 @@ from dpfed.aggregation.ranks import Ranks
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
-from dpfed.methods.catalogue import every_method
-from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.catalogue import every_method, federated_method
+from dpfed.methods.choices import in_integers, is_linear, sends_coins
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.idle_keys import ADAPTIVE, idle_keys
-from dpfed.methods.keys import not_taken
+from dpfed.methods.keys import idle_keys, not_taken
 from dpfed.methods.schemes import check_scheme
 from dpfed.models.flat import FlatModel
 
 _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
-_OF_COINS = {"stochastic-sign": ("bound",), "fedmrns": ("noise", "alpha")}
-"""Options that are left where signs are private coins (privacy.noise = "coins")."""
 
 
 def refuse(config: Config, facts: MethodFacts) -> None:
@@ -40,9 +37,9 @@ def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
         not_taken(config, facts, every_method()),
         _privacy_of(config, facts),
         _masks_and_public_data(config, facts),
-        _optimisers(config, facts),
         _options(config, facts),
-        noise_refusals.signs(config, facts),
+        noise_refusals.noise_of_method(config, facts),
+        federated_method(facts.name).refusals(config),
         idle_keys(config, facts),
         _units(config),
         _sums(config, facts),
@@ -59,11 +56,9 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Methods that are never, or always, private, and compressions that no account covers."""
     name, private = facts.name, config.privacy is not None
     if private and facts.privacy == "never":
-        nearest = "fedpm" if facts.coins else "fed-smp-topk or fed-smp-randk" if facts.sparse == "yes" else "dp-fedavg"
-        reason = "its indices come from private data" if name == "fedavg-topk" else "it adds no noise"
         yield (
-            f"method.name={name!r} with [privacy]: {name} is never private, {reason}. Use {nearest}, or remove the "
-            "[privacy] table."
+            f"method.name={name!r} with [privacy]: {name} is never private, {facts.never_because}. Use "
+            f"{facts.nearest_private}, or remove the [privacy] table."
         )
     if not private and facts.privacy == "required":
         yield (
@@ -75,27 +70,12 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"privacy.placement='clients' with method.name={name!r}: shares of noise do not add up through a "
             "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
         )
-    if config.method.purge == "clients" and private and seen(config) == "sum":
-        yield (
-            "method.purge='clients' with [privacy]: the majority vote over entries is a release of its own that no "
-            "account covers. Use purge 'server', or privacy.release 'uploads', which noises every model first."
-        )
 
 
 def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """What masks alone have, and public data where coordinates come from them."""
-    if facts.coins and config.server.rule not in ("step", "posterior", *ADAPTIVE):
-        yield f"server.rule={config.server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
-    if config.server.rule == "posterior" and coins_of_moves(config):
-        yield "server.rule='posterior' with mask.bound: the coins are of moves, not of a mask. Use rule 'step'."
+    """Yield messages for rules of masks without masks, and for coordinates that come from public data."""
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
-    chosen = config.method.keep is not None or config.method.k is not None
-    if facts.sparse == "optional" and chosen and not facts.coins and not signs_are_coins(config, facts):
-        yield (
-            f"method.keep or method.k with method.name={facts.name!r}: is for signs as coins. Set "
-            "privacy.noise='coins', or remove it."
-        )
     if facts.needs_public_data and config.data.public == 0:
         yield (
             f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
@@ -108,30 +88,9 @@ def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
 
 
-def _optimisers(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Of clients and of the server, by what is trained."""
-    local, server, name = config.local, config.server, facts.name
-    if facts.local_training == "masked noise" and (local.optimizer != "sgd" or local.weight_decay):
-        yield f"local.optimizer or local.weight_decay with method.name={name!r}: masked noise is trained by plain SGD."
-    if facts.coins and (local.optimizer == "adamw" or local.weight_decay):
-        yield (
-            f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
-            "not weights. Use 'sgd' or 'adam' without weight decay."
-        )
-    if local.schedule == "step" and local.schedule_rounds is None:
-        yield "local.schedule='step': needs local.schedule_rounds, and local.learning_rate_decay as the factor."
-    if local.schedule not in ("constant", "step") and local.learning_rate_decay != 1:
-        yield "local.learning_rate_decay with local.schedule: both lower the learning rate. Remove one of them."
-    if server.rule in ADAPTIVE and (facts.coins or config.method.purge == "clients"):
-        what = "probabilities" if facts.coins else "the zeros that clients agree on"
-        yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep {what}. Use 'step'."
-    if server.average is not None and facts.local_training == "pruned":
-        yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."
-
-
 def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Options of the compressor."""
-    table, name = config.method, facts.name
+    table = config.method
     if table.error_feedback:
         yield from _error_feedback(config, facts)
     if facts.scheme is None:
@@ -139,8 +98,8 @@ def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
     for option in table.options:
         if option in _OWN_KEYS:
             yield f"method.options.{option}: is written as {_OWN_KEYS[option]}."
-        coins = config.privacy is not None and config.privacy.noise == "coins"
-        if coins and option not in _OF_COINS.get(name, (option,)):
+        left = facts.options_of_coins if config.privacy is not None and config.privacy.noise == "coins" else None
+        if left is not None and option not in left:
             yield f"method.options.{option} with privacy.noise='coins': coins have no such thing. Remove it."
     check_scheme(config, facts)
 
@@ -158,7 +117,7 @@ def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
 def _units(config: Config) -> Iterator[str]:
     if config.local.record is not None and config.privacy is not None:
         yield "[local.record] with [privacy]: a run has one unit of privacy, a record or a client. Remove one of them."
-    if config.audit.canaries and (config.privacy is None or seen(config) == "uploads"):
+    if config.audit.canaries and (config.privacy is None or config.privacy.release == "uploads"):
         yield (
             "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
             "single uploads with `dpfed audit upload`."
@@ -170,7 +129,7 @@ def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
     table, privacy = config.aggregation, config.privacy
     if table.lost and table.dropout:
         yield "aggregation.lost with aggregation.dropout: say who drops out in one way. Remove one of them."
-    if privacy is not None and seen(config) == "uploads" and (table.kind != "plain" or table.tolerance is not None):
+    if privacy is not None and privacy.release == "uploads" and (table.kind != "plain" or table.tolerance is not None):
         yield (
             f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload "
             "is seen and charged, sum or no sum. Use kind 'plain' without a tolerance, or release 'sum'."
@@ -187,7 +146,7 @@ def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
             "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
             "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
         )
-    numbers = in_integers(config) and not facts.coins and not signs_are_coins(config, facts)
+    numbers = in_integers(config) and not sends_coins(config, facts)
     if numbers and is_linear(config, facts) and privacy is None and table.clip_norm is None:
         yield (
             f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfed.config import registered
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
-from dpfed.methods.facts import COMPRESSED, DECODED, NOISED_SUM, NOISED_UPLOADS, SHARES, SPARSE, MethodFacts
+from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
+from dpfed.methods.fedpm import mask_server, mask_training
+from dpfed.methods.fedpm import refusals as refusals_of_masks
+from dpfed.methods.method import FederatedMethod, refuses_nothing, steps_the_model, trains_the_model
 
 if TYPE_CHECKING:
+    from dpfed.clients.task import Course
+    from dpfed.methods.parts import ServerParts, TrainingParts
     from dpfed.methods.settings import Settings
+    from dpfed.server.state import ServerRule
     from dpfed.stages.chain import Stages
 
 MakesStages = Callable[["Settings"], "Stages"]
@@ -29,6 +35,9 @@ def register(
     sparse: Literal["no", "yes"] = "no",
     privacy: Literal["never", "required", "optional"] = "optional",
     preset: Mapping[str, Any] | None = None,
+    masks: bool = False,
+    course: Callable[[TrainingParts], Course] | None = None,
+    server: Callable[[ServerParts], ServerRule] | None = None,
 ) -> Callable[[MakesStages], MakesStages]:
     """A decorator: the function, from `dpfed.methods.settings.Settings` to `dpfed.stages.chain.Stages`, is from now on
     the method `name` of this process, and presets NAME-DATASET are there.
@@ -39,6 +48,10 @@ def register(
     sparse:   whether method.keep or method.k must be given (`s.kept`)
     privacy:  whether a [privacy] table may, must or cannot be there
     preset:   tables of its presets, beside those of the data set: {"method": {"keep": 0.4}}
+    masks:    clients train and send a mask over frozen weights, as in fedpm: its chain is `s.coins(...)`, its noise
+              under [privacy] that of coins, and [mask] belongs to it
+    course:   how clients train, from `dpfed.methods.parts.TrainingParts`; by default as [local] and [mask] say
+    server:   the server's rule, from `dpfed.methods.parts.ServerParts`; by default as [server] says
 
     Claim: a private run of it is charged by the stage of its chain that makes it private, and is refused where the
     bound of that charge does not hold (`dpfed.mechanisms.soundness`). ConfigError for a name that is taken or a scheme
@@ -50,30 +63,49 @@ def register(
             raise ConfigError(
                 f"method {name!r}: is {type(makes).__name__}; must be a function from settings to stages."
             )
+        kind = _of_masks() if masks else _of_updates(name, scheme, bits, sparse)
         facts = MethodFacts(
             name=name,
             paper=paper,
-            local_training="sgd",
             unbiased=unbiased,
-            nominal_bits_per_parameter=_most_bits(name, scheme) if bits is None else bits,
-            linear=scheme == "dense",
-            private_with=() if privacy == "never" else _ways(scheme),
             what=what or (makes.__doc__ or "one's own").strip().splitlines()[0].rstrip("."),
-            scheme=scheme,
             privacy=privacy,
-            sparse=sparse,
-            stages=makes,
-            takes=(*COMPRESSED, *(SPARSE if sparse == "yes" else ())),
             presets={name: preset or {}},
+            **kind,
         )
-        registered.add("method", name, facts, taken=METHODS)
+        made = FederatedMethod(
+            facts=facts,
+            stages=makes,
+            course=course or (mask_training if masks else trains_the_model),
+            server=server or (mask_server if masks else steps_the_model),
+            refusals=refusals_of_masks if masks else refuses_nothing,
+        )
+        registered.add("method", name, made, taken=METHODS)
         return makes
 
     return known
 
 
-def _ways(scheme: str) -> tuple[str, ...]:
-    return (NOISED_SUM, SHARES, NOISED_UPLOADS) if scheme == "dense" else (DECODED, NOISED_UPLOADS)
+def _of_updates(name: str, scheme: str, bits: float | None, sparse: Literal["no", "yes"]) -> dict[str, Any]:
+    return {
+        "nominal_bits_per_parameter": _most_bits(name, scheme) if bits is None else bits,
+        "linear": scheme == "dense",
+        "scheme": scheme,
+        "sparse": sparse,
+        "takes": (*COMPRESSED, *(SPARSE if sparse == "yes" else ())),
+    }
+
+
+def _of_masks() -> dict[str, Any]:
+    return {
+        "local_training": "masks",
+        "nominal_bits_per_parameter": 1.0,
+        "linear": True,
+        "scheme": None,
+        "noise": "coins",
+        "sparse": "optional",
+        "takes": (*SPARSE, "mask"),
+    }
 
 
 def _most_bits(name: str, scheme: str) -> float:

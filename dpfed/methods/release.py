@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import is_linear, seen, signs_are_coins
+from dpfed.methods.choices import is_linear, sends_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.refusals import problems
 
@@ -31,7 +31,7 @@ def check_release(config: Config, facts: MethodFacts) -> None:
 
 
 def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
-    table, coins = config.privacy, facts.coins or signs_are_coins(config, facts)
+    table, coins = config.privacy, sends_coins(config, facts)
     if config.run.randomness != "secure":
         yield (
             f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect no client. "
@@ -55,7 +55,7 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
             "dp-fedavg, or remove run.release."
         )
     elif not coins and facts.privacy != "never" and not is_linear(config, facts):
-        shared = ", or method.shared=true" if facts.name == "fedscalar" else ""
+        shared = ", or method.shared=true" if facts.linear_if_shared else ""
         with_coins = ", or privacy.noise='coins'" if facts.coins_possible else ""
         yield (
             "method.name: exact noise is added to whole numbers in the sum of uploads, and these uploads cannot be "
@@ -70,7 +70,7 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
     if table.noise == "gaussian":
         yield f"privacy.noise='gaussian': {gaussian}"
     for wrong, key in (
-        (seen(config) == "uploads" and not coins, "privacy.release='uploads'"),
+        (table.release == "uploads" and not coins, "privacy.release='uploads'"),
         (table.adaptive is not None, "[privacy.adaptive]"),
         (table.bands is not None or table.buffers is not None, "privacy.bands or privacy.buffers"),
         (table.noise_schedule is not None, "privacy.noise_schedule"),

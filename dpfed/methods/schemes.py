@@ -48,5 +48,5 @@ def sparsity_schedule(config: Config) -> Callable[[int], float]:
 
 
 def sparse_scheme(config: Config, number: int) -> compress.Scheme:
-    """What FedSparsify's clients send in this round: the nonzero weights, whose number both sides know."""
+    """Return the compressor of FedSparsify's clients in this round, for weights whose number both sides know."""
     return FedSparsify(sparsity=sparsity_schedule(config)(number + 1 if config.method.purge == "clients" else number))

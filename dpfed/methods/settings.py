@@ -1,4 +1,4 @@
-"""What a method's function makes its chain of stages from, and the orders that chains have."""
+"""Settings from which a method's function makes its chain of stages, and the orders that chains have."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed import compress
-from dpfed.clients.masked_noise import NOISE_PURPOSE
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.compress.projection import FedScalar
+from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.choices import bound_of_moves, in_integers, is_linear
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import PrivacyGoal, goal_of
+from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.schemes import scheme, sparse_scheme
 from dpfed.methods.sums import filled_to, integers_of, most_uploads
 from dpfed.models.flat import FlatModel
@@ -65,33 +65,39 @@ class Settings:
 
     @property
     def sparse(self) -> bool:
-        """Whether method.keep or method.k says how many coordinates are sent."""
+        """True if method.keep or method.k says how many coordinates are sent."""
         return self.config.method.keep is not None or self.config.method.k is not None
 
     @property
     def kept(self) -> int:
-        """How many."""
+        """Number of coordinates that are sent (k)."""
         return kept_coordinates(self.size, keep=self.config.method.keep, k=self.config.method.k)
 
     @property
     def linear(self) -> bool:
-        """Whether a sum of uploads can be decoded, and what is summed is what was clipped."""
+        """True if a sum of uploads can be decoded, and what is summed is what was clipped."""
         return is_linear(self.config, self.facts)
 
     @property
     def whole_numbers(self) -> bool:
-        """Whether rows become integers before they are summed."""
+        """True if rows become integers before they are summed."""
         return in_integers(self.config)
 
     @property
     def signs_are_coins(self) -> bool:
-        """Whether an update's signs are private by their own coins."""
-        return signs_are_coins(self.config, self.facts)
+        """True if an update's signs are private by their own coins."""
+        return isinstance(self.config.privacy, CoinPrivacy)
 
     @property
-    def coins_of_moves(self) -> bool:
-        """Whether a mask's coins say how far its probabilities move."""
-        return coins_of_moves(self.config)
+    def bound_of_moves(self) -> float | None:
+        """Size of the stochastic signs by which a mask's coins say how far its probabilities move; None if they do
+        not."""
+        return bound_of_moves(self.config)
+
+    @property
+    def noise_size(self) -> float:
+        """Size of the entries of seeded noise (FedMRNS)."""
+        return float(self.config.method.options.get("alpha", FedMrnSigned.alpha))
 
     def updates(self, choice: MapChoice, *own: Stage) -> Stages:
         """A chain for updates. Its order follows from where they are bounded and what their noise is added to; stages
@@ -110,7 +116,7 @@ class Settings:
             return self._integers(project, goal, own)
         if self.whole_numbers:
             return self._symbols(project, goal, own)
-        encode = self._encode(choice, goal)
+        encode = self._encode(choice)
         if goal is None:
             return Stages(project, *own, DropNotFinite(), encode, *self._weigh())
         if self.linear or goal.private.in_every_upload:
@@ -127,10 +133,10 @@ class Settings:
 
     def encode(self, choice: MapChoice) -> Encode:
         """The method's scheme, for a chain of one's own."""
-        return self._encode(choice, self.goal(choice.sent))
+        return self._encode(choice)
 
-    def coins(self, choice: MapChoice) -> Stages:
-        """A chain for masks, or signs as coins:
+    def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
+        """Return the chain for masks, drawn or (not `stochastic`) of probabilities above 1/2, or for signs as coins:
 
         nothing private   Project > DropNotFinite > Coins > MaskWire (Words under a secure sum)
         private           Project > ClipMoves > PrivateCoins > MaskWire (Words for sums)
@@ -142,7 +148,6 @@ class Settings:
         most = trials * most_uploads(self.config, filled_to(self.config, goal))
         bits = most.bit_length() if secure else None
         if goal is None:
-            stochastic = self.facts.name != "fedmask"
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
             return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
         canaries, private = self.canaries(goal), goal.private
@@ -185,31 +190,24 @@ class Settings:
             return self.largest_in_public(self.kept)
         return RandomSharedMask(size=self.size, kept=self.kept, scaled=False)
 
-    def public_signs(self) -> MapChoice:
-        """A public size of the signs: never one that comes from the data, which `dpfed.methods.refusals` sees to."""
-        options, name = self.config.method.options, self.facts.name
-        bound = options.get("alpha", FedMrnSigned.alpha) if name == "fedmrns" else options.get("bound")
-        if self.coins_of_moves:
-            assert self.config.mask is not None
-            bound = self.config.mask.bound
-        assert bound is not None  # refused
-        purpose = NOISE_PURPOSE if name == "fedmrns" else None
-        return PublicSigns(choice=self.coordinates_of_coins(), bound=float(bound), noise_purpose=purpose)
+    def public_signs(self, bound: float, *, noise_purpose: str | None = None) -> MapChoice:
+        """Return the map to signs of a public size, or by the round's noise from seeds of this purpose."""
+        return PublicSigns(choice=self.coordinates_of_coins(), bound=bound, noise_purpose=noise_purpose)
 
-    def goal(self, sent: int) -> PrivacyGoal | None:
-        """What rounds in which clients send `sent` values promise; None if nothing is private."""
+    def goal(self, sent: int) -> PrivacyTarget | None:
+        """Return the privacy target of rounds in which clients send `sent` values; None if nothing is private."""
         if self.config.privacy is None:
             return None
         if sent not in self._goals:
-            self._goals[sent] = goal_of(self.config, self.facts, sent, self.randomness)
+            self._goals[sent] = target_of(self.config, self.facts, sent, self.randomness)
         return self._goals[sent]
 
     @cached_property
-    def _goals(self) -> dict[int, PrivacyGoal]:
+    def _goals(self) -> dict[int, PrivacyTarget]:
         """Calibrated once."""
         return {}
 
-    def canaries(self, goal: PrivacyGoal | None) -> Canaries | None:
+    def canaries(self, goal: PrivacyTarget | None) -> Canaries | None:
         """Clients that only an audit has, beside the others."""
         config = self.config
         if not config.audit.canaries:
@@ -223,7 +221,7 @@ class Settings:
             seeds=self.seeds,
         )
 
-    def _integers(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _integers(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
         if goal is None or goal.integer_rows is None:
             clip = self.config.aggregation.clip_norm if goal is None else goal.clip_norm
             integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
@@ -235,18 +233,18 @@ class Settings:
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         return Stages(project, *own, *bound, words)
 
-    def _symbols(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _symbols(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
         """ConfigError for a scheme whose sums cannot be decoded."""
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)
         bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, goal))).bit_length()
-        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self._seed_purpose)
+        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.facts.seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
         )
 
-    def _encode(self, choice: MapChoice, goal: PrivacyGoal | None) -> Encode:
-        config, pruned = self.config, self.facts.local_training == "pruned"
+    def _encode(self, choice: MapChoice) -> Encode:
+        config, pruned = self.config, self.facts.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.facts.scheme == "dense" or isinstance(choice, SharedProjection):
             dense = dense[:0]  # everything is
@@ -261,10 +259,10 @@ class Settings:
             scheme_of=partial(sparse_scheme, config) if pruned else None,
             dense=dense.to(self.device) if len(dense) else None,
             seeds=self.seeds,
-            seed_purpose=self._seed_purpose,
+            seed_purpose=self.facts.seed_purpose,
             model=pruned,
             majority=pruned and config.method.purge == "clients",
-            sizes_secret=goal is not None and seen(config) == "sum",
+            sizes_secret=config.privacy is not None and config.privacy.release == "sum",
             feedback=config.federation.clients if config.method.error_feedback else None,
         )
 
@@ -280,10 +278,6 @@ class Settings:
 
     def _mask_wire(self, size: int, bits: int | None, largest: int = 1) -> MaskWire | Words:
         return MaskWire() if bits is None else Words(size=size, bits=bits, largest=largest, dtype=torch.float32)
-
-    @property
-    def _seed_purpose(self) -> str:
-        return NOISE_PURPOSE if self.facts.local_training == "masked noise" else "code"
 
 
 def public_period(config: Config, clients: LocalTraining, samples: int) -> int:

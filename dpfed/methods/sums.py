@@ -1,4 +1,4 @@
-"""How uploads are summed, from [aggregation]: who takes part, in which ring, and what is refused."""
+"""Sums of uploads, from [aggregation]: participants, ring, and refusals."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from dpfed.aggregation.sums import PlainSums
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
-from dpfed.methods.choices import in_integers, seen, tolerance_of
-from dpfed.methods.goals import PrivacyGoal, slots_of
+from dpfed.methods.choices import in_integers, tolerance_of
 from dpfed.methods.least_participants import least_participants
+from dpfed.methods.privacy_target import PrivacyTarget, slots_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.wires import Words
 
 _ROUNDING_LOSS = 1e-4
-"""By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
+"""Relative growth of the bound on an update by rounding, where nothing is private: 1.4% of its norm is rounding."""
 
 
-def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
+def sums_of(config: Config, stages: Stages, goal: PrivacyTarget | None, seeds: Seeds) -> PlainSums | SecureSums:
     table = config.aggregation
     if table.kind == "plain":
         return PlainSums(tolerance=tolerance_of(config))
     wire = stages.wire
     assert isinstance(wire, Words)
-    _check_neighbours(config, goal)
+    _check_neighbours(config, table.neighbours, goal)
     return SecureSums(
         kind=table.kind,
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
         tolerance=tolerance_of(config),
-        least_participants=least_participants(config, _named(config, goal)),
+        least_participants=least_participants(config, table, _named(config, goal)),
         seeds=seeds,
     )
 
@@ -54,17 +54,17 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
     )
 
 
-def _named(config: Config, goal: PrivacyGoal | None) -> int | None:
-    """How many clients, at least, take part in every secure sum; None: as many as are drawn."""
+def _named(config: Config, goal: PrivacyTarget | None) -> int | None:
+    """Return the least number of clients in every secure sum; None: as many as are drawn."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
     return filled_to(config, goal)
 
 
-def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:
+def _check_neighbours(config: Config, neighbours: int, goal: PrivacyTarget | None) -> None:
     """Before the first round, not in it."""
-    federation, neighbours = config.federation, config.aggregation.neighbours
+    federation = config.federation
     usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
     if neighbours:
         try:
@@ -73,16 +73,17 @@ def _check_neighbours(config: Config, goal: PrivacyGoal | None) -> None:
             raise ConfigError(f"aggregation.{error}") from None
 
 
-def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
-    """How many clients take part in every sum, drawn or not; None: those who were drawn.
+def filled_to(config: Config, goal: PrivacyTarget | None) -> int | None:
+    """Return the number of clients in every sum, drawn or not; None: those who were drawn.
 
     A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
     must not learn how many were drawn, and the shares of noise must always be as many. That more are drawn than that
     is charged to delta, in every round, by the mechanism of the goal.
     """
-    if goal is None or config.federation.sampling != "poisson" or seen(config) == "uploads":
+    if goal is None or config.federation.sampling != "poisson":
         return None
-    return slots_of(goal) if in_integers(config) else None
+    summed = config.privacy is not None and config.privacy.release == "sum"
+    return slots_of(goal) if summed and in_integers(config) else None
 
 
 def most_uploads(config: Config, slots: int | None) -> int:

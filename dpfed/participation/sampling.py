@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of
@@ -161,8 +162,9 @@ def sampler_of(config: Config) -> Sampler:
     if name == "allocation":
         times = allocated(clients, cohort, federation.rounds)
         return AllocationCohorts(clients=clients, participations=times, rounds=federation.rounds, stream=stream)
+    assert isinstance(federation, SeparatedFederation)
     separation = federation.separation
-    if separation is None or separation * cohort > clients:
+    if separation * cohort > clients:
         raise ConfigError(
             f"federation.separation={separation} with federation.sampling='min-separation': must be from 1 to clients "
             f"/ cohort = {clients / cohort:g}, the rounds from one participation to the next on average."

@@ -15,7 +15,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.errors import RunError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.run.binding import PARTS, Heads
 
 TAKEN_BACK = "the project was not charged for the line of this nonce, so nothing was released"
@@ -224,7 +224,7 @@ class Book:
                     f"{schedule.stream!r}, too. Give this run another run.seed."
                 )
 
-    def begin(self, goal: PrivacyGoal, *, first: int, rounds: int) -> None:
+    def begin(self, goal: PrivacyTarget, *, first: int, rounds: int) -> None:
         """Have the project pay for the rounds that it was not charged for yet. BudgetSpent where it does not.
 
         Where a charge depends on the shares that arrive, a round costs what the fewest of them would.

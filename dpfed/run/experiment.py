@@ -16,6 +16,7 @@ from dpfed.clients.state import State
 from dpfed.clients.task import Start
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
+from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import (
@@ -29,11 +30,12 @@ from dpfed.data.samples import (
 )
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_form, require_sound
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import federated_method, method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import PrivacyGoal, slots_of
-from dpfed.methods.records import Goal, RecordGoal, private_records
+from dpfed.methods.parts import ServerParts, TrainingParts
+from dpfed.methods.privacy_target import PrivacyTarget, slots_of
+from dpfed.methods.records import Goal, RecordTarget, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
@@ -48,20 +50,18 @@ from dpfed.run.training import (
     TRIAL_LIMITS,
     Own,
     after_trial,
-    course,
     device_of,
     frozen_network,
     group_of,
     is_custom,
     local_training,
     network_of,
-    server_rule,
     start_of_rounds,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.readout import Readout
+from dpfed.server.readout import MovingAverage, Readout
 from dpfed.server.rules import check_name as check_rule
-from dpfed.server.state import ServerState
+from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
 
@@ -142,10 +142,10 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     refuse_network(config, facts, model)
     network = frozen_network(config, model, seeds, device) if facts.coins else None
     randomness = randomness_of(config.run.randomness, seeds)
-    clients = local_training(
-        config, course(config, model, network, device), objective.loss, dataset, model, division, device
-    )
-    records: RecordGoal | None = None
+    parts = TrainingParts(config=config, facts=facts, model=model, network=network, device=device)
+    course = federated_method(facts.name).course(parts)
+    clients = local_training(config, course, objective.loss, dataset, model, division, device)
+    records: RecordTarget | None = None
     if config.local.record is not None:
         clients, records = private_records(config, clients, randomness)
         require_records_apart(
@@ -233,7 +233,7 @@ def _chain(settings: Settings) -> Stages:
     """The method's; ConfigError with its line where a function of one's own fails."""
     facts = settings.facts
     try:
-        return require_form(facts.stages(settings))
+        return require_form(federated_method(facts.name).stages(settings))
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # the function may be the user's, and raise anything
@@ -242,7 +242,7 @@ def _chain(settings: Settings) -> Stages:
         raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
 
 
-def _charged(settings: Settings, stages: Stages) -> PrivacyGoal | None:
+def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
     """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
     charged for. ConfigError where that charge does not cover what the chain, or a scheme of one's own, does."""
     goal = settings.goal(stages.project.sent)
@@ -270,7 +270,7 @@ def _check_own_scheme(stages: Stages) -> None:
         )
 
 
-def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks: Ranks) -> Method:
+def _method(settings: Settings, stages: Stages, goal: PrivacyTarget | None, ranks: Ranks) -> Method:
     config = settings.config
     return Method(
         stages=stages,
@@ -278,7 +278,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, goal, settings.seeds),
-        server=server_rule(config, settings.facts, settings.model, settings.device),
+        server=_averaging_models(config, _server(settings)),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
@@ -295,10 +295,20 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
     the probabilities are multiples of 1/K."""
     config, choice = settings.config, stages.project.choice
     server = config.server
-    counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1
+    counted = isinstance(server, PosteriorServer) and server.reset_every == 1 and server.prior == 1
     if counted and config.privacy is None and config.federation.sampling != "poisson":
         return int(settings.sampler.expected).bit_length() * choice.sent
     return choice.downlink_bits
+
+
+def _server(settings: Settings) -> ServerRule:
+    parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
+    return federated_method(settings.facts.name).server(parts)
+
+
+def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
+    decay = config.server.average
+    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
 
 
 def _taken_at_its_word(stages: Stages) -> str:

@@ -12,7 +12,7 @@ from accounting.compose import accountant
 from accounting.mechanisms import Composed, Subsampled
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.choices import edge_of, others_of, seen, signs_are_coins
+from dpfed.methods.choices import edge_of, others_of, sends_coins
 from dpfed.methods.records import Goal
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
@@ -48,7 +48,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
         )
     if config.aggregation.kind != "plain":
         notes.append(_of_secure_sums(config))
-    if _by_coins(config) and seen(config) == "sum":
+    if _by_coins(config) and config.privacy is not None and config.privacy.release == "sum":
         notes.extend(_of_other_coins(config))
     if config.privacy is not None and config.privacy.missing_shares == "charged":
         notes.append(CHARGED_LOSSES)
@@ -98,7 +98,7 @@ def _of_other_coins(config: Config) -> list[str]:
     """Return the assumption on Bernoulli samples of other clients, which hide a client's samples in a sum."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
-    edge = edge_of(config)
+    edge = edge_of(config, method(config.method.name))
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
     if others_of(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
@@ -107,8 +107,7 @@ def _of_other_coins(config: Config) -> list[str]:
 
 def _by_coins(config: Config) -> bool:
     """Return True if the noise of a private run is the clients' Bernoulli samples."""
-    facts = method(config.method.name)
-    return config.privacy is not None and (facts.coins or signs_are_coins(config, facts))
+    return config.privacy is not None and sends_coins(config, method(config.method.name))
 
 
 _SHARE_OF_DELTA = 0.02

@@ -14,7 +14,7 @@ from dpfed.config.own_code import OwnFile
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.facts import MethodFacts
-from dpfed.methods.goals import goal_of
+from dpfed.methods.privacy_target import target_of
 from dpfed.methods.records import Goal
 
 OWN_CODE = "own_code.json"
@@ -96,8 +96,8 @@ def require_same_rounds(
     """
     rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
     said = f"federation.rounds: cannot be prolonged from {rounds}, since"
-    if facts.local_training == "pruned":
-        raise RunError(f"{said} the sparsity of {facts.name} follows from it. Start a new run.")
+    if facts.follows_rounds is not None:
+        raise RunError(f"{said} {facts.follows_rounds} follows from it. Start a new run.")
     if config.local.schedule in ("cosine", "linear"):
         raise RunError(f"{said} local.schedule={config.local.schedule!r} ends with the last round. Start a new run.")
     if goal is None:
@@ -110,7 +110,7 @@ def require_same_rounds(
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
-        shorter = goal_of(parse_written(before, source="config.toml"), facts, sent)
+        shorter = target_of(parse_written(before, source="config.toml"), facts, sent)
     except ConfigError as error:
         raise RunError(f"{said} what it began with is refused: {error}") from None
     if not shorter.is_like(goal):

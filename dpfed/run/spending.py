@@ -16,8 +16,8 @@ from accounting.exceeded import no_round_fits
 from accounting.ledger import LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
-from dpfed.methods.goals import PrivacyGoal
-from dpfed.methods.records import Goal, RecordGoal
+from dpfed.methods.privacy_target import PrivacyTarget
+from dpfed.methods.records import Goal, RecordTarget
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
 
@@ -63,7 +63,7 @@ class NotSpending:
 class OfEqualRounds:
     """Every released round is the same mechanism: one convolution a round."""
 
-    def __init__(self, goal: PrivacyGoal, rounds: int, charged: int) -> None:
+    def __init__(self, goal: PrivacyTarget, rounds: int, charged: int) -> None:
         self._goal = goal
         self._values: list[float] = [0.0]
         self._stream: Iterator[float] = over_rounds.epsilons(
@@ -88,7 +88,7 @@ class OfVariousRounds:
     """Rounds that are charged with the noise that arrived, the next one at most as `goal.of_round` says; rounds whose
     noise changes by a plan; or rounds of a participation schedule, which are accounted together."""
 
-    def __init__(self, goal: PrivacyGoal, rounds: int, before: list[SingleRelease]) -> None:
+    def __init__(self, goal: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
         self._goal, self._released = goal, list(before)
         self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
         for release in before:
@@ -105,7 +105,7 @@ class OfVariousRounds:
         return _stated(self._goal, self._running.epsilon(), lambda: Composed.of(self._released))
 
 
-def _stated(goal: PrivacyGoal, found: float, releases: Callable[[], Composed]) -> float:
+def _stated(goal: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
     """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
     Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
     if goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
@@ -116,7 +116,7 @@ def _stated(goal: PrivacyGoal, found: float, releases: Callable[[], Composed]) -
 class OfRecords:
     """Every client is charged for its own steps; the worst one counts."""
 
-    def __init__(self, experiment: Experiment, goal: RecordGoal, before: list[Release | LocalRelease]) -> None:
+    def __init__(self, experiment: Experiment, goal: RecordTarget, before: list[Release | LocalRelease]) -> None:
         self._local, self._goal, self._histories = experiment.method.clients, goal, Histories()
         for release in before:
             if isinstance(release, LocalRelease):

@@ -10,8 +10,8 @@ from typing import Any
 from accounting.compose.accountant import overflow
 from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, Release
-from dpfed.methods.goals import PrivacyGoal
-from dpfed.methods.records import RecordGoal
+from dpfed.methods.privacy_target import PrivacyTarget
+from dpfed.methods.records import RecordTarget
 from dpfed.run.binding import Binding
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
@@ -129,7 +129,7 @@ def delta_for_failures(ledger: Ledger) -> float:
 
 def records_of(experiment: Experiment) -> int | None:
     """How many records there are, where they are what is private."""
-    return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordGoal) else None
+    return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordTarget) else None
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
@@ -145,9 +145,9 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def schedule_facts(goal: PrivacyGoal | RecordGoal | None) -> dict[str, Any]:
+def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, Any]:
     """Factors of the noise multiplier in equal parts of the planned rounds; None where all rounds have it as it is."""
-    schedule = goal.schedule if isinstance(goal, PrivacyGoal) else None
+    schedule = goal.schedule if isinstance(goal, PrivacyTarget) else None
     return {
         "noise_schedule": list(schedule.factors) if schedule else None,
         "noise_schedule_rounds": schedule.rounds if schedule else None,
@@ -170,4 +170,4 @@ def _law(experiment: Experiment, book: Book | None) -> str | None:
     assert goal is not None
     if goal.noise_multiplier is None:
         return "coins"
-    return goal.integers.kind if isinstance(goal, PrivacyGoal) and goal.integers is not None else "gaussian"
+    return goal.integers.kind if isinstance(goal, PrivacyTarget) and goal.integers is not None else "gaussian"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,30 +14,20 @@ from torch import nn
 from dpfed import models
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
-from dpfed.clients.masked_noise import MaskedNoise
-from dpfed.clients.masks import MaskTraining
-from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
-from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
-from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import method
-from dpfed.methods.facts import MethodFacts
-from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.models.mask_file import Recipe
 from dpfed.run.evaluate import Metric
 from dpfed.seeds import Seeds
-from dpfed.server.readout import Averaged, Masked, MovingAverage, Readout, Weights
-from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Kind, Purging, own_rule
-from dpfed.server.state import ServerRule
+from dpfed.server.readout import Averaged, Masked, Readout, Weights
 
 TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
@@ -112,67 +101,6 @@ def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch
     return freeze(
         model, seeds, constant=table.constant, biases=table.biases, scale=table.scale, spread=table.spread
     ).to(device)
-
-
-def course(config: Config, model: FlatModel, network: FrozenNetwork | None, device: torch.device) -> Course:
-    local, table = config.local, config.mask or Mask()
-    descent = _descent(config)
-    chosen = method(config.method.name)
-    if chosen.local_training == "masked noise":
-        return _masked_noise(config, chosen, model, descent | {"momentum": local.momentum}, device)
-    if network is None:
-        optimiser = _optimiser(config, model, descent)
-        if chosen.local_training != "pruned":
-            return optimiser
-        purged = sparsity_schedule(config) if config.method.purge == "clients" else None
-        return PrunedSgd(sgd=optimiser, prunable=model.indices("weight").to(device), sparsity=purged)
-    assert local.optimizer != "adamw"  # refused
-    return MaskTraining(
-        network=network,
-        **descent,
-        momentum=local.momentum,
-        optimizer=local.optimizer,
-        gradient=table.gradient,
-        forward="threshold" if config.method.name == "fedmask" else table.forward,
-        edge=table.edge,
-    )
-
-
-def _descent(config: Config) -> dict[str, Any]:
-    """The learning rate and how it changes over rounds."""
-    local, rounds = config.local, config.federation.rounds
-    schedules = {"constant": constant, "cosine": cosine(rounds), "linear": linear(rounds)}
-    decay = local.learning_rate_decay
-    if local.schedule == "step":
-        return {"learning_rate": local.learning_rate, "schedule": step(local.schedule_rounds or 1, decay)}
-    chosen = schedules[local.schedule] if isinstance(local.schedule, str) else listed(local.schedule)
-    return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": chosen}
-
-
-def _optimiser(config: Config, model: FlatModel, descent: dict[str, Any]) -> Sgd | Adam:
-    local = config.local
-    given = descent | {"size": model.size, "weight_decay": local.weight_decay, "decayed": model.parameters_size}
-    if local.optimizer == "sgd":
-        return Sgd(momentum=local.momentum, **given)
-    return Adam(decoupled=local.optimizer == "adamw", **given)
-
-
-def _masked_noise(
-    config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, Any], device: torch.device
-) -> MaskedNoise:
-    table, made = config.method, scheme(config, chosen, model.size)
-    assert isinstance(made, FedMrn)
-    return MaskedNoise(
-        size=model.size,
-        masked=model.compressible.to(device),
-        noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
-        signed=made.signed,
-        shared_noise=table.shared,
-        progressive=table.progressive,
-        stochastic=table.stochastic,
-        train_masked=table.train_masked,
-        **descent,
-    )
 
 
 def group_of(config: Config, model: FlatModel) -> int:
@@ -258,36 +186,3 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
         first = str(error).splitlines()[0]
         raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
     return device
-
-
-def server_rule(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
-    """Return the step of the server; with server.average, of a moving average of models."""
-    rule, decay = _server(config, chosen, model, device), config.server.average
-    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
-
-
-def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
-    server, edge = config.server, (config.mask or Mask()).edge
-    if server.rule == "posterior":
-        kept = edge if config.privacy is not None else 0.0
-        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
-    averaged = model.indices("statistic").to(device) if model.has_statistics else None
-    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
-    if chosen.local_training != "pruned" or config.method.purge == "clients":
-        return step
-    return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
-
-
-def _step(config: Config, edge: float | None) -> Averaging | AdaptiveRule:
-    server = config.server
-    if server.rule in get_args(Kind):
-        beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
-        return AdaptiveRule(
-            kind=server.rule,  # type: ignore[arg-type]
-            learning_rate=server.learning_rate,
-            beta1=beta1,
-            beta2=server.beta2,
-            tau=server.tau,
-        )
-    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge)

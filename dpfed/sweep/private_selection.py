@@ -16,7 +16,7 @@ from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from accounting.mechanisms import Mechanism
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.jobs import workers
@@ -50,11 +50,11 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
     for cell in cells:
         _check(cell, cells[0])
     goals = [build(cell.config).goal for cell in cells]
-    if not all(isinstance(goal, PrivacyGoal) for goal in goals):
+    if not all(isinstance(goal, PrivacyTarget) for goal in goals):
         raise ConfigError(
             "--private-selection: needs [privacy] in every run (not [local.record]); its unit is the client."
         )
-    private = [goal for goal in goals if isinstance(goal, PrivacyGoal)]
+    private = [goal for goal in goals if isinstance(goal, PrivacyTarget)]
     mechanisms = [goal.run(cell.config.federation.rounds) for goal, cell in zip(private, cells, strict=True)]
     return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
 

@@ -12,7 +12,7 @@ from accounting.ledger import Release
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.goals import PrivacyGoal, goal_of, slots_of
+from dpfed.methods.privacy_target import PrivacyTarget, slots_of, target_of
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to
 from dpfed.participation.canaries import Canaries
@@ -33,7 +33,7 @@ class Promise:
     """
 
     sent: int
-    goal: PrivacyGoal
+    goal: PrivacyTarget
     slots: int | None
     fill: int | None
 
@@ -61,7 +61,7 @@ class Promise:
         )
 
 
-def with_more_noise(config: Config, goal: PrivacyGoal, *, noise: float | None, clip: float | None) -> Config | None:
+def with_more_noise(config: Config, goal: PrivacyTarget, *, noise: float | None, clip: float | None) -> Config | None:
     """Return the configuration with the run's stated noise multiplier (for Bernoulli samples: clip norm) if it was left
     to the account and today's account needs less noise. Returns None otherwise, and if they differ by rounding.
 
@@ -85,7 +85,7 @@ def promise_of(config: Config, sent: int) -> Promise:
     """Derive the promise as runs do. ConfigError or AccountingError if no run can have had this configuration."""
     facts = method(config.method.name)
     refuse(config, facts)
-    goal = goal_of(config, facts, sent)
+    goal = target_of(config, facts, sent)
     return Promise(sent=sent, goal=goal, slots=slots_of(goal), fill=filled_to(config, goal))
 
 

@@ -18,6 +18,7 @@ from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.evidence.run_lines import Probes, RoundLine, Unavailable
 from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.probes import probe_of
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers
@@ -64,14 +65,15 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     if files.config.privacy is None:
         return True, "the unit is a record: the model moves by uploads that are private already."
     last: Probes | None = None
-    velocity, wrong, kept = 0.0, [], _Kept()
+    velocity, wrong, kept, server = 0.0, [], _Kept(), files.config.server
+    momentum, rate = (server.momentum, server.learning_rate) if isinstance(server, StepServer) else (0.0, 0.0)
     for one, probes in _probed(files):
         kept = _kept_after(files, kept, one, probes)
-        table, room = files.config.server, _room(files, probes, one, velocity)
-        velocity = table.momentum * velocity + probes.moved / (one.divisor or 1.0)
-        stepped = probes.before + table.learning_rate * velocity
+        room = _room(files, probes, one, velocity)
+        velocity = momentum * velocity + probes.moved / (one.divisor or 1.0)
+        stepped = probes.before + rate * velocity
         broken = last is not None and abs(probes.before - last.after) > room
-        if broken or (_linear(files) and abs(probes.after - stepped) > room * max(1.0, table.learning_rate)):
+        if broken or (_linear(files) and abs(probes.after - stepped) > room * max(1.0, rate)):
             wrong.append(one.round)
         last = probes
     if wrong:
@@ -103,7 +105,7 @@ class _Kept:
 
 def _kept_after(files: RunFiles, before: _Kept, one: RoundLine, probes: Probes) -> _Kept:
     server, move = files.config.server, probes.moved / (one.divisor or 1.0)
-    beta = server.beta1 if server.beta1 is not None else 0.0 if server.rule == "adagrad" else 0.9
+    beta = server.beta1 if isinstance(server, AdamServer | AdagradServer) else 0.0
     decay, average = server.average or 0.0, before.average
     return _Kept(
         first=beta * before.first + (1 - beta) * move,
@@ -194,7 +196,7 @@ def _summed_in_floats(files: RunFiles) -> bool:
 
 def _linear(files: RunFiles) -> bool:
     chosen = method(files.config.method.name)
-    purging = chosen.local_training == "pruned" and files.config.method.purge != "clients"
+    purging = chosen.sends_models and files.config.method.purge != "clients"
     return files.config.server.rule == "step" and not chosen.coins and not purging
 
 

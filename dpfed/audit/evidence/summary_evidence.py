@@ -18,7 +18,7 @@ from dpfed.audit.verdict import Finding
 from dpfed.config.tables import Config
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method
-from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
+from dpfed.methods.choices import in_integers, is_linear, sends_coins
 from dpfed.run.binding import population_of, start_of
 from dpfed.run.experiment import Experiment
 from dpfed.run.protection import CHARGED_LOSSES, hostile_clients_view, not_protected, on_nodes, server_view
@@ -210,7 +210,8 @@ def protection_problem(files: RunFiles) -> str | None:
 def decodes_first(config: Config) -> bool:
     """True if a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
-    coins = chosen.coins or signs_are_coins(config, chosen)
-    if config.privacy is None or coins or chosen.dithered or in_integers(config) or seen(config) != "sum":
+    if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
+        return False
+    if sends_coins(config, chosen) or chosen.dithered:
         return False
     return not is_linear(config, chosen)

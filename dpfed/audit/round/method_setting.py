@@ -32,8 +32,6 @@ _SETTING = (
     "privacy.delta=1e-5",
     "run.device=cpu",
 )
-_NEAREST = {"fedavg": "dp-fedavg", "fedavg-topk": "fed-smp-topk", "fedavg-randk": "fed-smp-randk", "fedmask": "fedpm"}
-_SHORT = {"fedmrn": 0.02, "fedmrns": 0.02}
 """Clip norms that these uploads reach at d = 610: they are never longer than the noise that they mask."""
 
 _EPSILON_OF_COINS = 3.0
@@ -57,7 +55,7 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     load_own_code()
     chosen = method(name)
     if not chosen.private_with:
-        near = _NEAREST.get(name, "dp-fedavg")
+        near = chosen.nearest_private
         raise ConfigError(
             f"{name} is never private, so there is no claim to test. The nearest private method is {near}: "
             f"`dpfed audit upload {near}`."
@@ -65,7 +63,7 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     tables = presets.tables(_preset(name))
     tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
     tables["privacy"].pop("epsilon", None)
-    tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
+    tables["privacy"] |= {} if chosen.audited_clip_norm is None else {"clip_norm": chosen.audited_clip_norm}
     tables = override(tables, [*_SETTING, *settings])
     if tables["privacy"].get("noise_schedule") is not None:
         raise ConfigError(

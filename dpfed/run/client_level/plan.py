@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method
-from dpfed.methods.goals import PrivacyGoal, goal_of
+from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.refusals import refuse
 from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.randomness import Randomness, randomness_of
@@ -73,9 +73,9 @@ class Parts:
     randomness: Randomness
     seeds: Seeds
 
-    def goal(self, sent: int) -> PrivacyGoal:
+    def goal(self, sent: int) -> PrivacyTarget:
         """Return the privacy target for updates of which `sent` numbers are sent."""
-        return goal_of(self.config, method(self.config.method.name), sent, self.randomness)
+        return target_of(self.config, method(self.config.method.name), sent, self.randomness)
 
     def private(self, sent: int) -> tuple[Stage, ...]:
         """Clip, noise as planned, and wire, for rows [c, sent]: the end of a chain.
@@ -146,7 +146,7 @@ class Machine:
 
     size: int
     method: Method
-    goal: PrivacyGoal
+    goal: PrivacyTarget
 
 
 def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
@@ -201,7 +201,7 @@ def parts_of(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
     )
 
 
-def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyGoal | None]:
+def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyTarget | None]:
     """Return what is known before there is a ledger: without a dimension, the goal of Gaussian noise, which does not
     depend on it. Refuses a plan without an account."""
     if parts.size:

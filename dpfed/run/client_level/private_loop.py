@@ -22,7 +22,7 @@ from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort
 from dpfed.round import run_round
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
@@ -223,12 +223,12 @@ class ClientLevel:
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step
 
-    def _affordable(self, goal: PrivacyGoal) -> bool:
+    def _affordable(self, goal: PrivacyTarget) -> bool:
         """Return True if the budget pays for one more round."""
         after = self._spending(goal).with_round(np.zeros(0, dtype=np.int64), 0)
         return goal.budget is None or after <= goal.budget
 
-    def _spending(self, goal: PrivacyGoal) -> OfEqualRounds:
+    def _spending(self, goal: PrivacyTarget) -> OfEqualRounds:
         if self._spent is None:
             self._spent = OfEqualRounds(goal, self.rounds_planned, len(self._book.ledger.releases))
         return self._spent
@@ -304,7 +304,7 @@ def _gone_with(owner: ClientLevel) -> Path:
     return Path(folder) / "ledger.jsonl"
 
 
-def _require_one_round(goal: PrivacyGoal, rounds: int) -> None:
+def _require_one_round(goal: PrivacyTarget, rounds: int) -> None:
     """ConfigError where epsilon does not even pay for one."""
     after = OfEqualRounds(goal, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
     if goal.budget is not None and after > goal.budget:

@@ -1,11 +1,12 @@
 """Configurations: unknown and impossible values are one clear error each."""
 
 import copy
+import tomllib
 
 import pytest
 import tomli_w
 
-from dpfed.config.tables import override, parse, read_toml
+from dpfed.config.tables import override, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, DataError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
@@ -128,8 +129,6 @@ def test_an_unreadable_file_is_one_error(tmp_path):
 
 
 def test_the_resolved_configuration_reads_back_as_itself(tiny_config):
-    import tomllib
-
     config = tiny_config("privacy.adaptive.quantile=0.4")
     assert parse(tomllib.loads(tomli_w.dumps(config.to_dict())), source="again") == config
 
@@ -167,3 +166,98 @@ def test_an_unknown_preset_names_the_nearest():
 )
 def test_settings_may_be_written_without_a_leading_zero(text, value):
     assert override({}, [f"table.key={text}"]) == {"table": {"key": value}}
+
+
+OF_0_2 = """
+[data]
+name = "digits"
+orientations = 8
+public = 0
+partition = "iid"
+partition_seed = 0
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[federation]
+clients = 60
+cohort = 12
+rounds = 3
+sampling = "poisson"
+
+[local]
+learning_rate = 0.1
+learning_rate_decay = 1.0
+momentum = 0.0
+schedule = "cosine"
+optimizer = "sgd"
+weight_decay = 0.0
+epochs = 1
+batch_size = 10
+
+[method]
+name = "dp-fedavg"
+
+[privacy]
+clip_norm = 1.0
+clip_metric = "euclidean"
+trials = 1
+noise_multiplier = 1.0
+factorisation = "optimised"
+accountant = "best"
+placement = "server"
+missing_shares = "sized"
+
+[aggregation]
+kind = "plain"
+dropout = 0.0
+dropout_at = "any"
+lost = {}
+neighbours = 0
+threshold = 0.6
+rotation = true
+wrap_probability = 1e-6
+
+[server]
+rule = "adagrad"
+learning_rate = 0.01
+momentum = 0.0
+beta2 = 0.99
+tau = 0.001
+prior = 1.0
+reset_every = 1
+"""
+"""config.toml of a run of 0.2: every key of a table was written, also those of other choices."""
+
+
+def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
+    config = parse_written(tomllib.loads(OF_0_2), source="config.toml")
+    assert config.privacy.delta == 60**-1.1
+    assert set(config.to_dict()["server"]) == {"rule", "learning_rate", "beta1", "tau"}
+    assert "learning_rate_decay" not in config.to_dict()["local"]
+    assert {"trials", "clip_metric"}.isdisjoint(config.to_dict()["privacy"])
+    assert parse(config.to_dict(), source="again") == config
+    build(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        (
+            "server.beta2",
+            "0.5",
+            r"server\.beta2 with server\.rule='adagrad': is for adam, yogi\. Remove it, or use one",
+        ),
+        ("privacy.trials", "4", r"privacy\.trials with privacy\.noise='gaussian': is for coins"),
+        ("aggregation.threshold", "0.9", r"with aggregation\.kind='plain': is for masked, protocol"),
+        ("local.learning_rate_decay", "0.9", r"with local\.schedule='cosine': is for constant, step"),
+        ("federation.separation", "3", r"with federation\.sampling='poisson': is for min-separation"),
+        ("data.samples", "3", r"with data\.partition='iid': is for resampled"),
+        ("local.schedule", "step", r"local\.schedule_rounds: is missing; local\.schedule='step' needs it"),
+        ("local.schedule", "steps", r"local\.schedule='steps': must be one of 'constant', .*\[\.\.\.\]"),
+    ],
+)
+def test_a_key_of_another_choice_is_refused_by_the_table(key, value, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_written(override(tomllib.loads(OF_0_2), [f"{key}={value}"]), source="config.toml")

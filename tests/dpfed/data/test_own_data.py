@@ -277,12 +277,12 @@ def test_samples_that_are_no_samples_are_one_error(samples: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"partition": "dirichlet"}, r"data\.alpha=None.*'dirichlet' needs it"),
+        ({"partition": "dirichlet"}, r"data\.alpha: is missing.*'dirichlet' needs it"),
         ({"partition": "dirichlet", "alpha": 0.0}, r"data\.alpha=0\.0"),
-        ({"partition": "iid", "alpha": 0.3}, r"data\.alpha=0\.3.*is for data\.partition='dirichlet', not 'iid'"),
-        ({"partition": "labels"}, r"data\.labels=None.*'labels' needs it"),
-        ({"partition": "fedpm"}, r"data\.labels=None.*'fedpm' needs it"),
-        ({"labels": 3}, r"data\.labels=3.*is for data\.partition='labels' or 'fedpm', not 'iid'"),
+        ({"partition": "iid", "alpha": 0.3}, r"data\.alpha with data\.partition='iid': is for dirichlet"),
+        ({"partition": "labels"}, r"data\.labels: is missing.*'labels' needs it"),
+        ({"partition": "fedpm"}, r"data\.labels: is missing.*'fedpm' needs it"),
+        ({"labels": 3}, r"data\.labels with data\.partition='iid': is for labels, fedpm"),
         ({"partition": "shards"}, r"data\.partition='shards'"),
         ({"train_samples": 0}, r"data\.train_samples=0"),
     ],

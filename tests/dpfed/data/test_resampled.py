@@ -91,7 +91,7 @@ def test_the_configuration_says_how_many_samples_a_client_has():
     assert (made.clients, made.total) == (50_000, 400_000)
     with pytest.raises(ConfigError, match=r"data\.samples"):
         parse(tables(data={"name": "digits", "partition": "resampled"}), source="t")
-    with pytest.raises(ConfigError, match=r"is for data\.partition='resampled', not 'iid'"):
+    with pytest.raises(ConfigError, match=r"data\.samples with data\.partition='iid': is for resampled"):
         parse(tables(data={"name": "digits", "samples": 3}), source="t")
 
 

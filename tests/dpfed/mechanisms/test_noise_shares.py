@@ -241,16 +241,16 @@ def test_the_epsilon_of_a_plan_is_that_of_the_run(tiny_config, tmp_path):
 
 
 REFUSED = {
-    ("privacy.noise=skellam", "privacy.release=uploads"): "privacy.release='uploads'",
-    ("privacy.noise=skellam", "privacy.missing_shares=charged"): "does not get lost",
-    ("privacy.noise=skellam", "aggregation.tolerance=0.1"): "does not get lost",
-    ("privacy.missing_shares=charged",): "the server's noise does not get lost",
-    ("privacy.noise=skellam", "privacy.placement=clients", "privacy.adjacency=add-remove"): "add-remove",
-    ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=add-remove"): "a share of noise",
     (
         "privacy.noise=skellam",
-        "privacy.adaptive.quantile=0.5",
-    ): "privacy.adaptive with privacy.noise='skellam': is for gaussian",
+        "privacy.release=uploads",
+    ): "'uploads' with privacy.noise='skellam': is for gaussian, coins",
+    ("privacy.noise=skellam", "privacy.missing_shares=charged"): "does not get lost",
+    ("privacy.noise=skellam", "aggregation.tolerance=0.1"): "does not get lost",
+    ("privacy.missing_shares=charged",): "does not get lost",
+    ("privacy.noise=skellam", "privacy.placement=clients", "privacy.adjacency=add-remove"): "add-remove",
+    ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=add-remove"): "a share of noise",
+    ("privacy.noise=skellam", "privacy.adaptive.quantile=0.5"): "is for gaussian",
     ("privacy.noise=skellam", "method.name=qsgd"): "cannot be decoded from their sum",
     ("privacy.noise=skellam", "method.name=fedpm"): "coins",
     ("privacy.slots=20",): "coins",

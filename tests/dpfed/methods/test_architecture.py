@@ -7,8 +7,8 @@ import pytest
 
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
-from dpfed.methods.catalogue import METHODS
-from dpfed.methods.goals import goal_of
+from dpfed.methods.catalogue import METHODS, federated_method
+from dpfed.methods.privacy_target import target_of
 from dpfed.run.experiment import build
 from dpfed.stages.shared_mask import PublicTopMask
 
@@ -63,12 +63,12 @@ def test_the_budget_plans_what_the_stage_charges(name, settings):
     config = parse(tables, source="test")
     experiment = build(config)
     stages = experiment.method.stages
-    planned = goal_of(config, experiment.facts, stages.project.sent)
+    planned = target_of(config, experiment.facts, stages.project.sent)
     assert planned.mechanism == stages.private.mechanism(planned.least) == experiment.goal.mechanism
 
 
 def test_every_method_says_which_chain_it_is():
-    assert all(callable(facts.stages) for facts in METHODS.values())
+    assert all(callable(federated_method(name).stages) for name in METHODS)
 
 
 @pytest.mark.parametrize("name", [name for name, facts in METHODS.items() if facts.scheme is not None])

@@ -239,13 +239,13 @@ def test_resuming_a_private_run_gives_the_same_masks(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        (["privacy.noise_multiplier=1.0"], "the coins are the noise"),
-        (["privacy.placement=clients"], "the clients draw them"),
+        (["privacy.noise_multiplier=1.0"], "with privacy.noise='coins': is for gaussian"),
+        (["privacy.placement=clients"], "placement with privacy.noise='coins': is for gaussian"),
         (["privacy.adjacency=add-remove"], "zero-out"),
         (["privacy.adjacency=replace-one"], "pads"),
         (["privacy.release=uploads"], "no sum to pad"),
         (["method.name=fedmask"], "never private"),
-        (["method.name=dp-fedavg", "local.optimizer=adam"], "is for fedpm, fedmask"),
+        (["method.name=dp-fedavg", "privacy.slots=", "privacy.noise_multiplier=1.0"], "is for fedpm, fedmask"),
     ],
 )
 def test_settings_that_would_not_be_private_as_stated_are_refused(settings, complaint):
@@ -258,7 +258,7 @@ def test_masks_tables_without_masks_are_refused():
     with pytest.raises(ConfigError, match=r"\[mask\]"):
         build(parse(tables, source="test"))
     del tables["mask"]
-    with pytest.raises(ConfigError, match="for fedpm's coins"):
+    with pytest.raises(ConfigError, match="is for coins"):
         build(parse(override(tables, ["privacy.linf_clip=0.1"]), source="test"))
 
 

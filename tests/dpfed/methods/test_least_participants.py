@@ -56,7 +56,10 @@ def test_the_least_that_a_node_accepts(settings, least):
         ((*SHARES, "aggregation.tolerance=0.1", "aggregation.least_participants=21"), "must be from 18 .* to 20"),
         ((*OPEN, "aggregation.least_participants=21"), "must be from 2 .fewer hide nobody. to 20"),
         ((*OPEN, "aggregation.least_participants=1"), "least_participants"),
-        (("method.name=fedavg", "aggregation.kind=plain", "aggregation.least_participants=3"), "has no effect here"),
+        (
+            ("method.name=fedavg", "aggregation.kind=plain", "aggregation.least_participants=3"),
+            "is for masked, protocol",
+        ),
     ],
 )
 def test_a_minimum_that_cannot_be_is_one_error(settings, complaint):

@@ -12,7 +12,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of, unsampled
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.goals import goal_of
+from dpfed.methods.privacy_target import target_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
@@ -30,7 +30,9 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     config = tiny_config(*settings)
     experiment = build(config)
     sent = experiment.method.stages.project.choice.sent
-    assert experiment.goal.mechanism == goal_of(config, experiment.facts, sent).mechanism  # so that it can be prolonged
+    assert (
+        experiment.goal.mechanism == target_of(config, experiment.facts, sent).mechanism
+    )  # so that it can be prolonged
     whole = federation.run(build(config), tmp_path / "whole")
     book = Ledger.read(tmp_path / "whole" / "ledger.jsonl")
     (part, count), *others = book.mechanism().parts

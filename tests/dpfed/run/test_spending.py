@@ -9,7 +9,7 @@ import torch
 import dpfed
 from accounting import Composed, Plan, Release, budget
 from accounting.compose import lower_bound
-from dpfed.methods.goals import PrivacyGoal
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.run.spending import OfEqualRounds, OfVariousRounds
 
 NOBODY = np.zeros(0, dtype=np.int64)
@@ -33,7 +33,7 @@ def test_as_many_rounds_as_were_planned_and_none_more(sampling, account):
     plan = Plan(clients=200, cohort=20, sampling=sampling, delta=1e-10, **participations)
     z = budget.noise_multiplier(plan, epsilon=2.0, rounds=30)
     noise = SimpleNamespace(mechanism=lambda uploads: plan.round(z))
-    goal = PrivacyGoal(
+    goal = PrivacyTarget(
         private=noise, bound=(), delta=1e-10, budget=2.0, accountant="best", noise_multiplier=z, clip_norm=1.0
     )
     spent = account(goal, 30, 0 if account is OfEqualRounds else [])

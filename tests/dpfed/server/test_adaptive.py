@@ -71,9 +71,9 @@ def test_a_moving_average_follows_the_models_and_leaves_them_alone():
     [
         (["server.rule=adam", "method.name=fedpm"], "would not keep probabilities"),
         (["server.average=0.9", "method.name=fedsparsify", "method.options.sparsity=0.5"], "is not sparse"),
-        (["server.beta1=0.5"], "server.rule='adam', 'yogi' or 'adagrad'"),
-        (["server.rule=adam", "server.momentum=0.5"], "server.rule='step'"),
-        (["server.rule=adagrad", "server.beta2=0.5"], "server.rule='adam' or 'yogi'"),
+        (["server.beta1=0.5"], "is for adam, yogi, adagrad"),
+        (["server.rule=adam", "server.momentum=0.5"], "is for step"),
+        (["server.rule=adagrad", "server.beta2=0.5"], "is for adam, yogi"),
         (["server.average=1.0"], "average"),
         (["server.rule=adamw"], "rule"),
     ],

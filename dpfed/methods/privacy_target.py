@@ -1,4 +1,4 @@
-"""What a private run promises: its mechanism, which draws, is charged and is read by audits; delta; and a budget."""
+"""Privacy target of a run: the mechanism that draws the noise, is charged and is audited; delta; and a budget."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.rounding import upwards
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
+from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -30,7 +31,7 @@ from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods.aborts import check_aborts
-from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
+from dpfed.methods.choices import bound_of_moves, edge_of, others_of, tolerance_of
 from dpfed.methods.facts import MethodFacts
 from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
@@ -41,7 +42,7 @@ from dpfed.stages.stage import Private, Stage, part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrivacyGoal:
+class PrivacyTarget:
     """The mechanism of a run's rounds, delta, and the epsilon it may not exceed (None: only stated).
 
     private: the stage that draws the noise and is charged for it; bound: the stages right before it, which its account
@@ -77,7 +78,7 @@ class PrivacyGoal:
 
     @property
     def mechanism(self) -> SingleRelease:
-        """Of a round, at the most that it may be charged."""
+        """Mechanism of a round, with the largest charge that it may have."""
         return self.private.mechanism(self.least)
 
     @property
@@ -104,8 +105,8 @@ class PrivacyGoal:
         released: Composed = part(self.private, "run")(rounds, self.least)
         return released
 
-    def is_like(self, other: PrivacyGoal) -> bool:
-        """Whether a round of the one is a round of the other."""
+    def is_like(self, other: PrivacyTarget) -> bool:
+        """Return True if the rounds of both targets are the same."""
         return all(
             getattr(self, name) == getattr(other, name)
             for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
@@ -124,12 +125,12 @@ class PrivacyGoal:
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
-def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyGoal:
-    """What the run promises; ConfigError for choices without an account."""
+def target_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyTarget:
+    """Return the privacy target of a run; ConfigError for choices without an account."""
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
-    goal = _MADE[type(config.privacy)](config, sent, drawn_from)
-    if seen(config) == "sum":
+    goal = _MADE[type(config.privacy)](config, facts, sent, drawn_from)
+    if config.privacy is not None and config.privacy.release == "sum":
         adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
         check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
     rounds, lost = config.federation.rounds, overflow(goal.mechanism)
@@ -144,10 +145,10 @@ def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomnes
     return goal
 
 
-def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any) -> PrivacyGoal:
+def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any) -> PrivacyTarget:
     table = config.privacy
     assert table is not None
-    return PrivacyGoal(
+    return PrivacyTarget(
         private=private,
         bound=bound,
         delta=delta_of(config),
@@ -165,8 +166,8 @@ def delta_of(config: Config) -> float:
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
-    table, who = config.privacy, sampler_of(config)
+def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
+    table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
         table,
@@ -176,7 +177,7 @@ def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
         delta=delta_of(config),
         tolerance=tolerance_of(config) or 0.0,
         dropout=config.aggregation.dropout,
-        momentum=config.server.momentum if config.server.rule == "step" else 0.0,
+        momentum=server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0,
         stream=stream_of(config),
     )
     assert table.clip_norm is not None
@@ -185,7 +186,7 @@ def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
-def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     """m trials are m coins for each number that is sent, whose probabilities move together: sqrt(m) times as far."""
     table, who = config.privacy, sampler_of(config)
     assert isinstance(table, CoinPrivacy)
@@ -194,9 +195,9 @@ def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
         who,
         randomness,
         sent=sent,
-        edge=edge_of(config),
+        edge=edge_of(config, facts),
         others=others_of(config),
-        reference=None if config.method.name == "fedpm" and not coins_of_moves(config) else 0.5,
+        reference=None if facts.coins and bound_of_moves(config) is None else 0.5,
         rounds=config.federation.rounds,
         delta=delta_of(config),
     )
@@ -204,7 +205,7 @@ def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     table = config.privacy
     assert isinstance(table, DitheredPrivacy)
     rounds, delta = config.federation.rounds, delta_of(config)
@@ -213,7 +214,7 @@ def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
-def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     table, federation = config.privacy, config.federation
     assert isinstance(table, IntegerPrivacy)
     noise, rows, z = IntegerNoise.calibrated(
@@ -234,7 +235,7 @@ def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     return _goal(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
 
 
-_MADE: dict[type, Callable[[Config, int, Randomness], PrivacyGoal]] = {
+_MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyTarget]] = {
     GaussianPrivacy: _gaussian,
     IntegerPrivacy: _integers,
     CoinPrivacy: _coins,
@@ -242,7 +243,7 @@ _MADE: dict[type, Callable[[Config, int, Randomness], PrivacyGoal]] = {
 }
 
 
-def slots_of(goal: PrivacyGoal) -> int | None:
+def slots_of(goal: PrivacyTarget) -> int | None:
     """The fixed number of uploads that the account of a round rests on, if it does."""
     inside = unsampled(goal.mechanism)
     if isinstance(inside, BernoulliAggregate):

@@ -1,0 +1,47 @@
+"""A method: its specification in plain values, and the functions that make the parts of a run from its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpfed.methods.facts import MethodFacts
+
+if TYPE_CHECKING:
+    from dpfed.clients.task import Course
+    from dpfed.config.tables import Config
+    from dpfed.methods.parts import ServerParts, TrainingParts
+    from dpfed.methods.settings import Settings
+    from dpfed.server.state import ServerRule
+    from dpfed.stages.chain import Stages
+
+
+def trains_the_model(parts: TrainingParts) -> Course:
+    """Return the optimizer of [local]: clients train the weights of the model."""
+    return parts.optimizer()
+
+
+def steps_the_model(parts: ServerParts) -> ServerRule:
+    """Return the rule of [server] on the weights of the model."""
+    return parts.step()
+
+
+def refuses_nothing(config: Config) -> Iterator[str]:
+    """Yield no message: the method has no settings that exclude each other."""
+    yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedMethod:
+    """Specification and functions of a method; nothing else depends on its name.
+
+    stages:   the chain of stages of an upload; course: local training; server: the server's rule
+    refusals: messages for settings that this method cannot have together
+    """
+
+    facts: MethodFacts
+    stages: Callable[[Settings], Stages]
+    course: Callable[[TrainingParts], Course] = trains_the_model
+    server: Callable[[ServerParts], ServerRule] = steps_the_model
+    refusals: Callable[[Config], Iterator[str]] = refuses_nothing

@@ -1,0 +1,144 @@
+"""Parts from which a method's functions make the local training of its clients and the rule of its server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from dpfed.clients.masked_noise import MaskedNoise
+from dpfed.clients.masks import Forward, MaskTraining
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
+from dpfed.clients.pruned import PrunedSgd
+from dpfed.compress.mask_schemes import FedMrn, random_noise
+from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.schemes import scheme, sparsity_schedule
+from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import FrozenNetwork
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, own_rule
+from dpfed.server.state import ServerRule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingParts:
+    """Parts of local training. network: the frozen weights of a method that trains masks, else None."""
+
+    config: Config
+    facts: MethodFacts
+    model: FlatModel
+    network: FrozenNetwork | None
+    device: torch.device
+
+    def optimizer(self) -> Sgd | Adam:
+        """Return the optimizer of [local] on the model's weights."""
+        local, model = self.config.local, self.model
+        given = self._descent | {
+            "size": model.size,
+            "weight_decay": local.weight_decay,
+            "decayed": model.parameters_size,
+        }
+        if local.optimizer == "sgd":
+            return Sgd(momentum=local.momentum, **given)
+        return Adam(decoupled=local.optimizer == "adamw", **given)
+
+    def masks(self, *, forward: Forward | None = None) -> MaskTraining:
+        """Return the training of a mask's probabilities over frozen weights; `forward` by default that of [mask]."""
+        local, table = self.config.local, self.config.mask or Mask()
+        assert local.optimizer != "adamw"  # refused
+        assert self.network is not None
+        return MaskTraining(
+            network=self.network,
+            **self._descent,
+            momentum=local.momentum,
+            optimizer=local.optimizer,
+            gradient=table.gradient,
+            forward=forward or table.forward,
+            edge=table.edge,
+        )
+
+    def masked_noise(self) -> MaskedNoise:
+        """Return FedMRN's training under a mask of seeded noise."""
+        table, made = self.config.method, scheme(self.config, self.facts, self.model.size)
+        assert isinstance(made, FedMrn)
+        return MaskedNoise(
+            size=self.model.size,
+            masked=self.model.compressible.to(self.device),
+            noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
+            signed=made.signed,
+            shared_noise=table.shared,
+            progressive=table.progressive,
+            stochastic=table.stochastic,
+            train_masked=table.train_masked,
+            momentum=self.config.local.momentum,
+            **self._descent,
+        )
+
+    def pruned(self) -> PrunedSgd:
+        """Return training that keeps the model sparse; with method.purge = "clients" each client prunes its model."""
+        purged = sparsity_schedule(self.config) if self.config.method.purge == "clients" else None
+        prunable = self.model.indices("weight").to(self.device)
+        return PrunedSgd(sgd=self.optimizer(), prunable=prunable, sparsity=purged)
+
+    @property
+    def _descent(self) -> dict[str, Any]:
+        """The learning rate, and its schedule over rounds."""
+        local, rounds = self.config.local, self.config.federation.rounds
+        if isinstance(local, StepLocal):
+            chosen = step(local.schedule_rounds, local.learning_rate_decay)
+        elif isinstance(local, ScheduledLocal):
+            falls = {"cosine": cosine, "linear": linear}
+            chosen = falls[local.schedule](rounds) if isinstance(local.schedule, str) else listed(local.schedule)
+        else:
+            decay = local.learning_rate_decay
+            return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}
+        return {"learning_rate": local.learning_rate, "schedule": chosen}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServerParts:
+    """Parts of the server's rule."""
+
+    config: Config
+    model: FlatModel
+    device: torch.device
+
+    def step(self) -> ServerRule:
+        """Return the rule of [server] for the weights of a model."""
+        return self._step(edge=None)
+
+    def of_masks(self) -> ServerRule:
+        """Return the rule of [server] for probabilities of masks, which are kept in [mask.edge, 1 - mask.edge]."""
+        server, edge = self.config.server, (self.config.mask or Mask()).edge
+        if isinstance(server, PosteriorServer):
+            kept = edge if self.config.privacy is not None else 0.0
+            return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
+        return self._step(edge=edge)
+
+    def purging(self) -> ServerRule:
+        """Return a rule after which the smallest weights are purged, unless clients purge their own."""
+        if self.config.method.purge == "clients":
+            return self.step()
+        prunable = self.model.indices("weight").to(self.device)
+        return Purging(rule=self.step(), prunable=prunable, sparsity=sparsity_schedule(self.config))
+
+    def _step(self, edge: float | None) -> ServerRule:
+        server = self.config.server
+        assert not isinstance(server, PosteriorServer)  # refused
+        averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
+        if isinstance(server, StepServer):
+            rate, momentum = server.learning_rate, server.momentum
+            own = own_rule(server.rule, learning_rate=rate, momentum=momentum)
+            return own or Averaging(learning_rate=rate, momentum=momentum, edge=edge, averaged=averaged)
+        return AdaptiveRule(
+            kind=server.rule,
+            learning_rate=server.learning_rate,
+            beta1=server.beta1,
+            beta2=server.beta2 if isinstance(server, AdamServer) else 0.0,
+            tau=server.tau,
+            averaged=averaged,
+        )

@@ -1,0 +1,97 @@
+"""A method of a user's that trains masks, as FedPM does, with a server prior and local training that are its own."""
+
+import pytest
+
+from dpfed import methods
+from dpfed.audit.round.method_setting import audit_upload
+from dpfed.clients.masks import MaskTraining
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.methods import presets
+from dpfed.methods.catalogue import method
+from dpfed.run import loop
+from dpfed.run.experiment import build
+from dpfed.server.rules import BetaPosterior
+
+SMALL = ("model.hidden=[8]", "federation.clients=12", "federation.cohort=6", "federation.rounds=2")
+
+PRESET = {"mask": {"edge": 0.2, "spread": 0.0, "readout": "mean"}}
+
+
+def sampled_masks(s):
+    """Bernoulli samples of trained probabilities."""
+    return s.coins(s.coordinates_of_coins())
+
+
+def under_the_mean(parts):
+    """Train under the mean of all masks."""
+    return parts.masks(forward="mean")
+
+
+def with_a_strong_prior(parts):
+    """Return the posterior of a Beta(3, 3) prior that is never reset."""
+    return BetaPosterior(prior=3.0, reset_every=0, edge=parts.config.mask.edge)
+
+
+@pytest.fixture
+def registered():
+    register = methods.register(
+        "my-masks", masks=True, preset=PRESET, course=under_the_mean, server=with_a_strong_prior
+    )
+    return register(sampled_masks)
+
+
+def configured(*settings, privacy=None):
+    tables = override(presets.tables("my-masks-digits"), [*SMALL, *settings])
+    return parse(tables if privacy is None else {**tables, "privacy": privacy}, source="test")
+
+
+def test_its_specification_is_that_of_masks(registered):
+    facts = method("my-masks")
+    assert facts.coins
+    assert facts.what == "Bernoulli samples of trained probabilities"
+    assert method("fedpm").private_with == facts.private_with
+
+
+def test_two_private_rounds_are_trained_noised_and_charged(registered, tmp_path):
+    experiment = build(configured(privacy={"epsilon": 20.0}))
+    assert repr(experiment.method.stages).startswith("Project > ClipMoves > PrivateCoins > ")
+    assert isinstance(experiment.method.clients.course, MaskTraining)
+    assert experiment.method.clients.course.forward == "mean"
+    assert experiment.method.server == BetaPosterior(prior=3.0, reset_every=0, edge=0.2)
+    assert isinstance(experiment.goal.private, PrivateCoins)
+    outcome = loop.run(experiment, tmp_path / "run")
+    assert outcome.summary["rounds"] == 2
+    assert 0 < outcome.summary["epsilon"] <= 20
+    assert outcome.summary["method"] == "my-masks"
+
+
+def test_without_privacy_masks_are_drawn_without_a_bound(registered, tmp_path):
+    experiment = build(configured())
+    assert experiment.goal is None
+    assert repr(experiment.method.stages) == "Project > DropNotFinite > Coins > MaskWire"
+    outcome = loop.run(experiment, tmp_path / "run")
+    assert outcome.summary["epsilon"] is None
+
+
+def test_its_upload_is_audited(registered):
+    done = audit_upload("my-masks", trials=200)
+    assert done.verdict != "fail"
+    assert all(check.passed for check in done.checks)
+
+
+@pytest.mark.parametrize(
+    ("settings", "privacy", "words"),
+    [
+        (("server.rule=adam",), None, "would not keep probabilities"),
+        (("local.weight_decay=0.1",), None, "would pull masks' scores to 0"),
+        (("method.shared=true",), None, "does not take it"),
+        ((), {"epsilon": 3.0, "trials": 4}, "for fedpm with mask.bound"),
+        ((), {"clip_norm": 1.0, "noise": "gaussian"}, "noise_multiplier, or epsilon"),
+        ((), {"clip_norm": 1.0, "noise": "gaussian", "noise_multiplier": 1.0}, "their noise is coins"),
+    ],
+)
+def test_what_masks_refuse_is_refused(registered, settings, privacy, words):
+    with pytest.raises(ConfigError, match=words):
+        build(configured(*settings, privacy=privacy))
