@@ -1,5 +1,7 @@
 """Curves of a run: accuracy (or loss) over rounds and over megabytes, epsilon over rounds."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
