@@ -172,8 +172,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("ledger", Book, "record"),
         ("evaluation", dpfed.run.loop, "tested"),
         ("checkpoint", RunFolder, "save_checkpoint"),
-        ("metrics", RunFolder, "append_metrics"),
-        ("metrics", RunFolder, "append_diagnostics"),
+        ("metrics", RunFolder, "append"),
     ]
     with contextlib.ExitStack() as stack:
         for part, owner, name in found:

@@ -16,12 +16,13 @@ from dpfed.aggregation.ranks import Alone, Ranks, Task
 from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
-from dpfed.diagnostics.record import INTERRUPTED, RoundRecord
 from dpfed.diagnostics.watch import Watch
 from dpfed.errors import SecureSumAborted
+from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler, draw_cohort, with_others
 from dpfed.randomness import Randomness
+from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
@@ -217,7 +218,14 @@ def run_round(
 def left_out(state: ServerState, method: Method) -> RoundResult:
     """Skip a round that was charged before an interruption and may not be repeated with other noise."""
     drawn = cohort_of(method, state.round)
-    record = RoundRecord.without_result(drawn, method.sampler.clients, INTERRUPTED)
+    record = RoundRecord(
+        round=state.round + 1,
+        cohort=len(drawn),
+        members=members.written(drawn, method.sampler.clients),
+        participants=len(drawn),
+        aborted=INTERRUPTED,
+        noise_known=False,
+    )
     return RoundResult(state=replace(state, round=state.round + 1), record=record, release=None)
 
 

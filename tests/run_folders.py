@@ -2,6 +2,8 @@
 
 import json
 
+from dpfed.records.summary import Summary
+
 SUMMARY = {
     "method": "fedavg", "dataset": "digits", "model": "mlp", "parameters": 100, "clients": 6000, "cohort": 100,
     "sampling": "fixed", "rounds": 180, "test_accuracy": 0.8, "best_test_accuracy": 0.85, "epsilon": None,
@@ -15,6 +17,11 @@ PRIVATE = {
     "adjacency": "replace-one", "accountant": "pld", "noise_multiplier": 1.4, "clip_norm": 1.0,
     "noise_placement": "server", "noise": "gaussian", "not_protected": ["the weather"],
 }  # fmt: skip
+
+
+def summary(**changes):
+    """The record of a run: SUMMARY with these keys."""
+    return Summary.read(SUMMARY | changes)
 
 
 def run_folder(path, *, accuracies=(0.5, 0.8), config="", **changes):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from accounting.rounding import downwards, upwards
+from dpfed.records.reading import Unavailable, json_object, validated
+from dpfed.records.round import RoundRecord
 from dpfed.run.loop import OnRound
 
 _COLUMNS = (
@@ -105,10 +106,9 @@ def clipping_hint(folder: Path) -> str | None:
     It is from diagnostics.jsonl, which no epsilon covers: for a terminal only, never for a log or a tracker.
     """
     last = _last_line(folder / "diagnostics.jsonl")
-    typical, counted = last.get("typical_norm"), last.get("counted")
-    if not isinstance(typical, float) or not counted:
+    if last is None or last.typical_norm is None or not last.counted:
         return None
-    share = f"{last.get('clipped') or 0} of {counted} updates are clipped"
+    typical, share = last.typical_norm, f"{last.clipped or 0} of {last.counted} updates are clipped"
     if typical >= _FAR:
         return f"{share}; a typical one is {typical:.3g} clip norms long (`dpfed diagnose {folder}`)"
     if typical <= 1 / _FAR:
@@ -116,13 +116,13 @@ def clipping_hint(folder: Path) -> str | None:
     return None
 
 
-def _last_line(file: Path) -> dict[str, Any]:
-    """The last whole line; nothing where it cannot be read: a hint is no reason to stop."""
+def _last_line(file: Path) -> RoundRecord | None:
+    """Return the last whole line; None if it cannot be read: a hint is no reason to stop."""
     try:
         with file.open("rb") as stream:
             stream.seek(0, os.SEEK_END)
             stream.seek(max(0, stream.tell() - _TAIL))
-            found = json.loads(stream.read().rstrip(b"\n").rpartition(b"\n")[2])
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+            last = stream.read().rstrip(b"\n").rpartition(b"\n")[2].decode()
+        return validated(RoundRecord, json_object(last, file.name), file.name)
+    except (OSError, ValueError, Unavailable):
+        return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,6 +16,8 @@ from typing import Any, Literal, Protocol
 
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import lines_of
 from dpfed.run.durable_files import append, put
 from dpfed.run.loop import OnRound
 
@@ -106,7 +107,7 @@ class Csv:
         if self._columns:
             append(self._folder / "metrics.csv", self._written([record]))
             return
-        lines = [json.loads(line) for line in (self._folder / "metrics.jsonl").read_text().splitlines()]
+        lines = [line.to_dict() for line in lines_of(self._folder / "metrics.jsonl", MetricsLine)]
         self._columns = list(dict.fromkeys([*(key for line in lines for key in line), "aborted"]))
         put(self._folder / "metrics.csv", self._written([dict(zip(self._columns, self._columns, strict=True)), *lines]))
 

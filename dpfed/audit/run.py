@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -111,9 +112,9 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     return RunAudit(
         files=files,
         confidence=confidence,
-        claimed_epsilon=_number(files, "epsilon"),
-        recomputed_epsilon=_recomputed(files),
-        delta=_number(files, "delta"),
+        claimed_epsilon=_or_none(lambda: files.epsilon),
+        recomputed_epsilon=_or_none(lambda: files.guarantee.epsilon),
+        delta=_or_none(lambda: files.delta),
         checks=tuple(checks),
         canaries=canaries,
         notes=_notes(files, project),
@@ -122,14 +123,14 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
 
 
 def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
-    recomputed = _recomputed(files)
+    recomputed = _or_none(lambda: files.guarantee.epsilon)
     planned = files.config.privacy.epsilon if files.config.privacy is not None else None
     return RunAudit(
         files=files,
         confidence=confidence,
         claimed_epsilon=recomputed if planned is None else planned,
         recomputed_epsilon=recomputed,
-        delta=_number(files, "delta"),
+        delta=_or_none(lambda: files.delta),
         checks=tuple(checks_of_loop(files, alpha)),
         canaries=None,
         notes=(*_caveats(files), *_notes_of_loop(files)),
@@ -154,7 +155,7 @@ def _canaries(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None
 
 def _require_claim(files: RunFiles) -> None:
     private = files.config.privacy is not None or files.config.local.record is not None
-    if private or (files.path / "ledger.jsonl").exists() or _number(files, "epsilon") is not None:
+    if private or (files.path / "ledger.jsonl").exists() or _or_none(lambda: files.epsilon) is not None:
         return
     raise ConfigError(
         f"{files.path}: this run is not private and states no epsilon, so there is no claim to audit. Audit a run with "
@@ -162,16 +163,10 @@ def _require_claim(files: RunFiles) -> None:
     )
 
 
-def _number(files: RunFiles, key: str) -> float | None:
+def _or_none(number: Callable[[], float]) -> float | None:
+    """Return the number; None if the files do not give it."""
     try:
-        return files.stated(key)
-    except DpfedError:
-        return None
-
-
-def _recomputed(files: RunFiles) -> float | None:
-    try:
-        return files.guarantee.epsilon
+        return number()
     except (DpfedError, AccountingError):
         return None
 

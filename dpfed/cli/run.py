@@ -135,7 +135,7 @@ def run(
         print_json(outcome.summary)
     else:
         _show(outcome)
-    return 1 if outcome.summary["no_statement"] else 0
+    return 1 if outcome.record.no_statement else 0
 
 
 def _list_presets(names: list[str]) -> None:
@@ -269,9 +269,9 @@ def _show(outcome: Outcome) -> None:
     from dpfed.report.privacy_card import card_of
     from dpfed.report.run import what_ran
 
-    summary, out = outcome.summary, console()
+    summary, out = outcome.record, console()
     card = card_of(summary)
-    table = Table(show_header=False, title=f"{summary['method']} on {summary['dataset']}")
+    table = Table(show_header=False, title=f"{summary.method} on {summary.dataset}")
     for one in card.numbers:
         table.add_row(one.name.capitalize(), f"{one.value} ({one.beside})")
     for fact in (*card.facts, *what_ran(summary)):

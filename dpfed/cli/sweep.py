@@ -28,6 +28,7 @@ from dpfed.errors import ConfigError
 from dpfed.report.units import percent
 
 if TYPE_CHECKING:
+    from dpfed.records.summary import Summary
     from dpfed.sweep.plan import PlannedSweep
     from dpfed.sweep.sweep import Done, FinishedSweep, Tuned
 
@@ -144,7 +145,7 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
 
             def on_run(done: Done) -> None:
                 progress.update(task, advance=1)
-                accuracy = (done.summary or {}).get("test_accuracy")
+                accuracy = done.summary.test_accuracy if done.summary else None
                 words = f"failed: {done.error}" if done.summary is None else done.how
                 if done.how != "already":
                     shown = "" if accuracy is None else f", accuracy {percent(accuracy)}"
@@ -187,11 +188,8 @@ def _show(finished: FinishedSweep) -> None:
         table.add_column(heading, justify="right")
     table.add_column("state")
     for one in finished.done:
-        said = one.summary or {}
-        sizes = [number(said.get(key)) for key in ("uplink_megabytes_total", "seconds")]
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
-        scores = [percent(said.get("test_accuracy")), upwards(said.get("epsilon"))]
-        table.add_row(one.cell.row, _words(one.cell.at), *scores, *sizes, kind + one.how)
+        table.add_row(one.cell.row, _words(one.cell.at), *_numbers(one.summary), kind + one.how)
     out.print(table)
     for choice in finished.tuned:
         out.print(_chosen(choice))
@@ -200,6 +198,18 @@ def _show(finished: FinishedSweep) -> None:
         if one.trace:
             out.print(one.trace, markup=False)
     out.print(f"runs: {finished.plan.folder}; the page of them: dpfed report {finished.plan.folder}")
+
+
+def _numbers(summary: Summary | None) -> tuple[str, str, str, str]:
+    """Accuracy, epsilon, megabytes and seconds of a run; dashes for one that failed."""
+    if summary is None:
+        return "–", "–", "–", "–"
+    return (
+        percent(summary.test_accuracy),
+        upwards(summary.epsilon),
+        number(summary.uplink_megabytes_total),
+        number(summary.seconds),
+    )
 
 
 def _chosen(choice: Tuned) -> str:

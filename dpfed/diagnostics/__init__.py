@@ -1,1 +1,1 @@
-"""What the operator keeps of a round: no epsilon covers it."""
+"""Diagnostics of rounds for their operator, which no epsilon covers."""

@@ -1,47 +1,46 @@
-"""What is kept of the noise in a round's sum: enough for an audit to hold it against the law that is charged."""
+"""Measures of the noise in a round's sum, for the audit's tests against the distribution that is charged."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dpfed.diagnostics.probes import probe_of
+from dpfed.records.round import SumNoise
 
 _MOST_BINS = 1 << 18
 """Longer noise is folded before its correlations are looked at."""
 
 
-def noise_facts(noise: Tensor, draws: int) -> dict[str, Any] | None:
-    """Of the noise [k] that `draws` draws add up to, in the units it was added in; None where it is zero.
+def noise_facts(noise: Tensor, draws: int) -> SumNoise | None:
+    """Measure the noise [k] that `draws` draws add up to, in the units it was added in; None where it is zero.
 
-    mean_square, largest (magnitude), entries, draws, digest (a seed used twice gives the same), probe
     correlation: the largest magnitude of `correlations` (noise tiled over coordinates is correlated with itself)
     """
     if not bool(noise.any()):
         return None
     exact = noise.double()
-    return {
-        "mean_square": float(exact.square().mean()),
-        "largest": float(exact.abs().max()),
-        "correlation": float(correlations(exact).abs().max()) if bins(noise.numel()) > 1 else 0.0,
-        "entries": noise.numel(),
-        "draws": draws,
-        "digest": digest(noise),
-        "probe": probe_of(noise),
-    }
+    return SumNoise(
+        mean_square=float(exact.square().mean()),
+        largest=float(exact.abs().max()),
+        correlation=float(correlations(exact).abs().max()) if bins(noise.numel()) > 1 else 0.0,
+        entries=noise.numel(),
+        draws=draws,
+        digest=digest(noise),
+        probe=probe_of(noise),
+    )
 
 
 def bins(entries: int) -> int:
-    """How many numbers so many entries are folded into."""
+    """Return the number of bins that `entries` entries are folded into."""
     return entries // max(1, math.ceil(entries / _MOST_BINS))
 
 
 def correlations(noise: Tensor) -> Tensor:
-    """Of noise [k], float64, folded into m = `bins(k)` numbers x by adding up entries m apart:
+    """Return the autocorrelations r of noise [k], float64, folded into m = `bins(k)` sums x of entries m apart:
 
         r_l = (x_1 x_{1+l} + ... + x_{m-l} x_m) / (x_1^2 + ... + x_m^2),   l = 1 ... m - 1
 
@@ -55,5 +54,5 @@ def correlations(noise: Tensor) -> Tensor:
 
 
 def digest(noise: Tensor) -> str:
-    """A fingerprint of a noise vector: the same twice would be a seed used twice."""
+    """Return the SHA-256 of a noise vector; equal digests of two rounds mean that a seed was used twice."""
     return hashlib.sha256(noise.detach().cpu().contiguous().numpy().tobytes()).hexdigest()

@@ -15,7 +15,7 @@ from torch import Tensor
 from dpfed.compress.counter import client_seeds, rademacher
 
 _SEED = 2_718_281_828
-"""Of the direction; anything that no other stream starts from."""
+"""Seed of the direction; no other stream starts from it."""
 
 
 @lru_cache(maxsize=4)
@@ -34,12 +34,11 @@ def probe(rows: Tensor) -> Tensor:
 
 
 def probe_of(vector: Tensor) -> int | float:
-    """The same of one vector [k], as JSON has it; of floats in float64."""
+    """Return the probe of one vector [k] as a number for JSON; floats are multiplied in float64."""
     rows = vector[None]
-    value = probe(rows.double() if vector.is_floating_point() else rows)
-    return float(value) if value.is_floating_point() else int(value)
+    return number(probe(rows.double() if vector.is_floating_point() else rows))
 
 
 def number(value: Tensor) -> int | float:
-    """As JSON has it."""
+    """Return a scalar as a number for JSON."""
     return float(value) if value.is_floating_point() else int(value)

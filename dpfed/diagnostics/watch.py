@@ -1,9 +1,8 @@
-"""What an operator keeps of a round for diagnostics.jsonl: enough for an audit to work the round out again."""
+"""Observer of a round: measures for diagnostics.jsonl, from which an audit recomputes the round."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,20 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.diagnostics.canary_scores import canary_scores
 from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.diagnostics.probes import number, probe, probe_of
-from dpfed.diagnostics.record import RoundRecord
-from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
 from dpfed.mechanisms.integers import Integers
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
+from dpfed.records.round import CanaryLine, Chosen, Probes, RoundRecord, SumNoise
 from dpfed.server.state import ServerState
-from dpfed.stages.chain import Stages
+from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Tally
+
+_PER_OCTAVE, _OCTAVES = 2, 16
+_BINS = 2 * _OCTAVES * _PER_OCTAVE
+"""Counts of norms by half octaves of the clip norm, so that groups of clients and processes add up."""
 
 
 class Watch:
@@ -75,14 +76,14 @@ class Watch:
     def typical_norm(self) -> float | None:
         return typical(self._norms)
 
-    def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def entering(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip) and self._bounded and len(rows):
             self._norms += count_norms(row_norms(rows), self._clip_norm)
         if self._noises_rows(stage):
             self._measure(rows)
             self._before = self._arrived_sum(rows, ids).clone()
 
-    def left(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def left(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
             self.largest_norm = max(self.largest_norm or 0.0, self._part_of_the_bound(stage, rows))
         if self._noises_rows(stage):
@@ -91,7 +92,7 @@ class Watch:
             self.draws += int(np.isin(ids, self.arriving).sum())
             self._before = torch.empty(0)
 
-    def _part_of_the_bound(self, stage: Any, rows: Tensor) -> float:
+    def _part_of_the_bound(self, stage: object, rows: Tensor) -> float:
         if isinstance(stage, ClipMoves):
             return stage.farthest(rows, self._reference, self._clip_norm)
         return float(row_norms(rows).max()) / self._clip_norm
@@ -108,7 +109,7 @@ class Watch:
     def noise(self, noise: Tensor, draws: int = 1) -> None:
         self.drawn, self.drawn_draws = noise, draws
 
-    def summed(self, stage: Any, total: Tensor) -> None:
+    def summed(self, stage: object, total: Tensor) -> None:
         if self._summed is None and self._bounded:
             self._summed = probe_of(total)
         if self.near_the_ends is None and (integers := self._stages.find(Integers)) is not None:
@@ -117,7 +118,7 @@ class Watch:
             self.released = total
 
     def gather(self, ranks: Ranks, now: Round) -> None:
-        """What every rank has seen, added up; noise too."""
+        """Add up the measures of all ranks, and their noise."""
         at = now.reference.device
         self.draws = int(ranks.total(torch.tensor([self.draws])))
         self.largest_norm = ranks.largest(self.largest_norm or 0.0)
@@ -132,8 +133,8 @@ class Watch:
             mine = torch.zeros((), dtype=kind) if self.added_probe is None else self.added_probe
             self.added_probe = ranks.total(mine.to(at))
 
-    def noise_facts(self) -> dict[str, Any] | None:
-        """Of the noise in the sum; None where none was seen."""
+    def noise_facts(self) -> SumNoise | None:
+        """Measure the noise in the sum; None where none was seen."""
         if not self._stages.noise_in_rows:
             return None if self.drawn is None else noise_facts(self.drawn, self.drawn_draws)
         own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
@@ -148,12 +149,12 @@ class Watch:
         after: ServerState | None = None,
         aborted: str | None = None,
     ) -> RoundRecord:
-        """Of a round that has ended: with a sum, which `moved` is and which led to the state `after`, or without."""
+        """Return the record of an ended round, with its sum `moved` and the next state `after`, or without a result."""
         tally = now.tally
         drawn = now.task.cohort[now.task.cohort < self._clients]
-        probes = None if moved is None or after is None else self.probes(now, moved)
-        scored = self._canaries is not None and self.released is not None and moved is not None
+        facts = now.projection.facts
         return RoundRecord(
+            round=now.number + 1,
             cohort=len(drawn),
             members=members.written(drawn, self._clients),
             counted=tally.counted if self.clipping_known else None,
@@ -166,40 +167,55 @@ class Watch:
             largest_norm=self.largest_norm,
             typical_norm=self.typical_norm,
             longest_added=self.longest_added,
-            map=now.projection.facts,
+            map=None if facts is None else Chosen(**facts),
             noise_known=self.noise_known,
             aborted=aborted,
             divisor=divisor,
             noise=None if moved is None else self.noise_facts(),
             near_the_ends=None if moved is None else self.near_the_ends,
-            probes=None if probes is None or after is None else probes | {"after": probe_of(after.broadcast)},
-            canaries=canary_scores(self._canaries, self._stages, now, self.released) if scored else (),  # type: ignore[arg-type]
+            probes=None if moved is None or after is None else self._probes(now, moved, after),
+            canaries=() if moved is None else self._canary_scores(now),
         )
 
-    def probes(self, now: Round, moved: Tensor) -> dict[str, Any] | None:
-        """From the rows in the sum to `moved` [d], what the server steps by; None where nothing is bounded.
-
-        added:    of the rows where they go into the sum
-        summed:   of their sum, equal to it, modulo 2^bits if there are bits
-        filled:   of the shares of noise that the server adds where clients' are too few
-        released: of what the round releases, in the units of updates
-        moved:    of the same as a move of the model
-        before, before_norm: of what the clients started from
-        """
-        if not self._bounded or self.released is None:
+    def _probes(self, now: Round, moved: Tensor, after: ServerState) -> Probes | None:
+        """Return the probes from the rows in the sum to the next state; None where nothing is bounded."""
+        if not self._bounded or self.released is None or self._summed is None:
             return None
-        return {
-            "added": None if self.added_probe is None else number(self.added_probe),
-            "summed": self._summed,
-            "bits": self._stages.bits,
-            "filled": 0.0 if self.drawn is None or not self._stages.noise_in_rows else probe_of(self.drawn),
-            "released": probe_of(self.released),
-            "moved": probe_of(moved),
-            "before": probe_of(now.broadcast),
-            "before_norm": float(torch.linalg.vector_norm(now.broadcast, dtype=torch.float64)),
-        }
+        return Probes(
+            added=None if self.added_probe is None else number(self.added_probe),
+            summed=self._summed,
+            bits=self._stages.bits,
+            filled=0.0 if self.drawn is None or not self._stages.noise_in_rows else probe_of(self.drawn),
+            released=probe_of(self.released),
+            moved=probe_of(moved),
+            before=probe_of(now.broadcast),
+            before_norm=float(torch.linalg.vector_norm(now.broadcast, dtype=torch.float64)),
+            after=probe_of(after.broadcast),
+        )
 
-    def _noises_rows(self, stage: Any) -> bool:
+    def _canary_scores(self, now: Round) -> tuple[CanaryLine, ...]:
+        """Score every canary of the round: the part of its own bounded row in the noisy sum that was released."""
+        if self._canaries is None or self.released is None:
+            return ()
+        present, absent = self._canaries.of_round(now.number)
+        ids = np.concatenate([present, absent])
+        apart = Round(task=now.task, projection=now.projection, reference=now.reference, tally=Tally())
+        updates = self._canaries.updates(ids, self.released.device)
+        rows = client_halves(self._stages.up_to_the_clip, updates, ids, apart).double()
+        norms = torch.linalg.vector_norm(rows, dim=1)
+        scores = rows @ self.released.double() / norms.square()
+        return tuple(
+            CanaryLine(
+                round=now.number + 1,
+                canary=int(one),
+                present=index < len(present),
+                score=float(score),
+                norm=float(norm),
+            )
+            for index, (one, score, norm) in enumerate(zip(ids, scores, norms, strict=True))
+        )
+
+    def _noises_rows(self, stage: object) -> bool:
         return self._stages.noise_in_rows and stage is self._stages.private
 
     def _measure(self, rows: Tensor) -> None:
@@ -214,3 +230,25 @@ class Watch:
         if len(rows) == 1 and comes.all():
             return rows[0]
         return rows[torch.from_numpy(comes).to(rows.device)].sum(dim=0)
+
+
+def no_norms() -> Tensor:
+    """Counts [bins] of nothing."""
+    return torch.zeros(_BINS, dtype=torch.int64)
+
+
+def count_norms(norms: Tensor, clip_norm: float) -> Tensor:
+    """Counts [bins] of the norms [c] over the clip norm, from 2^-16 to 2^16, the ends holding what is beyond. What is
+    not finite is not counted."""
+    ratios = norms[torch.isfinite(norms)].cpu() / clip_norm
+    places = ((torch.log2(ratios.clamp_min(2.0**-100)) + _OCTAVES) * _PER_OCTAVE).floor().long().clamp(0, _BINS - 1)
+    return torch.bincount(places, minlength=_BINS)
+
+
+def typical(counts: Tensor) -> float | None:
+    """The median over the clip norm, within a factor of 2^(1/4); None of nothing."""
+    total = int(counts.sum())
+    if not total:
+        return None
+    place = int(torch.searchsorted(counts.cumsum(0), (total + 1) // 2))
+    return float(2.0 ** ((place + 0.5) / _PER_OCTAVE - _OCTAVES))

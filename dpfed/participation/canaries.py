@@ -50,13 +50,3 @@ class Canaries:
             return torch.zeros(0, self.size, device=device)
         stacked = torch.stack(rows)
         return stacked.mul_(LOUD / torch.linalg.vector_norm(stacked, dim=1, keepdim=True)).to(device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CanaryScore:
-    """<z, noisy sum> / |z|^2 with z the canary's own bounded row: about 1 if it took part, about 0 if not."""
-
-    canary: int
-    present: bool
-    score: float
-    norm: float

@@ -13,24 +13,12 @@ from typing import Any
 
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
-from dpfed.report.finished_run import read_finished
+from dpfed.report.finished_run import FinishedRun, read_finished
 from dpfed.run.durable_files import put
 from dpfed.run.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 
 SEED = "run.seed"
 _MOST_KEYS = 3
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OneRun:
-    """A finished run: `at` is where it is on the axes, `metrics` the lines of metrics.jsonl."""
-
-    row: str
-    at: Mapping[str, str]
-    folder: Path
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    metrics: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +32,7 @@ class Collection:
     note: str = ""
     quantities: tuple[str, ...] = ("test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total")
     x: str | None = None
-    runs: tuple[OneRun, ...]
+    runs: tuple[FinishedRun, ...]
     folders: tuple[str, ...] = ()
     differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: tuple[Listed, ...] = ()
@@ -76,22 +64,23 @@ def collect(folders: Sequence[Path]) -> Collection:
     return _of_runs(folders)
 
 
-def write_results(runs: Sequence[OneRun], target: Path) -> None:
+def write_results(runs: Sequence[FinishedRun], target: Path) -> None:
     """results.csv: one line a run, with where it is on the axes and everything in its summary."""
     axes = list(dict.fromkeys(name for run in runs for name in run.at))
-    keys = list(dict.fromkeys(key for run in runs for key in run.summary if key not in ("not_protected", "notes")))
+    summaries = [run.summary.to_dict() for run in runs]
+    keys = list(dict.fromkeys(key for one in summaries for key in one if key not in ("not_protected", "notes")))
     stream = io.StringIO(newline="")
     lines = csv.writer(stream)
     lines.writerow(["row", *axes, *keys, "folder"])
-    for run in runs:
-        values = [*(run.at.get(name, "") for name in axes), *(run.summary.get(key) for key in keys)]
+    for run, summary in zip(runs, summaries, strict=True):
+        values = [*(run.at.get(name, "") for name in axes), *(summary.get(key) for key in keys)]
         lines.writerow([run.row, *("" if value is None else value for value in values), str(run.folder)])
     put(target, stream.getvalue().encode())
 
 
 def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
     runs = [
-        _read(folder / one.folder, one.row, one.at)
+        replace(read_finished(folder / one.folder), row=one.row, at=one.at)
         for one in sweep.runs
         if (folder / one.folder / "summary.json").exists()
     ]
@@ -125,21 +114,21 @@ def _note(sweep: Sweep) -> str:
 
 def _of_runs(folders: Sequence[Path]) -> Collection:
     """Rows are methods; axes are the keys in which runs of one method differ, or the folder where these are many."""
-    runs = [_read(folder, "", {}) for folder in folders]
+    runs = [read_finished(folder) for folder in folders]
     configs = [{key: value for key, value in flat(run.config).items() if key != SEED} for run in runs]
     placed = []
     for run, config in zip(runs, configs, strict=True):
-        method = run.summary["method"]
-        like = [other for other, one in zip(configs, runs, strict=True) if one.summary["method"] == method]
+        method = run.summary.method
+        like = [other for other, one in zip(configs, runs, strict=True) if one.summary.method == method]
         varying = [key for key in sorted({*chain(*like)}) if any(other.get(key) != config.get(key) for other in like)]
         at = {key: str(config.get(key, "–")) for key in varying}
         if len(varying) > _MOST_KEYS:
             at = {"folder": run.folder.name}
-        placed.append(replace(run, row=method, at={**at, SEED: str(run.summary["seed"])}))
+        placed.append(replace(run, row=method, at={**at, SEED: str(run.summary.seed)}))
     _refuse_repeated(placed, configs)
-    both = [", ".join(dict.fromkeys(str(run.summary[key]) for run in runs)) for key in ("method", "dataset")]
+    methods, data_sets = (run.summary.method for run in runs), (run.summary.dataset for run in runs)
     return Collection(
-        title=" on ".join(both),
+        title=" on ".join(", ".join(dict.fromkeys(names)) for names in (methods, data_sets)),
         runs=tuple(placed),
         folders=tuple(str(folder) for folder in folders),
         differing=_differing(runs),
@@ -148,11 +137,11 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
     )
 
 
-def _refuse_repeated(runs: Sequence[OneRun], configs: Sequence[Mapping[str, Any]]) -> None:
-    """The same run twice is no second seed."""
+def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a run that is given twice: it is no second seed."""
     for number, run in enumerate(runs):
         for earlier, other in zip(runs[:number], configs, strict=False):
-            same = all(run.summary[key] == earlier.summary[key] for key in ("method", "seed"))
+            same = (run.summary.method, run.summary.seed) == (earlier.summary.method, earlier.summary.seed)
             if same and configs[number] == other:
                 raise RunError(
                     f"{run.folder}: is the run of {earlier.folder} again, of the same configuration and seed. A mean "
@@ -160,7 +149,7 @@ def _refuse_repeated(runs: Sequence[OneRun], configs: Sequence[Mapping[str, Any]
                 )
 
 
-def _differing(runs: Sequence[OneRun]) -> dict[str, tuple[str, ...]]:
+def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
     """Every key in which configurations differ, the seed too, and what each has."""
     configs = [flat(run.config) for run in runs]
     found = {key: tuple(_shown(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})}
@@ -169,8 +158,3 @@ def _differing(runs: Sequence[OneRun]) -> dict[str, tuple[str, ...]]:
 
 def _shown(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def _read(folder: Path, row: str, at: Mapping[str, str]) -> OneRun:
-    found = read_finished(folder)
-    return OneRun(row=row, at=at, folder=folder, config=found.config, summary=found.summary, metrics=found.metrics)

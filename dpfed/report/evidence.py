@@ -1,4 +1,4 @@
-"""What the files of a run say about why it learns, or does not: measures, each public or for the operator alone.
+"""Evidence in a run's files of why it learns, or does not: measures, each public or for the operator alone.
 
 Public: from what was released (ledger, metrics) and from the configuration. Operator-only: from diagnostics.jsonl,
 which no epsilon covers; do not publish what is computed from it.
@@ -6,11 +6,10 @@ which no epsilon covers; do not publish what is computed from it.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,19 @@ from typing import Any
 from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger import Release
-from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from accounting.require import real
 from dpfed.errors import RunError
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import Unavailable, lines_of, text_of
+from dpfed.records.round import RoundRecord
 
 _LONGEST = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """None where the files do not say it.
+    """Measures of a run; None if its files lack one.
 
     rounds, planned:  done, and configured
     accuracies, losses: of the rounds that were evaluated
@@ -55,46 +57,45 @@ class Evidence:
 
     @property
     def noise_over_run(self) -> float | None:
-        """Of all rounds together: noise adds up as the root of their number, what clients agree on as their number."""
+        """Noise of all rounds together: it grows as the root of their number, agreement of clients as their number."""
         return None if self.noise is None else self.noise / math.sqrt(max(1, self.rounds))
 
 
 def evidence_of(folder: Path) -> Evidence:
     """From the folder of a run that is finished or not. RunError where there is none."""
     try:
-        config = tomllib.loads(read_text(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
-        metrics = _lines(folder / "metrics.jsonl")
-        diagnostics = _lines(folder / "diagnostics.jsonl") if (folder / "diagnostics.jsonl").exists() else []
+        config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
+        metrics, rounds = lines_of(folder / "metrics.jsonl", MetricsLine, running=True), folder / "diagnostics.jsonl"
+        diagnostics = lines_of(rounds, RoundRecord, running=True) if rounds.exists() else []
         if not metrics:
             raise ValueError("no round is finished")
         return _evidence(folder, config, metrics, diagnostics)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, AccountingError) as error:
-        words = f"has no {error}" if isinstance(error, KeyError) else str(error)[:_LONGEST]
+    except (Unavailable, ValueError, TypeError, AttributeError, RecursionError, AccountingError) as error:
         raise RunError(
-            f"{folder}: is no folder of a run with a round in it ({words}). `dpfed run` makes them."
+            f"{folder}: is no folder of a run with a round in it ({str(error)[:_LONGEST]}). `dpfed run` makes them."
         ) from None
 
 
 def _evidence(
-    folder: Path, config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], seen: Sequence[Mapping[str, Any]]
+    folder: Path, config: Mapping[str, Any], metrics: Sequence[MetricsLine], seen: Sequence[RoundRecord]
 ) -> Evidence:
-    clip = _number(metrics[-1].get("clip_norm"))
-    start = _start_norm(seen)
-    typical = _median(seen, "typical_norm")
+    last, start = metrics[-1], next((line.probes.before_norm for line in seen if line.probes is not None), None)
+    clip, norms = last.clip_norm, _given(line.typical_norm for line in seen)
+    typical = statistics.median(norms) if norms else None
     rounds, step = len(metrics), _number(config.get("server", {}).get("learning_rate", 1.0))
     return Evidence(
         rounds=rounds,
         planned=config.get("federation", {}).get("rounds"),
-        accuracies=_values(metrics, "test_accuracy"),
-        losses=_values(metrics, "test_loss"),
-        epsilon=_number(metrics[-1].get("epsilon")),
+        accuracies=_given(line.test_accuracy for line in metrics),
+        losses=_given(line.test_loss for line in metrics),
+        epsilon=last.epsilon,
         budget=_number(config.get("privacy", {}).get("epsilon")),
         noise=_noise(folder / "ledger.jsonl"),
         reach=clip * rounds * (step or 1.0) / start if clip and start else None,
         typical=typical,
         move=typical * clip / start if typical and clip and start else None,
-        clipped=_share(seen, "clipped", "counted"),
-        broken=_share(seen, "not_finite", "cohort"),
+        clipped=_share([(line.clipped, line.counted) for line in seen]),
+        broken=_share([(line.not_finite, line.cohort) for line in seen]),
     )
 
 
@@ -110,33 +111,16 @@ def _noise(file: Path) -> float | None:
     return math.sqrt(statistics.fmean(found)) if found else None
 
 
-def _start_norm(seen: Sequence[Mapping[str, Any]]) -> float | None:
-    probes = [line["probes"] for line in seen if line.get("probes")]
-    return _number(probes[0].get("before_norm")) if probes else None
+def _share(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
+    """Return the sum of parts over the sum of wholes, of the rounds that have both."""
+    known = [(part, whole) for part, whole in pairs if part is not None and whole]
+    total = sum(whole for _, whole in known)
+    return sum(part for part, _ in known) / total if total else None
 
 
-def _share(seen: Sequence[Mapping[str, Any]], part: str, whole: str) -> float | None:
-    pairs = [(line[part], line[whole]) for line in seen if line.get(part) is not None and line.get(whole)]
-    total = sum(_number(count) or 0.0 for _, count in pairs)
-    return sum(_number(count) or 0.0 for count, _ in pairs) / total if total else None
-
-
-def _median(seen: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = _values(seen, key)
-    return statistics.median(values) if values else None
-
-
-def _values(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[float, ...]:
-    return tuple(value for line in lines if (value := _number(line.get(key))) is not None)
+def _given(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(value for value in values if value is not None)
 
 
 def _number(value: object) -> float | None:
     return None if value is None else real("a number", value=value)
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """Whole lines; what a running process is writing is left out."""
-    lines = [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]
-    if not all(isinstance(line, dict) for line in lines):
-        raise ValueError(f"{file.name}: a line is not that of a round")
-    return lines

@@ -60,10 +60,10 @@ def _content(collection: Collection) -> dict[str, Any]:
         "missing": ", ".join(dict.fromkeys(one.row for one in collection.missing)),
         "readings": readings,
         "starred": any(one.assumed for one in readings),
-        "not_protected": _notes(collection, "not_protected"),
-        "notes": _notes(collection, "notes"),
+        "not_protected": _notes([(run.row, run.summary.not_protected) for run in collection.runs]),
+        "notes": _notes([(run.row, run.summary.notes) for run in collection.runs]),
         "costs": [_cost(group, collection) for group in groups],
-        "seeds": ", ".join(dict.fromkeys(str(run.summary["seed"]) for run in collection.runs)),
+        "seeds": ", ".join(dict.fromkeys(str(run.summary.seed) for run in collection.runs)),
         "upwards": upwards,
         "downwards": downwards,
         "percent": lambda value: "failed" if value is None else f"{value:.2%}",
@@ -75,11 +75,11 @@ def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, C
     """Return for few run folders the card of each row's run with the largest epsilon, which bounds the others'."""
     if collection.x is not None or not collection.differences or len(groups) > _MOST_CARDS:
         return []
-    worst = [max(group.runs, key=lambda run: float(run.summary.get("epsilon") or 0)) for group in groups]
+    worst = [max(group.runs, key=lambda run: run.summary.epsilon or 0.0) for group in groups]
     return [(group.name, short_card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
 
 
-def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]) -> dict[str, Any]:
+def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]) -> dict[str, object]:
     return {
         "row": group.row,
         "at": [group.at.get(axis, "") for axis in axes],
@@ -93,7 +93,7 @@ def _decimals(published: Sequence[float]) -> int | None:
     return max((len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in published), default=None)
 
 
-def _cell(one: Mean, decimals: int | None) -> dict[str, Any]:
+def _cell(one: Mean, decimals: int | None) -> dict[str, object]:
     """`decimals` of the published column, None if there is none."""
     digits, there = one.digits, one.published
     ours = "–" if one.mean is None else one.quantity.printed(one.mean, digits)
@@ -115,20 +115,20 @@ def _places(collection: Collection) -> str:
     return f"Published: {'; '.join(places)}." if places else ""
 
 
-def _notes(collection: Collection, key: str) -> list[str]:
-    """Return the notes of the summaries under this key, each with the rows that have it."""
+def _notes(said: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return the notes of summaries, given with the rows of their runs; each note names its rows if not all have it."""
     rows: dict[str, dict[str, None]] = {}
-    for run in collection.runs:
-        for note in run.summary.get(key, []):
-            rows.setdefault(note, {})[run.row] = None
-    all_rows = len({run.row for run in collection.runs})
+    for row, notes in said:
+        for note in notes:
+            rows.setdefault(note, {})[row] = None
+    all_rows = len({row for row, _ in said})
     return [note if len(some) == all_rows else f"{note} ({', '.join(some)})" for note, some in rows.items()]
 
 
-def _cost(group: Group, collection: Collection) -> dict[str, Any]:
+def _cost(group: Group, collection: Collection) -> dict[str, object]:
     keys = ("uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total", "rounds", "seconds")
     return {
         "name": group.name,
         "numbers": [_cell(mean_of(group, key, collection), None)["ours"] for key in keys],
-        "device": ", ".join(dict.fromkeys(str(run.summary["device"]) for run in group.runs)),
+        "device": ", ".join(dict.fromkeys(str(run.summary.device) for run in group.runs)),
     }

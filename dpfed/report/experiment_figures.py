@@ -133,17 +133,15 @@ def _looks(collection: Collection) -> dict[str, Look]:
 
 def _curve(group: Group, row_only: bool) -> Curve | None:
     """The rounds in which every seed was evaluated."""
-    each = [
-        {int(line["round"]): line for line in run.metrics if line["test_accuracy"] is not None} for run in group.runs
-    ]
+    each = [{line.round: line for line in run.metrics if line.test_accuracy is not None} for run in group.runs]
     rounds = sorted(set.intersection(*map(set, each)))
     if not rounds:
         return None
     return Curve(
         name=group.row if row_only else group.name,
         rounds=np.array(rounds),
-        megabytes=np.mean([[lines[r]["uplink_megabytes"] for r in rounds] for lines in each], axis=0),
-        accuracies=100 * np.array([[lines[r]["test_accuracy"] for r in rounds] for lines in each]),
+        megabytes=np.mean([[lines[r].uplink_megabytes for r in rounds] for lines in each], axis=0),
+        accuracies=100 * np.array([[lines[r].test_accuracy for r in rounds] for lines in each]),
     )
 
 

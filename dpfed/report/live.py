@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
-from dpfed.report.figures.run import Records, plot_run
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import Unavailable, lines_of, text_of
+from dpfed.report.figures.run import plot_run
 from dpfed.report.finished_run import read_finished
 from dpfed.report.page import rendered
-from dpfed.report.privacy_card import Badge, Card, Number, score_of
+from dpfed.report.privacy_card import Badge, Card, Number
 from dpfed.report.run import page_of
-from dpfed.report.units import size
+from dpfed.report.units import percent, significant, size
 
 _LONGEST = 300
 
@@ -26,17 +26,18 @@ def live_page(folder: Path) -> str:
     """RunError where there is no run in this folder."""
     if (folder / "summary.json").exists():
         found = read_finished(folder)
-        return page_of(folder, found.summary, plot_run(found.summary["method"], found.metrics, None), live=True)
+        return page_of(folder, found.summary, plot_run(found.summary.method, found.metrics, None), live=True)
     try:
-        config = tomllib.loads(read_text(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
-        metrics = _lines(folder / "metrics.jsonl")
+        config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
+        file = folder / "metrics.jsonl"
+        metrics = lines_of(file, MetricsLine, running=True) if file.exists() else []
         return _running(config, metrics)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (Unavailable, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         words = f"has no {error}" if isinstance(error, KeyError) else str(error)[:_LONGEST]
         raise RunError(f"{folder}: holds no run ({words}). `dpfed run` makes them.") from None
 
 
-def _running(config: Mapping[str, Any], metrics: Records) -> str:
+def _running(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> str:
     return rendered(
         "live.html",
         title=f"{config['method']['name']} on {config['data']['name']}",
@@ -48,26 +49,23 @@ def _running(config: Mapping[str, Any], metrics: Records) -> str:
     )
 
 
-def _numbers(config: Mapping[str, Any], metrics: Records) -> tuple[Number, ...]:
+def _numbers(config: Mapping[str, Any], metrics: Sequence[MetricsLine]) -> tuple[Number, ...]:
     planned = int(config["federation"]["rounds"])
     numbers = [Number(name="rounds", value=f"{len(metrics):,}", beside=f"of {planned:,}")]
     if not metrics:
         return tuple(numbers)
     last = metrics[-1]
-    if last.get("epsilon") is not None:
+    if last.epsilon is not None:
         budget = config.get("privacy", {}).get("epsilon")
         beside = "no budget is set" if budget is None else f"of {downwards(budget)}"
-        numbers.append(Number(name="epsilon spent, at most", value=upwards(last["epsilon"]), beside=beside))
-    tested = [line for line in metrics if line.get("test_accuracy", line.get("test_loss")) is not None]
+        numbers.append(Number(name="epsilon spent, at most", value=upwards(last.epsilon), beside=beside))
+    tested = [line for line in metrics if line.test_accuracy is not None or line.test_loss is not None]
     if tested:
-        numbers.append(replace(score_of(tested[-1]), beside=f"round {tested[-1]['round']:,}"))
-    if last.get("uplink_megabytes") is not None:
-        numbers.append(Number(name="sent by all clients", value=size(1e6 * last["uplink_megabytes"]), beside=""))
+        line, beside = tested[-1], f"round {tested[-1].round:,}"
+        if line.test_accuracy is not None:
+            numbers.append(Number(name="test accuracy", value=percent(line.test_accuracy), beside=beside))
+        else:
+            numbers.append(Number(name="test loss", value=significant(line.test_loss or 0.0, 4), beside=beside))
+    if last.uplink_megabytes:
+        numbers.append(Number(name="sent by all clients", value=size(1e6 * last.uplink_megabytes), beside=""))
     return tuple(numbers)
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """Whole lines."""
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]

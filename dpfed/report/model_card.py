@@ -4,13 +4,13 @@ Unanswered questions are marked as in the hub's template."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 
 from accounting.rounding import upwards
+from dpfed import __version__
+from dpfed.records.summary import Summary
 from dpfed.report.about import About
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.privacy_card import card_of, score_of
@@ -26,7 +26,7 @@ _IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", 
 def model_card(run: FinishedRun, about: About) -> str:
     """The whole file. Epsilon and delta are rounded upwards."""
     summary = run.summary
-    name = about.words("name", mark=f"{summary['method']} on {summary['dataset']}")
+    name = about.words("name", mark=f"{summary.method} on {summary.dataset}")
     text = (files(__package__) / "model-card.md").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=False, trim_blocks=True, keep_trailing_newline=True)  # no HTML
     asked = {key: about.words(key, mark=MARK) for key in ("description", "intended_use", "data_domain", "tuning")}
@@ -41,41 +41,41 @@ def model_card(run: FinishedRun, about: About) -> str:
         sources=about.words("sources", mark=MARK),
         mark=MARK,
         version=__version__,
-        traffic=f"{size(1e6 * summary['uplink_megabytes_total'])} sent by all clients",
+        traffic=f"{size(1e6 * (summary.uplink_megabytes_total or 0.0))} sent by all clients",
         evaluation=_evaluation(summary),
-        time=f"{duration(summary['seconds'])} on {summary.get('device')}. Energy: {MARK}",
+        time=f"{duration(summary.seconds)} on {summary.device}. Energy: {MARK}",
         **asked,
     )
 
 
-def _front(name: str, summary: Mapping[str, Any], about: About) -> dict[str, Any]:
-    private = summary["epsilon"] is not None
-    front: dict[str, Any] = {
+def _front(name: str, summary: Summary, about: About) -> dict[str, object]:
+    private = summary.epsilon is not None
+    front: dict[str, object] = {
         "library_name": "pytorch",
-        "tags": ["federated-learning", *(["differential-privacy"] if private else []), "dpfed", str(summary["method"])],
+        "tags": ["federated-learning", *(["differential-privacy"] if private else []), "dpfed", summary.method],
     }
     if "license" in about.answers:
         front["license"] = about.answers["license"]
-    if summary.get("test_accuracy") is not None:
+    if summary.test_accuracy is not None:
         front["metrics"] = ["accuracy"]
-        if summary["dataset"] in _IMAGES:
-            front["model-index"] = [{"name": name, "results": [_result(summary)]}]
+        if summary.dataset in _IMAGES:
+            front["model-index"] = [{"name": name, "results": [_result(summary, summary.test_accuracy)]}]
     return front
 
 
-def _result(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _result(summary: Summary, accuracy: float) -> dict[str, object]:
     """One result as the hub lists it; epsilon is part of what was measured under."""
-    metrics = [{"type": "accuracy", "value": round(100 * summary["test_accuracy"], 2), "name": "test accuracy, %"}]
-    if summary["epsilon"] is not None:
-        words = f"epsilon, at most (delta {upwards(summary['delta'])}, one {summary['unit']})"
-        metrics.append({"type": "epsilon", "value": float(upwards(summary["epsilon"])), "name": words})
+    metrics = [{"type": "accuracy", "value": round(100 * accuracy, 2), "name": "test accuracy, %"}]
+    if summary.epsilon is not None:
+        words = f"epsilon, at most (delta {upwards(summary.delta)}, one {summary.unit})"
+        metrics.append({"type": "epsilon", "value": float(upwards(summary.epsilon)), "name": words})
     return {
         "task": {"type": "image-classification"},
-        "dataset": {"type": str(summary["dataset"]), "name": str(summary["dataset"])},
+        "dataset": {"type": summary.dataset, "name": summary.dataset},
         "metrics": metrics,
     }
 
 
-def _evaluation(summary: Mapping[str, Any]) -> str:
+def _evaluation(summary: Summary) -> str:
     score = score_of(summary)
     return f"{score.name.capitalize()}: {score.value} ({score.beside}), on test data that no client trained on."

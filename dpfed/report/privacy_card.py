@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from accounting.rounding import downwards, upwards
+from dpfed.records.summary import Summary
 from dpfed.report.privacy_words import (
     adversary_words,
     delta_words,
@@ -56,32 +57,32 @@ class Card:
     facts: tuple[Fact, ...]
 
 
-def card_of(summary: Mapping[str, Any]) -> Card:
+def card_of(summary: Summary) -> Card:
     """The card of a finished run. Epsilon and delta are rounded upwards, what no account can go below downwards."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=tuple(_facts(summary)))
 
 
-def short_card_of(summary: Mapping[str, Any]) -> Card:
+def short_card_of(summary: Summary) -> Card:
     """Return the card without its facts, to be shown beside others."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
 
 
-def _badges(summary: Mapping[str, Any]) -> tuple[Badge, ...]:
-    if summary.get("epsilon") is None:
-        return (Badge(words="no statement" if summary.get("no_statement") else "not private", mood="bad"),)
-    private = Badge(words=f"{summary['unit']}-level differential privacy", mood="good")
-    if summary.get("randomness") == "secure":
+def _badges(summary: Summary) -> tuple[Badge, ...]:
+    if summary.epsilon is None:
+        return (Badge(words="no statement" if summary.no_statement else "not private", mood="bad"),)
+    private = Badge(words=f"{summary.unit}-level differential privacy", mood="good")
+    if summary.randomness == "secure":
         return private, Badge(words="noise from the operating system", mood="good")
     return private, Badge(words="experiment: not for release", mood="mind")
 
 
-def _numbers(summary: Mapping[str, Any]) -> list[Number]:
-    if summary.get("epsilon") is None:
-        beside = "its bounds contradict" if summary.get("no_statement") else "nothing bounds what the model reveals"
+def _numbers(summary: Summary) -> list[Number]:
+    if summary.epsilon is None:
+        beside = "its bounds contradict" if summary.no_statement else "nothing bounds what the model reveals"
         first = Number(name="epsilon", value="none", beside=beside)
     else:
-        first = Number(name="epsilon, at most", value=upwards(summary["epsilon"]), beside=delta_words(summary))
-    sent = summary.get("uplink_bytes_per_client_round")
+        first = Number(name="epsilon, at most", value=upwards(summary.epsilon), beside=delta_words(summary))
+    sent = summary.uplink_bytes_per_client_round
     return [
         first,
         score_of(summary),
@@ -92,44 +93,44 @@ def _numbers(summary: Mapping[str, Any]) -> list[Number]:
         ),
         Number(
             name="time",
-            value=duration(summary["seconds"]),
-            beside=f"{summary['rounds']:,} rounds on {_device(summary)}",
+            value=duration(summary.seconds),
+            beside=f"{summary.rounds:,} rounds on {_device(summary)}",
         ),
     ]
 
 
-def _traffic(summary: Mapping[str, Any]) -> str:
-    bits, megabytes = summary.get("uplink_bits_per_parameter"), summary.get("uplink_megabytes_total")
+def _traffic(summary: Summary) -> str:
+    bits, megabytes = summary.uplink_bits_per_parameter, summary.uplink_megabytes_total
     words = [] if bits is None else [f"{significant(bits)} bits a parameter"]
     return ", ".join([*words, *([] if megabytes is None else [f"{size(1e6 * megabytes)} in all"])])
 
 
-def score_of(summary: Mapping[str, Any]) -> Number:
+def score_of(summary: Summary) -> Number:
     """Accuracy where there are classes, else the loss."""
-    if summary.get("test_accuracy") is not None:
-        best = summary.get("best_test_accuracy")
+    if summary.test_accuracy is not None:
+        best = summary.best_test_accuracy
         beside = "last round" if best is None else f"last round; best over rounds {percent(best)}, which flatters"
-        return Number(name="test accuracy", value=percent(summary["test_accuracy"]), beside=beside)
-    loss = summary.get("test_loss")
-    name = f"test loss ({summary['loss']})" if summary.get("loss") else "test loss"
+        return Number(name="test accuracy", value=percent(summary.test_accuracy), beside=beside)
+    loss = summary.test_loss
+    name = f"test loss ({summary.loss})" if summary.loss else "test loss"
     return Number(name=name, value="–" if loss is None else significant(loss, 4), beside="last round")
 
 
-def _facts(summary: Mapping[str, Any]) -> list[Fact]:
+def _facts(summary: Summary) -> list[Fact]:
     facts = [Fact(name="In one sentence", words=statement(summary))]
-    if summary["epsilon"] is not None:
+    if summary.epsilon is not None:
         facts += [
             Fact(name="For whom", words=unit_words(summary)),
             Fact(name="Against whom", words=adversary_words(summary)),
             Fact(name="Private by", words=_private_by(summary)),
         ]
     facts += _other_epsilons(summary)
-    missing = _sentences(summary.get("not_protected", []))
+    missing = _sentences(summary.not_protected)
     if missing:
         facts.append(Fact(name="Not protected", lines=missing))
-    elif summary["epsilon"] is not None:
+    elif summary.epsilon is not None:
         facts.append(Fact(name="Not protected", words=_ALWAYS))
-    notes = _sentences(summary.get("notes", []))
+    notes = _sentences(summary.notes)
     if notes:
         facts.append(Fact(name="Mind", lines=notes))
     return [*facts, Fact(name="Release", words=_release_words(summary))]
@@ -140,39 +141,41 @@ _ALWAYS = (
 )
 
 
-def _private_by(summary: Mapping[str, Any]) -> str:
+def _private_by(summary: Summary) -> str:
     words = noise_words(summary)
-    clip = summary.get("clip_norm")
+    clip = summary.clip_norm
     if clip is not None:
         words += f"; clip norm {downwards(clip)}"
     return f"{words[0].upper()}{words[1:]}; {_sampled(summary)} clients."
 
 
-def _sampled(summary: Mapping[str, Any]) -> str:
-    return sampling_words({**summary, "sampling": sampler_name(summary["sampling"])}) + f" {summary['clients']:,}"
+def _sampled(summary: Summary) -> str:
+    return f"{sampling_words(summary, sampler_name(summary.sampling))} {summary.clients:,}"
 
 
-def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
+def _other_epsilons(summary: Summary) -> list[Fact]:
     facts = []
-    for key, name, words in (
-        ("server_epsilon", "Against the server", " against the server, which knows who took part"),
-        ("hostile_clients_epsilon", "Hostile clients", ", whatever other clients send"),
+    hostile = None if summary.sampling == "all" else summary.hostile_clients_epsilon
+    server_words = " against the server, which knows who took part"
+    for name, words, epsilon, rounds in (
+        ("Against the server", server_words, summary.server_epsilon, summary.server_epsilon_rounds),
+        ("Hostile clients", ", whatever other clients send", hostile, summary.hostile_clients_epsilon_rounds),
     ):
-        if summary.get(key) is not None and (key == "server_epsilon" or summary["sampling"] != "all"):
-            rounds, drawn = summary.get(f"{key}_rounds"), ""
+        if epsilon is not None:
+            drawn = ""
             if rounds is not None:
                 drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers those drawn more often)"
-            facts.append(Fact(name=name, words=f"Epsilon at most {upwards(summary[key])}{words}{drawn}."))
-    if summary.get("project_epsilon") is not None:
-        words = f"Epsilon at most {upwards(summary['project_epsilon'])} for all runs of {summary['project_ledger']}."
-        facts.append(Fact(name="Whole project", words=f"{words} {summary.get('project_condition') or ''}".rstrip()))
+            facts.append(Fact(name=name, words=f"Epsilon at most {upwards(epsilon)}{words}{drawn}."))
+    if summary.project_epsilon is not None:
+        words = f"Epsilon at most {upwards(summary.project_epsilon)} for all runs of {summary.project_ledger}."
+        facts.append(Fact(name="Whole project", words=f"{words} {summary.project_condition or ''}".rstrip()))
     return facts
 
 
-def _release_words(summary: Mapping[str, Any]) -> str:
-    if summary["epsilon"] is None:
+def _release_words(summary: Summary) -> str:
+    if summary.epsilon is None:
         return "Do not release the model where its training data are not public: nothing bounds what it reveals."
-    if summary.get("randomness") == "secure":
+    if summary.randomness == "secure":
         return (
             "The model, this page, the ledger and metrics.jsonl may be released under this guarantee, if what is said "
             "above is acceptable to those whose data it was."
@@ -183,12 +186,11 @@ def _release_words(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _sentences(notes: list[str]) -> tuple[str, ...]:
+def _sentences(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{note.rstrip('.')}." for note in notes)
 
 
-def _device(summary: Mapping[str, Any]) -> str:
-    name = str(summary.get("device") or "an unknown device")
-    processes = summary.get("processes", 1)
+def _device(summary: Summary) -> str:
+    name, processes = summary.device or "an unknown device", summary.processes or 1
     where = {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)
     return where if processes == 1 else f"{where}, {processes:,} processes"

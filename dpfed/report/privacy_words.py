@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from accounting.budget import Plan
 from accounting.mechanisms import (
@@ -16,61 +16,64 @@ from accounting.mechanisms import (
 )
 from accounting.rounding import downwards, upwards
 
+if TYPE_CHECKING:
+    from dpfed.records.summary import Summary
+
 _FACTORS = 8
 """Number of factors of a noise schedule that are written one by one."""
 
 
-def statement(summary: Mapping[str, Any]) -> str:
+def statement(summary: Summary) -> str:
     """The privacy of the run in one sentence, with everything that must be named; then what makes it unfit."""
-    if summary.get("no_statement"):
-        return f"No statement: nothing is claimed of this run's privacy. {summary['no_statement']}"
-    if summary["epsilon"] is None:
+    if summary.no_statement:
+        return f"No statement: nothing is claimed of this run's privacy. {summary.no_statement}"
+    if summary.epsilon is None:
         return "This run is not private: its weights may reveal anything about the clients' data."
     if nothing_released(summary):
         return (
-            f"Nothing was released: none of {summary['rounds']} rounds had a result. The model is the initial one, "
+            f"Nothing was released: none of {summary.rounds} rounds had a result. The model is the initial one, "
             "which depends on no client's data; epsilon is 0."
         )
     words = _statement(summary)
-    if summary.get("interrupted_charges"):
-        words += f" Charged besides: {summary['interrupted_charges']} rounds that were interrupted after their charge."
-    if summary.get("randomness") == "simulated":
+    if summary.interrupted_charges:
+        words += f" Charged besides: {summary.interrupted_charges} rounds that were interrupted after their charge."
+    if summary.randomness == "simulated":
         words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
     return words
 
 
-def nothing_released(summary: Mapping[str, Any]) -> bool:
+def nothing_released(summary: Summary) -> bool:
     """Return True for a private run of which no round had a result."""
-    return summary["epsilon"] is not None and summary["noise_placement"] is None
+    return summary.epsilon is not None and summary.noise_placement is None
 
 
-def _statement(summary: Mapping[str, Any]) -> str:
-    if summary["unit"] == "record":
+def _statement(summary: Summary) -> str:
+    if summary.unit == "record":
         return (
-            f"Record-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
-            f"{upwards(summary['delta'])} for {summary['adjacency']} of one record of any one client, whoever sees the "
-            f"uploads; {summary['rounds']} rounds, each client charged for its own, Poisson batches, noise multiplier "
-            f"{upwards(summary['noise_multiplier'])} in every local step; accountant {summary['accountant']}. No "
-            f"account of the worst client's steps can state less than {downwards(summary['lower_bound'])}."
+            f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
+            f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, whoever sees the "
+            f"uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
+            f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}. No "
+            f"account of the worst client's steps can state less than {downwards(summary.lower_bound)}."
         )
-    least = summary["lower_bound"]
+    least = summary.lower_bound
     return (
-        f"Client-level differential privacy: epsilon at most {upwards(summary['epsilon'])} at delta "
-        f"{upwards(summary['delta'])} for {summary['adjacency']} neighbours, {sampling_words(summary)} "
-        f"{summary['clients']} clients, {summary['rounds']} rounds, {noise_words(summary)}; accountant "
-        f"{summary['accountant']}."
+        f"Client-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
+        f"{upwards(summary.delta)} for {summary.adjacency} neighbours, {sampling_words(summary)} "
+        f"{summary.clients} clients, {summary.rounds} rounds, {noise_words(summary)}; accountant "
+        f"{summary.accountant}."
         + ("" if least is None else f" No account of the same run can state less than {downwards(least)}.")
     )
 
 
-def noise_words(summary: Mapping[str, Any]) -> str:
+def noise_words(summary: Summary) -> str:
     """Return the mechanism of the run as text."""
-    z, placement = summary["noise_multiplier"], summary["noise_placement"]
+    z, placement = summary.noise_multiplier, summary.noise_placement
     if placement is None:
         return "no release at all"
     if z is None:
         return "coins under sums of a fixed number of uploads" if placement == "coins" else "coins in every upload"
-    law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.get("noise") or "", "")
+    law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.noise or "", "")
     where = {
         "server": "on the sum, added by the server",
         "clients": "on the sum, in shares of the clients",
@@ -80,13 +83,13 @@ def noise_words(summary: Mapping[str, Any]) -> str:
     return f"{law}noise multiplier {upwards(z)}{_changes(summary)} {where[placement]}"
 
 
-def _changes(summary: Mapping[str, Any]) -> str:
+def _changes(summary: Summary) -> str:
     """Return the noise schedule as text; a run that ended early has used its first rounds."""
-    factors = summary.get("noise_schedule")
+    factors = summary.noise_schedule
     if not factors:
         return ""
-    planned = summary.get("noise_schedule_rounds")
-    rounds = "the rounds" if planned in (None, summary["rounds"]) else f"{planned} planned rounds"
+    planned = summary.noise_schedule_rounds
+    rounds = "the rounds" if planned in (None, summary.rounds) else f"{planned} planned rounds"
     return f" times {factors_words(factors)} in equal parts of {rounds},"
 
 
@@ -97,13 +100,13 @@ def factors_words(factors: Sequence[float]) -> str:
     return f"{factors[0]:.6g} to {factors[-1]:.6g} ({len(factors)} factors, the least {min(factors):.6g})"
 
 
-def sampling_words(summary: Mapping[str, Any]) -> str:
-    """The sampling that the account rests on, before "... clients"."""
-    if summary["noise_placement"] == "uploads":
-        if summary["sampling"] == "cyclic":
+def sampling_words(summary: Summary, sampler: str | None = None) -> str:
+    """The sampling that the account rests on, before "... clients"; sampler: another name of it."""
+    if summary.noise_placement == "uploads":
+        if summary.sampling == "cyclic":
             return "every upload seen and charged by the public order of"
         return "every upload seen and every round charged to all"
-    return f"{summary['sampling']} sampling of {summary['cohort']} out of"
+    return f"{sampler or summary.sampling} sampling of {summary.cohort} out of"
 
 
 def sampler_name(name: object) -> str:
@@ -139,53 +142,53 @@ _NEIGHBOURS = {
 }
 
 
-def unit_words(summary: Mapping[str, Any]) -> str:
+def unit_words(summary: Summary) -> str:
     """For whom the guarantee holds."""
-    changed = _NEIGHBOURS.get(str(summary["adjacency"]), "{unit}: " + str(summary["adjacency"]))
-    changed = changed.format(unit=summary["unit"])
-    if summary["unit"] == "record":
+    changed = _NEIGHBOURS.get(str(summary.adjacency), f"{{unit}}: {summary.adjacency}")
+    changed = changed.format(unit=summary.unit)
+    if summary.unit == "record":
         return f"One record of any one client. Neighbouring data sets: {changed}."
-    return f"One client, all of its data together, out of {summary['clients']:,}. Neighbouring data sets: {changed}."
+    return f"One client, all of its data together, out of {summary.clients:,}. Neighbouring data sets: {changed}."
 
 
-def adversary_words(summary: Mapping[str, Any]) -> str:
+def adversary_words(summary: Summary) -> str:
     """Against whom the stated epsilon holds, and what it trusts (SECURITY.md has the whole table)."""
-    if summary["unit"] == "record":
+    if summary.unit == "record":
         return "Everybody who sees uploads or models, the server included."
-    if summary["noise_placement"] == "uploads":
+    if summary.noise_placement == "uploads":
         charged = (
             "A client is charged for the rounds that the public order gives it."
-            if summary["sampling"] == "cyclic"
+            if summary.sampling == "cyclic"
             else "Every round is charged to every client."
         )
         return f"Everybody who sees uploads or models, the server included. {charged}"
     words = "Whoever sees the models of all rounds"
-    if summary["sampling"] != "all":
+    if summary.sampling != "all":
         words += " but does not know who took part in which round"
     return f"{words}. {_server_words(summary)}"
 
 
-def _server_words(summary: Mapping[str, Any]) -> str:
-    if summary.get("aggregation", "plain") == "plain":
+def _server_words(summary: Summary) -> str:
+    if summary.aggregation == "plain":
         return "The server is trusted: it sees every upload."
-    if summary["noise_placement"] == "coins":
+    if summary.noise_placement == "coins":
         return "The server sees sums of coins and who took part: no epsilon is stated against it."
-    if summary["noise_placement"] == "server":
+    if summary.noise_placement == "server":
         return "The server is trusted with sums before their noise; single uploads are masked."
-    if summary.get("server_epsilon") is None:
+    if summary.server_epsilon is None:
         return "The server sees noisy sums and who took part."
     return (
         f"Against the server itself, which sees noisy sums and who took part: epsilon at most "
-        f"{upwards(summary['server_epsilon'])}."
+        f"{upwards(summary.server_epsilon)}."
     )
 
 
-def delta_words(summary: Mapping[str, Any]) -> str:
+def delta_words(summary: Summary) -> str:
     """Return delta as text, beside the number of clients it protects."""
-    delta, clients = summary["delta"], summary["clients"]
+    delta, clients = summary.delta or 0.0, summary.clients
     words = f"at delta {upwards(delta)}"
-    if summary["unit"] == "client" and clients:
+    if summary.unit == "client" and clients:
         words += f", {'below' if delta < 1 / clients else 'not below'} 1/{clients:,}"
-    if summary.get("delta_charged_for_failures"):
-        words += f"; {upwards(summary['delta_charged_for_failures'])} of it for rounds with too many clients drawn"
+    if summary.delta_charged_for_failures:
+        words += f"; {upwards(summary.delta_charged_for_failures)} of it for rounds with too many clients drawn"
     return words

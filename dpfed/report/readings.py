@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from accounting import budget
 from accounting.budget import Plan
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.records.summary import Summary
 from dpfed.report.statistics import Group
 
 
@@ -39,35 +38,36 @@ class Readings:
 
 def readings_of(group: Group) -> Readings | None:
     """The readings of a group, of its longest run; None where nothing is private."""
-    summary = max(group.runs, key=lambda run: int(run.summary["rounds"])).summary
-    if summary.get("epsilon") is None:
+    summary = max(group.runs, key=lambda run: run.summary.rounds).summary
+    if summary.epsilon is None or summary.delta is None:
         return None
     classical = poisson = None
-    if _is_sampled_gaussian(summary):
-        z, rounds, delta = summary["noise_multiplier"], summary["rounds"], summary["delta"]
-        classical, poisson = _poisson_readings(summary["clients"], summary["cohort"], rounds, z, delta)
-    sampler = "every upload seen" if summary.get("noise_placement") == "uploads" else f"{summary['sampling']} sampling"
+    if summary.noise_multiplier is not None and _is_sampled_gaussian(summary):
+        classical, poisson = _poisson_readings(
+            summary.clients, summary.cohort, summary.rounds, summary.noise_multiplier, summary.delta
+        )
+    sampler = "every upload seen" if summary.noise_placement == "uploads" else f"{summary.sampling} sampling"
     return Readings(
         group=group,
-        delta=summary["delta"],
-        stated=max(float(run.summary["epsilon"]) for run in group.runs),
-        holds_for=f"{summary['unit']}, {summary['adjacency']}, {sampler}, {summary['accountant']}",
-        least=summary.get("lower_bound"),
-        noise_multiplier=summary["noise_multiplier"],
+        delta=summary.delta,
+        stated=max(run.summary.epsilon or 0.0 for run in group.runs),
+        holds_for=f"{summary.unit}, {summary.adjacency}, {sampler}, {summary.accountant}",
+        least=summary.lower_bound,
+        noise_multiplier=summary.noise_multiplier,
         classical=classical,
         poisson=poisson,
-        assumed=classical is not None and (summary["sampling"], summary["adjacency"]) != ("poisson", "add-remove"),
+        assumed=classical is not None and (summary.sampling, summary.adjacency) != ("poisson", "add-remove"),
     )
 
 
-def _is_sampled_gaussian(summary: Mapping[str, Any]) -> bool:
+def _is_sampled_gaussian(summary: Summary) -> bool:
     return (
-        summary["unit"] == "client"
-        and summary.get("noise") == "gaussian"
-        and summary.get("noise_placement") == "server"
-        and not summary.get("noise_schedule")
-        and summary["sampling"] in ("poisson", "fixed")
-        and summary["rounds"] > 0
+        summary.unit == "client"
+        and summary.noise == "gaussian"
+        and summary.noise_placement == "server"
+        and not summary.noise_schedule
+        and summary.sampling in ("poisson", "fixed")
+        and summary.rounds > 0
     )
 
 

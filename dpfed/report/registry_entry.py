@@ -14,6 +14,7 @@ from typing import Any
 
 from accounting.rounding import upwards
 from dpfed.errors import RunError
+from dpfed.records.summary import Summary
 from dpfed.report.about import UNKNOWN_DATE, About
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.ledger_words import ledger_words
@@ -23,14 +24,14 @@ from dpfed.version import __version__
 _MARK = "TODO: {}"
 
 
-def registry_entry(folder: Path, run: FinishedRun, about: About) -> dict[str, Any]:
+def registry_entry(folder: Path, run: FinishedRun, about: About) -> dict[str, object]:
     """The entry as nested tables. Epsilon and delta are rounded upwards. RunError for a run that is not private."""
     summary = run.summary
-    if summary["epsilon"] is None:
-        if summary.get("no_statement"):
-            raise RunError(f"{folder}: the run has no statement of privacy. {summary['no_statement']}")
+    if summary.epsilon is None:
+        if summary.no_statement:
+            raise RunError(f"{folder}: the run has no statement of privacy. {summary.no_statement}")
         raise RunError(f"{folder}: the run is not private, and a registry of private deployments has no place for it.")
-    plain = f"{summary['method']} on {summary['dataset']}"
+    plain = f"{summary.method} on {summary.dataset}"
     name = about.words("name", mark=f"{_MARK} ({plain})")
     return {
         "url_slug": re.sub(r"[^a-z0-9]+", "-", str(about.answers.get("name", plain)).lower()).strip("-")[:80]
@@ -65,7 +66,7 @@ def registry_entry(folder: Path, run: FinishedRun, about: About) -> dict[str, An
     }
 
 
-def _basic(name: str, about: About) -> dict[str, Any]:
+def _basic(name: str, about: About) -> dict[str, object]:
     basic = {
         "name": name,
         "data_curators": about.list_of("curators", mark=_MARK),
@@ -79,26 +80,26 @@ def _basic(name: str, about: About) -> dict[str, Any]:
     return basic if sector is None else basic | {"data_product_sector": sector}
 
 
-def _unprotected(summary: Mapping[str, Any]) -> str:
-    said = "; ".join(summary.get("not_protected", [])) or "None that the run knows of"
+def _unprotected(summary: Summary) -> str:
+    said = "; ".join(summary.not_protected) or "None that the run knows of"
     return f"{said}. The configuration, the number of rounds and the size of the model are public."
 
 
-def _loss(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _loss(summary: Summary) -> dict[str, object]:
     return {
-        "privacy_unit": f"{summary['unit']}-level",
+        "privacy_unit": f"{summary.unit}-level",
         "privacy_unit_details": unit_words(summary),
         "privacy_parameters": {
-            "epsilon": float(upwards(summary["epsilon"])),
-            "delta": float(upwards(summary["delta"])),
+            "epsilon": float(upwards(summary.epsilon)),
+            "delta": float(upwards(summary.delta)),
         },
         "privacy_parameters_details": "Upper bounds, rounded upwards, computed from the ledger of what was released.",
     }
 
 
-def _model(summary: Mapping[str, Any]) -> dict[str, Any]:
-    local = summary["unit"] == "record" or summary.get("noise_placement") == "uploads"
-    shares = summary.get("aggregation", "plain") != "plain" and summary.get("noise_placement") in ("clients", "coins")
+def _model(summary: Summary) -> dict[str, object]:
+    local = summary.unit == "record" or summary.noise_placement == "uploads"
+    shares = summary.aggregation != "plain" and summary.noise_placement in ("clients", "coins")
     return {
         "model_name": "Local" if local else "Federated" if shares else "Central",
         "model_name_details": noise_words(summary),
@@ -112,22 +113,22 @@ def _model(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _composition(summary: Mapping[str, Any]) -> str:
+def _composition(summary: Summary) -> str:
     return (
-        f"Composition over {summary['rounds']:,} rounds by the accountant {summary['accountant']}, for "
-        f"{summary['sampling']} sampling and {summary['adjacency']} neighbours. Other releases about the same clients "
+        f"Composition over {summary.rounds:,} rounds by the accountant {summary.accountant}, for "
+        f"{summary.sampling} sampling and {summary.adjacency} neighbours. Other releases about the same clients "
         "are not in it unless a project ledger was charged."
     )
 
 
-def _mechanisms(folder: Path, summary: Mapping[str, Any]) -> str:
+def _mechanisms(folder: Path, summary: Summary) -> str:
     ledger = ledger_words(folder / "ledger.jsonl")
     said = " ".join(ledger.lines) if ledger is not None else noise_words(summary)
     origin = {
         "secure": "Noise and cohorts come from the operating system; noise on integers is drawn exactly, without "
         "floating-point numbers.",
         "simulated": "Noise and cohorts come from a seed: this is an experiment and not fit for release.",
-    }.get(str(summary.get("randomness")), "")
+    }.get(str(summary.randomness), "")
     return f"{said} Implemented with dpfed {__version__}. {origin}".strip()
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
+from dpfed.records.summary import Summary
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
@@ -25,20 +24,20 @@ def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
     plot, target = outcome.folder / "curves.png", outcome.folder / "report.html"
     try:
-        group = plot_run(outcome.summary["method"], outcome.metrics, plot)
+        group = plot_run(outcome.record.method, outcome.lines, plot)
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:
-        put(target, page_of(outcome.folder, outcome.summary, group).encode())
+        put(target, page_of(outcome.folder, outcome.record, group).encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}). {_COMPLETE}") from None
 
 
-def page_of(folder: Path, summary: Mapping[str, Any], group: ChartGroup, *, live: bool = False) -> str:
+def page_of(folder: Path, summary: Summary, group: ChartGroup, *, live: bool = False) -> str:
     """The page of a finished run in this folder; `live`: as a server shows it that has shown the run under way."""
     return rendered(
         "run.html",
-        title=f"{summary['method']} on {summary['dataset']}",
+        title=f"{summary.method} on {summary.dataset}",
         connects=live,
         scripts=("live.js",) if live else (),
         card=card_of(summary),
@@ -50,69 +49,64 @@ def page_of(folder: Path, summary: Mapping[str, Any], group: ChartGroup, *, live
     )
 
 
-def what_ran(summary: Mapping[str, Any]) -> list[Fact]:
+def what_ran(summary: Summary) -> list[Fact]:
     """Return network, clients, rounds, scores, traffic and seed of a run, as far as it has them."""
-    clients = f"{summary['clients']:,}, {_sampling(summary)}"
+    clients = f"{summary.clients:,}, {_sampling(summary)}"
     facts = [
-        Fact(name="Network", words=f"{summary.get('model', 'unknown')}, {summary.get('parameters', 0):,} parameters"),
+        Fact(name="Network", words=f"{summary.model or 'unknown'}, {summary.parameters or 0:,} parameters"),
         Fact(name="Clients", words=clients),
         Fact(name="Rounds", words=_rounds(summary)),
         *_scores(summary),
         Fact(name="Traffic of a client", words=_traffic(summary)),
     ]
-    if summary.get("local_training"):
-        facts.append(Fact(name="Local training", words=_training(summary["local_training"])))
-    facts.append(Fact(name="Seed", words=str(summary["seed"])))
+    if summary.local_training:
+        facts.append(Fact(name="Local training", words=summary.local_training.words))
+    facts.append(Fact(name="Seed", words=str(summary.seed)))
     return facts
 
 
-def _sampling(summary: Mapping[str, Any]) -> str:
-    if summary["sampling"] == "all":
+def _sampling(summary: Summary) -> str:
+    if summary.sampling == "all":
         return "all in every round"
-    return f"{summary['cohort']:,} a round in the mean ({sampler_name(summary['sampling'])} sampling)"
+    return f"{summary.cohort:,} a round in the mean ({sampler_name(summary.sampling)} sampling)"
 
 
-def _rounds(summary: Mapping[str, Any]) -> str:
-    words = f"{summary['rounds']:,}"
-    if summary.get("stopped_by") == "budget":
+def _rounds(summary: Summary) -> str:
+    words = f"{summary.rounds:,}"
+    if summary.stopped_by == "budget":
         words += ", ended by the privacy budget"
-    if summary.get("aborted_rounds"):
-        scheduled = summary.get("sampling") not in ("poisson", "fixed", "all")
+    if summary.aborted_rounds:
+        scheduled = summary.sampling not in ("poisson", "fixed", "all")
         why = "interrupted after their charge" if scheduled else "too many clients were lost"
-        words += f", {summary['aborted_rounds']:,} of them without a result ({why})"
+        words += f", {summary.aborted_rounds:,} of them without a result ({why})"
     return words
 
 
-def _scores(summary: Mapping[str, Any]) -> list[Fact]:
+def _scores(summary: Summary) -> list[Fact]:
     """Scores that the card does not have."""
     found = []
-    for key, value in summary.items():
+    for key, value in summary.scores.items():
         if key.startswith(("test_", "validation_")) and key != "test_accuracy" and value is not None:
             shown = f"{value:.2%}" if key.endswith("accuracy") else significant(value, 4)
             found.append(Fact(name=key.replace("_", " ").capitalize(), words=f"{shown}, last round"))
     return found
 
 
-def _traffic(summary: Mapping[str, Any]) -> str:
-    words = f"{summary['uplink_bytes_per_client_round']:,} bytes up in a round"
-    if summary.get("downlink_bytes_per_client_round") is not None:
-        words += f", {summary['downlink_bytes_per_client_round']:,} bytes down"
-    if summary.get("secure_sum_bytes_per_client_round"):
-        words += f"; {summary['secure_sum_bytes_per_client_round']:,} bytes up are keys and shares of the secure sum"
-    if summary.get("model_bits_per_parameter"):
-        stored = size(summary["model_bits_per_parameter"] * summary["parameters"] / 8)
+def _traffic(summary: Summary) -> str:
+    words = f"{summary.uplink_bytes_per_client_round or 0:,} bytes up in a round"
+    if summary.downlink_bytes_per_client_round is not None:
+        words += f", {summary.downlink_bytes_per_client_round:,} bytes down"
+    if summary.secure_sum_bytes_per_client_round:
+        words += f"; {summary.secure_sum_bytes_per_client_round:,} bytes up are keys and shares of the secure sum"
+    if summary.model_bits_per_parameter:
+        stored = size(summary.model_bits_per_parameter * (summary.parameters or 0) / 8)
         words += f"; the model as seed and mask: {stored}"
     return words
 
 
-def _training(plan: Mapping[str, Any]) -> str:
-    how = "one after the other, one a core" if plan["chunk"] is None else f"side by side, {plan['chunk']:,} at a time"
-    return f"{how}, in {plan['precision']}"
-
-
-def _commands(summary: Mapping[str, Any]) -> list[str]:
+def _commands(summary: Summary) -> list[str]:
     commands = ["dpfed run config.toml --out again      # in this folder: the same run"]
-    if summary["epsilon"] is not None:
+    if summary.epsilon is not None:
         commands += [
             "dpfed audit run .                      # recomputes epsilon, checks what was charged against what ran",
             "dpfed ledger verify ledger.jsonl       # no entry edited, lost or moved",

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpfed.report.collection import SEED, Collection, OneRun
+from dpfed.report.collection import SEED, Collection
+from dpfed.report.finished_run import FinishedRun
 from dpfed.run.durable_files import put
 from dpfed.run.quantities import QUANTITIES, SAFELY, Quantity
 from dpfed.run.sweep_folder import Published
@@ -22,7 +23,7 @@ class Group:
 
     row: str
     at: Mapping[str, str]
-    runs: tuple[OneRun, ...]
+    runs: tuple[FinishedRun, ...]
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ _OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 def groups_of(collection: Collection) -> list[Group]:
     """The groups, in the order of their first runs."""
-    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[OneRun]] = {}
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[FinishedRun]] = {}
     for run in collection.runs:
         at = tuple((name, value) for name, value in run.at.items() if name != SEED)
         found.setdefault((run.row, at), []).append(run)
@@ -79,11 +80,7 @@ def groups_of(collection: Collection) -> list[Group]:
 def mean_of(group: Group, key: str, collection: Collection) -> Mean:
     """The mean of a summary's key over the runs of a group; runs that have no such number are not counted."""
     quantity = QUANTITIES[key]
-    values = [
-        quantity.scale * float(run.summary[key])
-        for run in group.runs
-        if isinstance(run.summary.get(key), int | float) and not isinstance(run.summary[key], bool)
-    ]
+    values = [quantity.scale * value for run in group.runs if (value := run.summary.number(key)) is not None]
     return Mean(
         quantity=quantity,
         n=len(values),

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +15,8 @@ from torch import Tensor
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.errors import RunError
+from dpfed.records.reading import Unavailable, json_object, validated
+from dpfed.records.round import CheckpointReport
 from dpfed.run.binding import PARTS, Binding, Heads
 from dpfed.server.state import ServerState
 
@@ -26,13 +27,13 @@ _FORMAT = "dpfed-checkpoint-5"
 class Checkpoint:
     """After a round: the server's state, what its stages remember included, and what the run's files say of the round.
 
-    Saved at once, so a round is done or not. `report` (plain values) is what the other files of the run say of the
-    round: where a crash kept it out of them, it is written when the run goes on. `heads`: of the ledgers that held its
-    charges.
+    Saved at once, so a round is done or not. report: lines of the round in the other files of the run, which are
+    written on resume if a crash kept them out of there; None before the first round. heads: of the ledgers that held
+    the charges of the run.
     """
 
     state: ServerState
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: CheckpointReport | None = None
     heads: Heads = field(default_factory=Heads)
 
 
@@ -49,7 +50,7 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
         "project_head": checkpoint.heads.project,
         "round": str(state.round),
         "clip_norm": repr(state.clip_norm),
-        "told": json.dumps(checkpoint.report, allow_nan=False),
+        "told": json.dumps({} if checkpoint.report is None else checkpoint.report.to_dict(), allow_nan=False),
     }
     return save(tensors, metadata=facts | {"digest": _digest(facts, tensors)})
 
@@ -65,7 +66,7 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         _check_binding(path, facts, binding)
         if tensors["broadcast"].shape != start.broadcast.shape:
             raise ValueError("it is not a checkpoint of this run")
-        device = start.broadcast.device
+        device, told = start.broadcast.device, json_object(facts["told"], "its report")
         state = ServerState(
             round=int(facts["round"]),
             broadcast=tensors["broadcast"].to(device),
@@ -75,10 +76,10 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         )
         return Checkpoint(
             state=state,
-            report=json.loads(facts["told"], parse_constant=float),
+            report=validated(CheckpointReport, told, "its report") if told else None,
             heads=Heads(ledger=facts["ledger_head"], project=facts["project_head"]),
         )
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, Unavailable) as error:
         raise RunError(
             f"{path}: the checkpoint cannot be read ({error}). Restore the file from a copy, or start a new run."
         ) from None

@@ -31,11 +31,14 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 
 from accounting.ledger import population_key
-from accounting.ledger.regular_file import LARGEST_LINES, read_text
 from dpfed.config.own_code import OwnFile, code_hash
 from dpfed.config.tables import parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import Line, OneLine, Unavailable, lines_of
+from dpfed.records.round import CanaryLine, RoundRecord
+from dpfed.records.summary import Summary
 from dpfed.run import checkpoint, durable_files
 from dpfed.run.binding import Binding, configuration_hash
 from dpfed.run.checkpoint import Checkpoint
@@ -184,26 +187,29 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
 
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """One line of metrics.jsonl."""
-        self._append(self._metrics, record)
-
-    def append_diagnostics(self, record: Mapping[str, Any]) -> None:
-        """One line of diagnostics.jsonl."""
+    def append(self, line: MetricsLine, record: RoundRecord) -> None:
+        """Append the lines of a round to diagnostics.jsonl, canaries.jsonl and metrics.jsonl, in this order."""
         self._append(self._diagnostics, record)
+        if record.canaries:
+            self._append(self._canaries, *record.canaries)
+        self._append(self._metrics, line)
 
-    def append_canaries(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Lines of canaries.jsonl."""
-        if records:
-            self._append(self._canaries, *records)
-
-    def metrics(self, before_round: int) -> list[dict[str, Any]]:
+    def metrics(self, before_round: int) -> list[MetricsLine]:
         """The lines of metrics.jsonl up to that round; later ones are dropped from this file and those beside it."""
-        for file in (self._metrics, self._diagnostics, self._canaries):
-            if file.exists():
-                kept = [record for record in self._lines(file) if record["round"] <= before_round]
-                self._write(file.name, b"".join(_line(record) for record in kept))
-        return self._lines(self._metrics) if self._metrics.exists() else []
+        self._drop_after(before_round, self._diagnostics, RoundRecord)
+        self._drop_after(before_round, self._canaries, CanaryLine)
+        return self._drop_after(before_round, self._metrics, MetricsLine)
+
+    def _drop_after(self, last: int, file: Path, kind: type[OneLine]) -> list[OneLine]:
+        """Drop lines of later rounds than `last` from a file, with a line that a crash cut off; return the others."""
+        if not file.exists():
+            return []
+        try:
+            kept = [one for one in lines_of(file, kind, running=True) if one.round <= last]
+        except Unavailable as error:
+            raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+        self._write(file.name, b"".join(_line(one) for one in kept))
+        return kept
 
     def save_checkpoint(self, saved: Checkpoint) -> None:
         """Atomically: a crash leaves the old one or this one."""
@@ -229,15 +235,15 @@ class RunFolder:
         """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""
         return self._hashed("model.mask.safetensors", content)
 
-    def save_summary(self, summary: Mapping[str, Any]) -> None:
+    def save_summary(self, summary: Summary) -> None:
         """summary.json."""
-        self._write("summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+        self._write("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
 
     def _hashed(self, name: str, content: bytes) -> str:
         self._write(name, content)
         return hashlib.sha256(content).hexdigest()
 
-    def _append(self, file: Path, *records: Mapping[str, Any]) -> None:
+    def _append(self, file: Path, *records: Line) -> None:
         try:
             durable_files.append(file, b"".join(_line(record) for record in records))
         except OSError as error:
@@ -248,17 +254,6 @@ class RunFolder:
             durable_files.put(self.path / name, content)
         except OSError as error:
             raise _not_written(self.path / name, error) from None
-
-    @staticmethod
-    def _lines(file: Path) -> list[dict[str, Any]]:
-        """The whole lines of a JSON-lines file; a last line that a crash cut off is dropped."""
-        try:
-            lines = [json.loads(line) for line in read_text(file, at_most=LARGEST_LINES).split("\n")[:-1]]
-            if not all(isinstance(line, dict) and type(line.get("round")) is int for line in lines):
-                raise ValueError("a line is not that of a round")
-            return lines
-        except (OSError, ValueError, RecursionError) as error:
-            raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
 
 def _named(one: OwnFile) -> str:
@@ -278,5 +273,5 @@ def free_folder(parent: Path, name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
-    return (json.dumps(record, allow_nan=False) + "\n").encode()
+def _line(record: Line) -> bytes:
+    return (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode()

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,12 @@ from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed.data.samples import require_samples_here
-from dpfed.diagnostics.record import INTERRUPTED
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import Goal
 from dpfed.randomness import Secure
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.round import INTERRUPTED, CheckpointReport
+from dpfed.records.summary import Summary
 from dpfed.round import (
     NO_RESULT,
     RoundResult,
@@ -39,10 +41,9 @@ from dpfed.run.checkpoint import Checkpoint
 from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
 from dpfed.run.resuming import require_same_rounds
-from dpfed.run.scores import scores_of, tested, validated
+from dpfed.run.scores import Scores, scores_of, tested, validated
 from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.server.state import ServerState
 from dpfed.sources import InProcess, Trained, training_errors
 from dpfed.version import __version__
 
@@ -51,11 +52,21 @@ OnRound = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a finished run left behind."""
+    """Folder and records of a finished run. `summary` and `metrics` are their JSON objects, for scripts."""
 
     folder: Path
-    summary: dict[str, Any]
-    metrics: list[dict[str, Any]]
+    record: Summary
+    lines: list[MetricsLine]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """JSON object of summary.json."""
+        return self.record.to_dict()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """JSON objects of metrics.jsonl."""
+        return [line.to_dict() for line in self.lines]
 
 
 def run(
@@ -124,12 +135,12 @@ class Run:
         self._folder, self._on_round, self._binding = folder, on_round, binding
         goal = experiment.goal
         self._book = _open_book(experiment, goal, folder, saved, binding, project) if goal else None
-        self._metrics = folder.metrics(before_round=saved.state.round - 1)
+        self._lines = folder.metrics(before_round=saved.state.round - 1)
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        if saved.report:  # whatever kept it out of the other files
+        if saved.report is not None:  # whatever kept it out of the other files
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
         if scheduled and self._book is not None and self._book.charged_apart(self.state.round):
@@ -206,11 +217,11 @@ class Run:
     def _save(self, done: RoundResult, seconds: float) -> None:
         """Write the checkpoint, which holds the lines of the round as well; then these lines in their files."""
         self.state, record = done.state, done.record
-        report = {
-            "uplink": self._uplink + (record.uplink_bytes or 0),
-            "diagnostics": record.line(done.state.round, seconds),
-            "canaries": record.canary_lines(done.state.round),
-        }
+        report = CheckpointReport(
+            uplink=self._uplink + (record.uplink_bytes or 0),
+            diagnostics=replace(record, seconds=seconds),
+            canaries=record.canaries,
+        )
         heads = self._book.heads if self._book is not None else Heads()
         self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
         self._write_report(report, self._spent.charge(done.release))
@@ -220,18 +231,31 @@ class Run:
         other noise, but stays charged and has no result."""
         self._save(left_out(self.state, self.experiment.method), 0.0)
 
-    def _write_report(self, report: Mapping[str, Any], epsilon: float) -> None:
+    def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
         """The lines of a round that is saved."""
-        self._uplink = report["uplink"]
-        record = _round_record(self.experiment, self.state, epsilon, self._uplink)
-        if report["diagnostics"]["aborted"] is not None:
-            interrupted = report["diagnostics"]["aborted"] == INTERRUPTED
-            record["aborted"] = INTERRUPTED if interrupted else NO_RESULT
-        self._folder.append_diagnostics(report["diagnostics"])
-        self._folder.append_canaries(report["canaries"])
-        self._folder.append_metrics(record)
-        self._metrics.append(record)
-        self._on_round(record)
+        self._uplink = report.uplink
+        line = self._line(epsilon, report.diagnostics.aborted)
+        self._folder.append(line, report.record)
+        self._lines.append(line)
+        self._on_round(line.to_dict())
+
+    def _line(self, epsilon: float, aborted: str | None) -> MetricsLine:
+        """The public line of the last round; `aborted`: why it has no result, for the operator."""
+        experiment, state = self.experiment, self.state
+        scores: Scores = {"test_accuracy": None, "test_loss": None}
+        if (
+            state.round % experiment.config.run.evaluate_every == 0
+            or state.round == experiment.config.federation.rounds
+        ):
+            scores |= tested(experiment, state) | validated(experiment, state)
+        return MetricsLine(
+            round=state.round,
+            scores=scores,
+            epsilon=None if math.isnan(epsilon) else epsilon,
+            clip_norm=state.clip_norm if math.isfinite(state.clip_norm) else None,
+            uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
+            aborted=aborted if aborted in (None, INTERRUPTED) else NO_RESULT,
+        )
 
     def close(self) -> Outcome:
         """The model and the summary. RunError if the budget did not pay for a single round."""
@@ -244,20 +268,22 @@ class Run:
             experiment,
             self.state,
             self._book,
-            self._metrics,
-            scores=scores_of(experiment, self.state, self._metrics),
+            self._lines,
+            scores=scores_of(experiment, self.state, self._lines),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
         )
-        summary["model_sha256"] = folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        summary = replace(
+            summary, model_sha256=folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        )
         content = experiment.readout.file(self.state)
         if content is not None:
-            summary["mask_sha256"] = folder.save_mask(content)
-            summary["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
+            bits = 8 * len(content) / experiment.model.size
+            summary = replace(summary, mask_sha256=folder.save_mask(content), model_bits_per_parameter=bits)
         folder.save_summary(summary)
         self.release()
-        return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
+        return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
     def _project_refuses(self, why: BudgetSpent) -> None:
         """Stop by the project's budget, which could still pay when the round began."""
@@ -317,14 +343,3 @@ def _open_book(
         book.require_own_stream(goal.mechanism)
         book.begin(goal, first=saved.state.round, rounds=rounds)
     return book
-
-
-def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:
-    config = experiment.config
-    record: dict[str, Any] = {"round": state.round, "test_accuracy": None, "test_loss": None}
-    if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
-        record |= tested(experiment, state) | validated(experiment, state)
-    record["epsilon"] = None if math.isnan(epsilon) else epsilon
-    record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
-    record["uplink_megabytes"] = uplink_megabytes(experiment, state.round, uplink)
-    return record

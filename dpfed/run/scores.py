@@ -1,13 +1,13 @@
-"""How well the model does on test and validation samples: what metrics.jsonl and summary.json say of it."""
+"""Scores of the model on test and validation samples, for metrics.jsonl and summary.json."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from dpfed.records.metrics import MetricsLine
 from dpfed.run.evaluate import TestResult, evaluate
 from dpfed.run.experiment import Experiment
 from dpfed.server.readout import Averaged, Readout
@@ -29,20 +29,23 @@ def tested(experiment: Experiment, state: ServerState) -> Scores:
 
 
 def validated(experiment: Experiment, state: ServerState) -> Scores:
-    """The same on the training samples that were set aside, if any were."""
+    """Return the scores on the training samples that were set aside; empty if none were."""
     held = experiment.validation
     if held is None:
         return {}
     return _measured(experiment, experiment.readout, state, held.inputs, held.labels).to_record("validation")
 
 
-def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[Mapping[str, Any]]) -> Scores:
-    """Of summary.json: after the last round, and the best accuracy over rounds."""
-    line = metrics[-1] if metrics else {}
-    last: Scores = {name: value for name, value in line.items() if name.startswith(("test_", "last_test_"))}
-    if metrics and last["test_loss"] is None:  # ended between two evaluations, or it is not finite
-        last = tested(experiment, state)
-    accuracies = [line["test_accuracy"] for line in (*metrics, last) if line.get("test_accuracy") is not None]
+def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[MetricsLine]) -> Scores:
+    """Return the scores of summary.json: after the last round, and the best accuracy over rounds."""
+    last: Scores = {}
+    if metrics:
+        line = metrics[-1].scores
+        last = {name: value for name, value in line.items() if name.startswith(("test_", "last_test_"))}
+        if last["test_loss"] is None:  # ended between two evaluations, or it is not finite
+            last = tested(experiment, state)
+    found = [*(line.test_accuracy for line in metrics), last.get("test_accuracy")]
+    accuracies = [one for one in found if one is not None]
     scores: Scores = {
         "test_accuracy": last.pop("test_accuracy", None),
         "best_test_accuracy": max(accuracies, default=None),

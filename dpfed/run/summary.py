@@ -1,17 +1,20 @@
-"""summary.json: what a finished run states."""
+"""summary.json: the statement of a finished run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from accounting.compose.accountant import overflow
 from accounting.errors import ContradictoryBounds
-from accounting.ledger import Ledger, Release
+from accounting.ledger import Ledger, LocalRelease, Release
+from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.summary import LocalTraining, Summary
 from dpfed.run.binding import Binding
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
@@ -23,87 +26,88 @@ def summary_of(
     experiment: Experiment,
     state: ServerState,
     book: Book | None,
-    metrics: list[dict[str, Any]],
+    metrics: Sequence[MetricsLine],
     *,
     scores: Mapping[str, float | None],
     stopped_by: str,
     seconds: float,
     binding: Binding,
-) -> dict[str, Any]:
-    """The keys that scripts rely on. Epsilon is recomputed from the ledger's file alone."""
-    ledger = Ledger.read(book.ledger.path) if book is not None and experiment.goal is not None else None
-    return {
-        **_what_ran(experiment, state),
-        **scores,
-        **_privacy(experiment, state, book, ledger),
-        "aborted_rounds": sum("aborted" in record for record in metrics),
-        **bytes_of(experiment, state.round, metrics[-1]["uplink_megabytes"] if metrics else 0.0),
-        "seconds": seconds,
-        "device": str(experiment.device),
-        "processes": experiment.method.ranks.count,
-        "seed": experiment.config.run.seed,
-        "population": binding.population,
-        "ledger_head": ledger.head if ledger else None,
-        "ledger_entries": len(ledger.entries) if ledger else None,
-        "stopped_by": stopped_by,
-        "project_ledger": str(book.project.ledger.path) if book and book.project else None,
-        "project_epsilon": book.project.terms.epsilon if book and book.project else None,
-        "project_condition": book.project.condition if book and book.project else None,
-        "project_head": book.project.ledger.head if book and book.project else None,
-    }
+) -> Summary:
+    """Return the summary of a finished run. Epsilon is recomputed from the ledger's file alone."""
+    config, clients, goal = experiment.config, experiment.method.clients, experiment.goal
+    ledger = Ledger.read(book.ledger.path) if book is not None and goal is not None else None
+    return Summary(
+        method=experiment.facts.name,
+        dataset=config.data.name,
+        model=config.model.name,
+        parameters=experiment.model.size,
+        fixed_parameters=sum(tensor.numel() for tensor in experiment.model.fixed.values()),
+        local_training=LocalTraining(**asdict(clients.plan), precision=clients.precision),
+        clients=config.federation.clients,
+        cohort=int(experiment.method.sampler.expected),
+        sampling=config.federation.sampling,
+        rounds=state.round,
+        loss=experiment.objective.loss.name,
+        scores=scores,
+        unit=goal.unit if goal else "none",
+        clip_norm=state.clip_norm if goal else None,
+        for_release=config.run.for_release if goal else None,
+        aggregation=config.aggregation.kind,
+        randomness=experiment.method.randomness.name,
+        interrupted_charges=book.interrupted(state.round) if book else 0,
+        not_protected=experiment.not_protected,
+        aborted_rounds=sum(line.aborted is not None for line in metrics),
+        seconds=seconds,
+        device=str(experiment.device),
+        processes=experiment.method.ranks.count,
+        seed=config.run.seed,
+        population=binding.population,
+        stopped_by=stopped_by,
+        **_stated(experiment, book, ledger),
+        **_of_project(book),
+        **bytes_of(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
+    )
 
 
-def _what_ran(experiment: Experiment, state: ServerState) -> dict[str, Any]:
-    config, clients = experiment.config, experiment.method.clients
-    return {
-        "method": experiment.facts.name,
-        "dataset": config.data.name,
-        "model": config.model.name,
-        "parameters": experiment.model.size,
-        "fixed_parameters": sum(tensor.numel() for tensor in experiment.model.fixed.values()),
-        "local_training": asdict(clients.plan) | {"precision": clients.precision},
-        "clients": config.federation.clients,
-        "cohort": int(experiment.method.sampler.expected),
-        "sampling": config.federation.sampling,
-        "rounds": state.round,
-        "loss": experiment.objective.loss.name,
-    }
-
-
-def _privacy(experiment: Experiment, state: ServerState, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
+def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
+    """Return the fields of a private run; none for others."""
     config, goal = experiment.config, experiment.goal
-    stated = against_server = against_clients = contradiction = None
-    if goal is not None and ledger is not None:
-        try:
-            stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
-        except ContradictoryBounds as error:  # the run is saved, and states nothing
-            contradiction = str(error)
-        released = len(ledger.releases)
-        against_server, against_clients = (view(config, goal, released) for view in (server_view, hostile_clients_view))
-    return {
-        "epsilon": stated.epsilon if stated else None,
-        "no_statement": contradiction,
-        "lower_bound": stated.lower_bound if stated else None,
-        "delta": goal.delta if goal else None,
-        "delta_charged_for_failures": (delta_for_failures(ledger) if ledger else 0.0) if goal else None,
-        "unit": goal.unit if goal else "none",
-        "adjacency": stated.adjacency if stated else None,
-        "accountant": stated.method if stated else None,
-        "noise_multiplier": goal.noise_multiplier if goal else None,
+    if goal is None or ledger is None or book is None:
+        return {}
+    try:
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        found: dict[str, Any] = {
+            "epsilon": stated.epsilon,
+            "lower_bound": stated.lower_bound,
+            "adjacency": stated.adjacency,
+            "accountant": stated.method,
+            "notes": stated.notes,
+        }
+    except ContradictoryBounds as error:  # the run is saved, and states nothing
+        found = {"no_statement": str(error)}
+    return found | {
+        "delta": goal.delta,
+        "delta_charged_for_failures": delta_for_failures(ledger),
+        "noise_multiplier": goal.noise_multiplier,
+        "noise_placement": noise_placement(book.ledger.releases),
+        "noise": noise_kind(goal),
         **schedule_facts(goal),
-        "clip_norm": state.clip_norm if goal else None,
-        "noise_placement": _placement(book),
-        "noise": _law(experiment, book),
-        "server_epsilon": against_server.epsilon if against_server else None,
-        "server_epsilon_rounds": against_server.rounds if against_server else None,
-        "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
-        "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
-        "aggregation": config.aggregation.kind,
-        "randomness": experiment.method.randomness.name,
-        "for_release": config.run.for_release if goal else None,
-        "interrupted_charges": book.interrupted(state.round) if book else 0,
-        "not_protected": list(experiment.not_protected),
-        "notes": list(stated.notes) if stated else [],
+        **other_epsilons(config, goal, len(ledger.releases)),
+        "ledger_head": ledger.head,
+        "ledger_entries": len(ledger.entries),
+    }
+
+
+def _of_project(book: Book | None) -> dict[str, Any]:
+    """Return the fields of a run that is charged to a project's ledger; none for others."""
+    if book is None or book.project is None:
+        return {}
+    project = book.project
+    return {
+        "project_ledger": str(project.ledger.path),
+        "project_epsilon": project.terms.epsilon,
+        "project_condition": project.condition,
+        "project_head": project.ledger.head,
     }
 
 
@@ -121,14 +125,14 @@ def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str,
 
 
 def delta_for_failures(ledger: Ledger) -> float:
-    """What of delta is charged, in the epsilon that is stated, for events that are only unlikely: the sum over all
-    releases of the probability that more clients are drawn than a sum has slots."""
+    """Return the part of delta that the stated epsilon charges for unlikely events: the sum over all releases of the
+    probability that more clients are drawn than a sum has slots."""
     released = ledger.mechanism() if ledger.header.unit == "client" else None
     return overflow(released) if released is not None else 0.0
 
 
 def records_of(experiment: Experiment) -> int | None:
-    """How many records there are, where they are what is private."""
+    """Return the number of records if the unit is a record, else None."""
     return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordTarget) else None
 
 
@@ -154,20 +158,24 @@ def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, Any]:
     }
 
 
-def _placement(book: Book | None) -> str | None:
-    """Where the noise was, by the ledger: server, clients (shares), uploads, coins; "local steps" for records."""
-    if book is None:
-        return None
-    kinds = [one.noise_placement if isinstance(one, Release) else "local steps" for one in book.ledger.releases]
-    return kinds[-1] if kinds else None
+def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases: int) -> dict[str, Any]:
+    """Return the epsilons against the server and against hostile clients, with the rounds they are for."""
+    found: dict[str, Any] = {}
+    for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
+        against = view(config, goal, releases)
+        found[name] = against.epsilon if against else None
+        found[f"{name}_rounds"] = against.rounds if against else None
+    return found
 
 
-def _law(experiment: Experiment, book: Book | None) -> str | None:
-    """What the noise is: gaussian, discrete-gaussian, skellam, coins."""
-    if book is None:
-        return None
-    goal = experiment.goal
-    assert goal is not None
+def noise_placement(releases: Sequence[Release | LocalRelease]) -> str | None:
+    """Return where the last noise was added: server, clients (shares), uploads, coins; "local steps" for records."""
+    last = releases[-1] if releases else None
+    return last.noise_placement if isinstance(last, Release) else "local steps" if last else None
+
+
+def noise_kind(goal: PrivacyTarget | RecordTarget) -> str:
+    """Return the kind of noise: gaussian, discrete-gaussian, skellam, coins."""
     if goal.noise_multiplier is None:
         return "coins"
     return goal.integers.kind if isinstance(goal, PrivacyTarget) and goal.integers is not None else "gaussian"

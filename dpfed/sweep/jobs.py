@@ -28,6 +28,7 @@ from dpfed.config.own_code import VARIABLE as OWN_CODE
 from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, parse
 from dpfed.errors import DpfedError
+from dpfed.records.summary import Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Result:
     """Result of job `number`: its summary, or the error that ended it (`trace` where it was not expected)."""
 
     number: int
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
     error: str | None = None
     trace: str = ""
 
@@ -125,7 +126,7 @@ def build_job(job: Job) -> Result:
     return Result(number=job.number)
 
 
-def _run(job: Job) -> dict[str, Any]:
+def _run(job: Job) -> Summary:
     from dpfed.report.finished_run import read_finished
     from dpfed.report.run import write_report
     from dpfed.run import loop as federation
@@ -135,11 +136,11 @@ def _run(job: Job) -> dict[str, Any]:
     if job.state == "finished":
         found = read_finished(job.folder)
         if not (job.folder / "report.html").exists():
-            write_report(Outcome(folder=job.folder, summary=found.summary, metrics=found.metrics))
+            write_report(Outcome(folder=job.folder, record=found.summary, lines=found.metrics))
         return found.summary
     outcome = federation.run(build(_config(job)), job.folder, resume=job.state == "interrupted")
     write_report(outcome)
-    return outcome.summary
+    return outcome.record
 
 
 def _config(job: Job) -> Config:

@@ -18,6 +18,7 @@ from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
+from dpfed.records.summary import Summary
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.jobs import workers
 from dpfed.sweep.plan import PlannedSweep
@@ -135,29 +136,29 @@ def _cell(candidate: Cell, seed: int) -> Cell:
     return replace(candidate.with_values({SEED: seed}), folder=f"{OPERATOR}/{seed:014x}")
 
 
-def _check_spending(summaries: Sequence[Mapping[str, Any]], candidates: Candidates) -> None:
+def _check_spending(summaries: Sequence[Summary], candidates: Candidates) -> None:
     planned = max(accountant.epsilon(one, delta=candidates.delta) for one in candidates.mechanisms)
-    spent = max(float(one["epsilon"]) if one["epsilon"] is not None else math.inf for one in summaries)
+    spent = max(math.inf if one.epsilon is None else one.epsilon for one in summaries)
     if spent > planned * (1 + 1e-6):
         raise RunError(f"a run released more than was planned: epsilon {spent}, planned {planned}. Nothing is chosen.")
 
 
 def _document(
-    candidates: Candidates, runs: RandomRuns, stated: float, cell: Cell, summary: Mapping[str, Any], score: str
+    candidates: Candidates, runs: RandomRuns, stated: float, cell: Cell, summary: Summary, score: str
 ) -> dict[str, Any]:
     """Nothing in it depends on the other runs but through the choice."""
     return {
         "epsilon": stated,
         "delta": candidates.delta,
-        "unit": summary["unit"],
-        "adjacency": summary["adjacency"],
-        "sampling": summary["sampling"],
+        "unit": summary.unit,
+        "adjacency": summary.adjacency,
+        "sampling": summary.sampling,
         "number_of_runs": {"law": runs.law, "mean": runs.mean, "eta": runs.eta},
         "candidates": [{"row": one.row, "at": dict(one.at)} for one in candidates.cells],
         "chosen": {"row": cell.row, "at": dict(cell.at)},
         "rule": RULES[score],
-        score: summary[score],
-        "test_accuracy": summary["test_accuracy"],
+        score: summary.number(score),
+        "test_accuracy": summary.test_accuracy,
         "randomness": cell.config.run.randomness,
         "notes": [
             "epsilon is that of the best of a random number of runs; summary.json of the run alone states less, and is "

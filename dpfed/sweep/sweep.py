@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpfed.errors import ConfigError, RunError
+from dpfed.records.summary import Summary
 from dpfed.run.durable_files import put
 from dpfed.run.sweep_folder import NAME, read_sweep, write_sweep
 from dpfed.sweep.grid import SEED, Cell, Choice
@@ -31,7 +32,7 @@ class Done:
 
     cell: Cell
     how: Literal["finished", "already", "failed"]
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
     error: str | None = None
     trace: str = ""
 
@@ -88,7 +89,7 @@ class FinishedSweep:
                     "folder": one.cell.folder,
                     "state": one.how,
                     "error": one.error,
-                    "summary": one.summary,
+                    "summary": None if one.summary is None else one.summary.to_dict(),
                 }
                 for one in self.done
             ],
@@ -168,7 +169,7 @@ def _job(plan: PlannedSweep, number: int, cell: Cell, state: State) -> Job:
     return Job(number=number, config=cell.config.to_dict(), folder=plan.folder / cell.folder, state=state)
 
 
-def _tuned(plan: PlannedSweep, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
+def _tuned(plan: PlannedSweep, summaries: Sequence[Summary | None]) -> tuple[Tuned, ...]:
     """Return every choice, by the summaries of its candidates."""
     left = iter(summaries)
     return tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
@@ -207,7 +208,7 @@ def write_json(target: Path, document: Mapping[str, Any] | Sequence[Mapping[str,
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
 
 
-def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned:
+def pick(choice: Choice, summaries: Sequence[Summary | None]) -> Tuned:
     """The best of the candidates whose runs ended with these summaries (None: it failed)."""
     best, key, scores = best_of(summaries)
     config = choice.runs[0].config
@@ -222,10 +223,10 @@ def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned
     )
 
 
-def best_of(summaries: Sequence[Mapping[str, Any] | None]) -> tuple[int | None, str, list[float | None]]:
+def best_of(summaries: Sequence[Summary | None]) -> tuple[int | None, str, list[float | None]]:
     """Return the number of the best run (None if one failed), the key of the score, and all scores."""
-    of_classes = all(one is None or one["validation_accuracy"] is not None for one in summaries)
+    of_classes = all(one is None or one.number("validation_accuracy") is not None for one in summaries)
     key, best = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
-    scores = [None if summary is None else summary.get(key) for summary in summaries]
+    scores = [None if summary is None else summary.number(key) for summary in summaries]
     given = [score for score in scores if score is not None]
     return scores.index(best(given)) if given and len(given) == len(scores) else None, key, scores

@@ -34,8 +34,8 @@ def charge_after(step: str) -> Callable[[], None]:
     def plant() -> None:
         record, done, waiting = Book.record, getattr(RunFolder, step), []
 
-        def after(self: RunFolder, what: Any) -> None:
-            done(self, what)
+        def after(self: RunFolder, *what: Any) -> None:
+            done(self, *what)
             while waiting:
                 record(*waiting.pop(0))
 
@@ -117,7 +117,7 @@ def lines_only_once() -> None:
 
     def silent(self: RunFolder, start: Any) -> Any:
         saved = load(self, start)
-        object.__setattr__(saved, "report", {})
+        object.__setattr__(saved, "report", None)
         return saved
 
     RunFolder.load_checkpoint = silent  # type: ignore[method-assign]
@@ -125,7 +125,7 @@ def lines_only_once() -> None:
 
 FAULTS = {
     "checkpoint before the charge": Fault(case="fedpm", plant=charge_after("save_checkpoint")),
-    "metrics before the charge": Fault(case="fedpm", plant=charge_after("append_metrics")),
+    "metrics before the charge": Fault(case="fedpm", plant=charge_after("append")),
     "the run's ledger before the project's": Fault(case="project", plant=project_after_ledger),
     "the head of the project before its line": Fault(case="project", plant=head_before_line),
     "no fsync of the ledger": Fault(case="fedpm", hows=("cut",), unsynced="ledger.jsonl"),

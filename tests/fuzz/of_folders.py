@@ -22,6 +22,7 @@ _SUMMARY = {
 }  # fmt: skip
 _METRICS = [{"round": 1, "test_accuracy": None, "epsilon": 0.5, "uplink_megabytes": 0.1}]
 _METRICS += [{"round": 2, "test_accuracy": 0.5, "epsilon": 1.0, "uplink_megabytes": 0.2}]
+_DIAGNOSTICS = b'{"round": 1, "cohort": 12, "participants": 12, "seconds": 0.5}\n'
 _SWEEP = {
     "title": "t", "paper": "p", "profile": "smoke", "note": "", "quantities": ["epsilon", "rounds"], "x": "run.seed",
     "rows": ["a"], "runs": [{"row": "a", "at": {"run.seed": "1"}, "folder": "a/run"}], "command": "dpfed sweep",
@@ -35,7 +36,7 @@ def _run_folder(**changes: bytes) -> Path:
         "config": b"[run]\nseed = 1\n",
         "summary": json.dumps(_SUMMARY).encode(),
         "metrics": b"".join(json.dumps(line).encode() + b"\n" for line in _METRICS),
-        "diagnostics": b'{"round": 1, "seconds": 0.5}\n',
+        "diagnostics": _DIAGNOSTICS,
     } | changes
     names = {"config": "config.toml", "summary": "summary.json"}
     for name, content in contents.items():
@@ -76,7 +77,7 @@ def _published(content: bytes) -> None:
 PARSERS: dict[str, Parser] = {
     "summary": Parser(seeds=lambda: [json.dumps(_SUMMARY).encode()], parse=_summary),
     "metrics": Parser(seeds=lambda: [b"".join(json.dumps(line).encode() + b"\n" for line in _METRICS)], parse=_metrics),
-    "diagnostics": Parser(seeds=lambda: [b'{"round": 1, "seconds": 0.5}\n'], parse=_diagnostics),
+    "diagnostics": Parser(seeds=lambda: [_DIAGNOSTICS], parse=_diagnostics),
     "sweep": Parser(seeds=lambda: [json.dumps(_SWEEP).encode()], parse=_sweep),
     "published": Parser(
         seeds=lambda: [b"row,x,quantity,value,where\na,1,epsilon,1.5,table 1\nb,,test_accuracy,80,\n"],

@@ -11,6 +11,7 @@ from fuzz.parser import Parser, written
 from dpfed.config import tables as config
 from dpfed.methods import presets
 from dpfed.models import mask_file
+from dpfed.records.round import CheckpointReport, RoundRecord
 from dpfed.run import checkpoint
 from dpfed.run.binding import Binding
 from dpfed.server.state import ServerState
@@ -26,7 +27,8 @@ _BINDING = Binding(configuration="a", population="b", start="c")
 
 def _checkpoint_seeds() -> list[bytes]:
     saved = checkpoint.Checkpoint(
-        state=replace(_state(), stages={"kept": torch.ones(2, 3)}), report={"metrics": {"round": 0}}
+        state=replace(_state(), stages={"kept": torch.ones(2, 3)}),
+        report=CheckpointReport(uplink=0, diagnostics=RoundRecord(round=1, cohort=0, participants=0)),
     )
     return [checkpoint.to_bytes(saved, binding=_BINDING)]
 

@@ -25,12 +25,13 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import CanaryLine, Unavailable
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
 from dpfed.audit.statistics.power import MOVES, NOISES, Power, Region, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.whole_scores import WholeScores
 from dpfed.audit.verdict import Finding
+from dpfed.records.reading import Unavailable
+from dpfed.records.round import CanaryLine
 
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 
@@ -122,7 +123,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     shifts = np.array([one.norm / noise_of(files.released[one.round]) for one in seen])
     scores = np.array([one.score for one in seen]) * shifts
     mechanism = weakest([files.released[one.round] for one in seen])
-    profile, delta = profiles.profile(mechanism), files.stated("delta")
+    profile, delta = profiles.profile(mechanism), files.delta
     shift = float(np.median(shifts))
     each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
     levels = (alpha, _OF_WHOLE * alpha)

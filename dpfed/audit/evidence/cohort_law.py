@@ -19,11 +19,12 @@ from accounting.mechanisms import (
     Schedule,
 )
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort, sampler_of
 from dpfed.randomness import Simulated
+from dpfed.records.reading import Unavailable
+from dpfed.records.round import RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.version import __version__
 
@@ -168,7 +169,7 @@ def convolved(first: Floats, second: Floats) -> Floats:
     return np.asarray(np.maximum(fftconvolve(first, second), 0.0))
 
 
-def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundLine, NDArray[np.int64]]]:
+def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]]]:
     """Every round's sorted members. Unavailable where they were not written or make no sense."""
     clients = files.config.federation.clients
     for one in files.rounds:

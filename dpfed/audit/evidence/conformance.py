@@ -14,13 +14,14 @@ from accounting.mechanisms import Schedule, with_whole_noise
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
 from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, named_by_the_ledger, protection_problem
 from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerance_of
 from dpfed.participation.sampling import sampler_of
+from dpfed.records.reading import Misread, Unavailable
+from dpfed.records.round import RoundRecord
 
 _SAME = 1e-6
 """Two computations of one epsilon, perhaps by other versions of numpy and scipy."""
@@ -43,7 +44,7 @@ def ledger_intact(files: RunFiles) -> Finding:
 def epsilon_follows(files: RunFiles) -> Finding:
     """The summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of the
     ledger's releases."""
-    stated, found, spent = files.stated("epsilon"), files.guarantee, files.spent.epsilon
+    stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
     files.compared.add("epsilon")
     detail = (
         f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
@@ -68,30 +69,34 @@ def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
     Gaussians whatever accountant is configured."""
     if epsilon >= files.spent.epsilon:
         return False
-    best = files.trusted_ledger.if_fixed_in_advance(files.stated("delta"), with_lower_bound=False)
+    best = files.trusted_ledger.if_fixed_in_advance(files.delta, with_lower_bound=False)
     return math.isclose(epsilon, best.epsilon, rel_tol=_STREAMED)
 
 
 def summary_names_the_claim(files: RunFiles) -> Finding:
     """Everything that must be named beside an epsilon is that of the ledger and the configuration."""
     federation, header = files.config.federation, files.trusted_ledger.header
+    try:
+        stated = files.summary.to_dict()
+    except Misread as error:
+        return False, str(error)
     delta = _promised_delta(files)
-    expected: dict[str, Any] = {
+    expected: dict[str, object] = {
         "unit": header.unit,
-        "adjacency": files.guarantee.adjacency if files.trusted_ledger.releases else files.summary.get("adjacency"),
+        "adjacency": files.guarantee.adjacency if files.trusted_ledger.releases else files.summary.adjacency,
         "sampling": federation.sampling,
         "clients": federation.clients,
         "cohort": int(sampler_of(files.config).expected),
         "randomness": header.randomness,
         "rounds": len(files.published),
-        "aborted_rounds": sum(one.aborted for one in files.published),
+        "aborted_rounds": sum(not one.has_result for one in files.published),
         "delta": delta if delta is not None else header.about.get("delta"),
     }
     expected |= named_by_the_configuration(files) | named_by_the_ledger(files)
     wrong = [
-        f"{key} is {files.summary.get(key)!r}, not {value!r}"
+        f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not same(files.summary.get(key), value)
+        if not same(stated.get(key), value)
     ]
     unprotected = protection_problem(files)
     files.compared |= {*expected, "not_protected"}
@@ -112,8 +117,8 @@ def rounds_charged(files: RunFiles) -> Finding:
     problems: dict[str, list[int]] = {}
     for one in files.published:
         entries = files.entries.get(one.round, ())
-        problem = _charging_problem(entries, one.aborted, repeatable, left_out)
-        if one.aborted and not may_end and not left_out:
+        problem = _charging_problem(entries, not one.has_result, repeatable, left_out)
+        if not one.has_result and not may_end and not left_out:
             problem = "ended without a result, which no plain sum of this configuration does"
         if problem:
             problems.setdefault(problem, []).append(one.round)
@@ -122,7 +127,7 @@ def rounds_charged(files: RunFiles) -> Finding:
     if problems:
         return False, "; ".join(f"{rounds_in_words(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
     beyond = len(files.entries.keys() - {one.round for one in files.published})
-    aborted = sum(one.aborted for one in files.published)
+    aborted = sum(not one.has_result for one in files.published)
     return True, (
         f"{len(files.published)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
         "and left the model as it was." + (f" {beyond} more were charged and not published." if beyond else "")
@@ -146,12 +151,12 @@ def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
     found: dict[str, list[int]] = {}
     for before, one in zip(files.published, files.published[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
-        if one.aborted and (changed or before.clip_norm != one.clip_norm):
+        if not one.has_result and (changed or before.clip_norm != one.clip_norm):
             found.setdefault("ended without a result, yet accuracy or clip norm changed", []).append(one.round)
     for shown, facts in zip(files.published, files.rounds, strict=True):
-        if shown.aborted != facts.aborted:
+        if shown.has_result != facts.has_result:
             found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it ended", []).append(facts.round)
-        elif facts.aborted and (facts.arrived or facts.noise is not None or facts.divisor is not None):
+        elif not facts.has_result and (facts.arrived or facts.noise is not None or facts.divisor is not None):
             found.setdefault("ended without a result, yet there is a sum", []).append(facts.round)
     return found
 
@@ -192,8 +197,8 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
         return f"the ledger's header plans {plan.rounds} rounds, {source} has {rounds}."
     if not same(plan.epsilon, table.epsilon):
         return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
-    if plan.delta is not None and not same(plan.delta, files.stated("delta")):
-        return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.stated('delta')}."
+    if plan.delta is not None and not same(plan.delta, files.delta):
+        return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
     if kinds and plan.most and files.released and files.config.privacy is not None:
         try:
             expected = files.promise.goal.run(plan.rounds).to_dict()
@@ -242,7 +247,7 @@ def difference(expected: Mapping[str, Any], found: Mapping[str, Any], source: st
     return f"the ledger has {key} = {found.get(key)}, {source} gives {expected.get(key)}"
 
 
-def _facts(files: RunFiles, number: int) -> RoundLine | None:
+def _facts(files: RunFiles, number: int) -> RoundRecord | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
@@ -277,7 +282,7 @@ def epsilon_is_possible(files: RunFiles) -> Finding:
     least = None if delta is None else least_epsilon(files, delta)
     if least is None or delta is None:
         return True, "no lower bound is known for this mechanism; its account is all there is."
-    stated = files.stated("epsilon")
+    stated = files.epsilon
     detail = (
         f"no account of these releases can state less than {downwards(least)} at delta {upwards(delta)}; "
         f"{upwards(stated)} is stated."

@@ -16,9 +16,11 @@ from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import difference, more_noise, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import PublishedLine, RoundLine, Unavailable, round_from
 from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.errors import ConfigError
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import Unavailable, lines_of
+from dpfed.records.round import RoundRecord
 from dpfed.run.client_level.book import diagnostics_of
 from dpfed.run.client_level.plan import config_of
 
@@ -38,21 +40,25 @@ class LoopFiles(RunFiles):
         self.config = config_of(self.tables, source=f"{ledger}, plan")
         self.own_stages = about.get("stages") == "own"
 
-    @cached_property
-    def summary(self) -> Mapping[str, Any]:
-        """Return the header's delta in place of a summary."""
+    @property
+    def delta(self) -> float:
+        """Delta of the ledger's header."""
         try:
-            delta = require.open_probability(delta=self.trusted_ledger.header.about.get("delta"))
+            return require.open_probability(delta=self.trusted_ledger.header.about.get("delta"))
         except InvalidParameter as error:
             raise Unavailable(f"{self.ledger_name}, header: {error}") from None
-        return {"delta": delta}
-
-    def stated(self, key: str) -> float:
-        """delta; and, as epsilon, the one that follows from the ledger: a loop states no other."""
-        return self.guarantee.epsilon if key == "epsilon" else float(self.summary[key])
 
     @property
-    def _noise(self) -> float | None:
+    def epsilon(self) -> float:
+        """Epsilon that follows from the ledger: a loop states no other."""
+        return self.guarantee.epsilon
+
+    @property
+    def _calibrated(self) -> tuple[float | None, float | None]:
+        return self._charged_multiplier, None
+
+    @property
+    def _charged_multiplier(self) -> float | None:
         """Noise multiplier of the first release. None if its integer noise is today's: its variance is rounded up to a
         whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
         first, goal = next(iter(self.released.values()), None), self.promised_today.goal
@@ -66,24 +72,26 @@ class LoopFiles(RunFiles):
         return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 
     @cached_property
-    def published(self) -> tuple[PublishedLine, ...]:
+    def published(self) -> tuple[MetricsLine, ...]:
         """Public values of each round, from the ledger."""
         last = max(self.entries, default=0)
         return tuple(self._published(number) for number in range(1, last + 1))
 
-    def _published(self, number: int) -> PublishedLine:
+    def _published(self, number: int) -> MetricsLine:
         release, entries = self.released.get(number), self.entries.get(number, ())
-        aborted = bool(entries) and all(isinstance(entry, Aborted) for entry in entries)
+        reasons = [entry.reason if isinstance(entry, Aborted) else None for entry in entries]
         norm = None if release is None else release.clip_norm
         if norm is None and self.config.privacy is not None:
             norm = self.config.privacy.clip_norm
-        return PublishedLine(round=number, test_accuracy=None, epsilon=None, clip_norm=norm, aborted=aborted)
+        return MetricsLine(
+            round=number, clip_norm=norm, aborted=None if None in reasons or not reasons else reasons[-1]
+        )
 
     @cached_property
-    def rounds(self) -> tuple[RoundLine, ...]:
+    def rounds(self) -> tuple[RoundRecord, ...]:
         """Lines of the diagnostics, in rising order of rounds; a round that was interrupted after its charge has
         none."""
-        rounds = tuple(round_from(one) for one in self._lines(self.diagnostics_name))
+        rounds = tuple(lines_of(self.path / self.diagnostics_name, RoundRecord))
         for before, after in itertools.pairwise(rounds):
             if after.round <= before.round:
                 raise Unavailable(
@@ -92,7 +100,7 @@ class LoopFiles(RunFiles):
         return rounds
 
     @cached_property
-    def results(self) -> tuple[RoundLine, ...]:
+    def results(self) -> tuple[RoundRecord, ...]:
         return self.rounds
 
 

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import Unavailable
 from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
 from dpfed.methods.settings import public_period
+from dpfed.records.reading import Unavailable
 from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
 
@@ -31,7 +31,7 @@ _ALIKE = 0.99
 def chosen_by_public_data(files: RunFiles) -> Finding:
     """Claim checked: in every round the samples that chose the coordinates are those that config.toml calls public, no
     client holds one of them, and the first round's coordinates are the ones they choose."""
-    lacking = [one.round for one in files.rounds if one.chosen is None]
+    lacking = [one.round for one in files.rounds if one.map is None]
     if lacking:
         raise Unavailable(
             f"diagnostics.jsonl, {rounds_in_words(lacking)}: no 'map' of coordinates. The run was made by a version "
@@ -41,7 +41,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
     if leaked:
         return False, f"{leaked} of the samples that count as public are held by clients, too."
     expected = fingerprint(inputs, labels)
-    other = [one.round for one in files.rounds if one.chosen is not None and one.chosen.samples != expected]
+    other = [one.round for one in files.rounds if one.map is not None and one.map.samples != expected]
     if other:
         return (
             False,
@@ -74,7 +74,7 @@ def _rows(inputs: NDArray[Any]) -> Counter[bytes]:
 
 def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) -> float:
     """The part of the coordinates of round 1 that are chosen again."""
-    chosen = files.rounds[0].chosen
+    chosen = files.rounds[0].map
     assert chosen is not None
     experiment = files.experiment
     local, start, at = experiment.method.clients, experiment.start, experiment.device

@@ -16,9 +16,10 @@ from accounting import mechanisms
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.run_lines import LARGEST, SumNoise, Unavailable
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.participation.sampling import sampler_of
+from dpfed.records.reading import LARGEST, Unavailable
+from dpfed.records.round import SumNoise
 
 _FEW = 10
 """Below so many entries, mean squares of fresh noise are too often alike."""

@@ -12,9 +12,9 @@ from scipy.stats import skellam
 
 from dpfed.audit.evidence.noise_evidence import NO_NOISE, ChargedNoise, Measured, measured, unseen
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import Unavailable
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.diagnostics.noise_facts import bins
+from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4
 """Variance from which the tails of integer noise are taken as a Gaussian's between whole numbers: at five standard

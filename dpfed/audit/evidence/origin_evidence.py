@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import JsonValues, Unavailable
 from dpfed.audit.evidence.saved import sha256_of, values_of
 from dpfed.audit.verdict import Finding
 from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
+from dpfed.records.reading import Unavailable
 from dpfed.run.binding import configuration_hash
 from dpfed.run.experiment import own_code_of
 
@@ -41,9 +41,9 @@ def files_are_of_one_run(files: RunFiles) -> Finding:
             header.binding.get("own_code", ""),
         ),
         "ledger and checkpoint have other clients": (header.population, facts.get("population")),
-        "ledger and summary have other clients": (header.population, files.summary.get("population")),
-        "summary.json saw another last line of the ledger": (ledger.head, files.summary.get("ledger_head")),
-        "summary.json saw another number of lines": (len(ledger.entries), files.summary.get("ledger_entries")),
+        "ledger and summary have other clients": (header.population, files.summary.population),
+        "summary.json saw another last line of the ledger": (ledger.head, files.summary.ledger_head),
+        "summary.json saw another number of lines": (len(ledger.entries), files.summary.ledger_entries),
     }
     wrong = [words for words, (one, other) in pairs.items() if one != other]
     files.compared |= {"population", "ledger_head", "ledger_entries"}
@@ -61,14 +61,14 @@ def model_is_the_runs(files: RunFiles) -> Finding:
     """Claim checked: the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
     summary is that of the last line of metrics; and, but for masks, whose network is not in the folder, the model holds
     the numbers of the checkpoint, or of its moving average where that is the model (server.average)."""
-    summary = JsonValues(files.summary, "summary.json")
+    stated = {"model_sha256": files.summary.model_sha256, "mask_sha256": files.summary.mask_sha256}
     for key, name in _HASHED.items():
-        if not (summary.held(key) or (files.path / name).exists() or key == "model_sha256"):
+        if stated[key] is None and key != "model_sha256" and not (files.path / name).exists():
             continue
-        if not summary.held(key):
+        if stated[key] is None:
             raise Unavailable(f"summary.json: has no {key!r}. The run was made by a version that did not write it.")
         files.compared.add(key)
-        if sha256_of(files.path / name) != summary.text(key):
+        if sha256_of(files.path / name) != stated[key]:
             return False, f"{name}: is not the file that summary.json names by its hash."
     norm = files.published[-1].clip_norm if files.published else None
     if norm is not None and not math.isclose(files.checkpoint.clip_norm, norm, rel_tol=1e-12):

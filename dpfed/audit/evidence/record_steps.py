@@ -9,10 +9,10 @@ from accounting.ledger import LocalRelease
 from accounting.mechanisms import gaussian_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import RoundLine
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Record
+from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9
 
@@ -64,7 +64,7 @@ def _releases(files: RunFiles) -> dict[int, LocalRelease]:
 
 
 def _problem(
-    files: RunFiles, table: Record, release: LocalRelease, facts: RoundLine, sizes: dict[int, int | None]
+    files: RunFiles, table: Record, release: LocalRelease, facts: RoundRecord, sizes: dict[int, int | None]
 ) -> str | None:
     charged = [client for part in release.steps for client in part.clients]
     if len(set(charged)) < len(charged):

@@ -15,8 +15,8 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed
 from accounting.rounding import upwards
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import JsonValues, Unavailable
 from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.records.reading import Unavailable
 from dpfed.run.book import lines_of
 
 _STREAMED = 1e-3
@@ -27,7 +27,7 @@ def rounds_agree(files: RunFiles) -> Finding:
     """Claim checked: summary, metrics, diagnostics and checkpoint end with the same round; a run that ended by "rounds"
     has all that are configured; one that ended by "budget" had no room for another; and charges that no round has are
     counted."""
-    done = JsonValues(files.summary, "summary.json").whole("rounds")
+    done = files.summary.rounds
     counts = {
         "metrics.jsonl": len(files.published),
         "diagnostics.jsonl": len(files.rounds),
@@ -44,7 +44,7 @@ def rounds_agree(files: RunFiles) -> Finding:
 
 def _ending(files: RunFiles, done: int) -> str | None:
     """Return the problem with the run's stated reason of its end, if any."""
-    configured, stopped_by = files.config.federation.rounds, files.summary.get("stopped_by")
+    configured, stopped_by = files.config.federation.rounds, files.summary.stopped_by
     if stopped_by == "rounds":
         if done == configured:
             return None
@@ -55,7 +55,7 @@ def _ending(files: RunFiles, done: int) -> str | None:
         return f"all {configured} rounds were run; that is no end by budget."
     table = files.private_table
     budget = table.epsilon if table is not None else None
-    if files.summary.get("project_ledger") is not None:
+    if files.summary.project_ledger is not None:
         return None
     if budget is None:
         return "the run says that its budget ended it, config.toml has no epsilon."
@@ -82,12 +82,14 @@ def _with_one_more(files: RunFiles) -> float:
 def _charges(files: RunFiles, done: int) -> str | None:
     """Charges beyond the last round: of a round that was interrupted before the budget ended the run."""
     beyond = sorted(number for number, entries in files.entries.items() if number > done and not _free(entries))
-    if beyond and files.summary.get("stopped_by") != "budget":
+    if beyond and files.summary.stopped_by != "budget":
         return f"ledger.jsonl: round {beyond[0]} is charged, the run ended before it. Rounds were cut off."
     charges = Counter(entry.round for entry in files.trusted_ledger.releases)
     extra = sum(charges.values()) - sum(round < done for round in charges)
-    stated = JsonValues(files.summary, "summary.json").whole("interrupted_charges")
-    if stated < extra or (stated > extra and files.summary.get("project_ledger") is None):
+    stated = files.summary.interrupted_charges
+    if stated is None:
+        raise Unavailable("summary.json: does not count interrupted charges.")
+    if stated < extra or (stated > extra and files.summary.project_ledger is None):
         return f"ledger.jsonl: {extra} charges have no round of their own, summary.json counts {stated}."
     return None
 
@@ -107,7 +109,7 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
         return False, f"the run's ledger does not say that it draws from a project; {path} cannot cover it."
     if (project.ledger.header.clients, project.population) != (header.clients, header.population):
         return False, f"{path} is for other clients than the run's."
-    heads = {"ledger.jsonl": header.about.get("project_head"), "summary.json": files.summary.get("project_head")}
+    heads = {"ledger.jsonl": header.about.get("project_head"), "summary.json": files.summary.project_head}
     for name, head in heads.items():
         if not isinstance(head, str) or project.ledger.entries_after(head) is None:
             return False, f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another."
@@ -145,9 +147,9 @@ def _free(entries: tuple[Any, ...]) -> bool:
 
 
 def _why(files: RunFiles) -> str:
-    if files.summary.get("stopped_by") == "rounds":
+    if files.summary.stopped_by == "rounds":
         return "they are all that are configured"
-    if files.summary.get("project_ledger") is not None:
+    if files.summary.project_ledger is not None:
         return "the project's budget, which is not in these files, may have ended them"
     if files.config.privacy is None:
         return "that no other fits the budget of its clients is not looked at"

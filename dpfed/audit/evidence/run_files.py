@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
 
 from accounting import require
 from accounting.compose.accountant import Accountant, Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
-from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
-from dpfed.audit.evidence.run_lines import (
-    LARGEST,
-    CanaryLine,
-    JsonValues,
-    PublishedLine,
-    RoundLine,
-    Unavailable,
-    json_object,
-    published_from,
-    round_from,
-    seen_from,
-)
 from dpfed.audit.evidence.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
 from dpfed.config.privacy_tables import Privacy
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError, DpfedError, RunError
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import LARGEST, OneLine, Unavailable, lines_of
+from dpfed.records.round import CanaryLine, RoundRecord
+from dpfed.records.summary import Summary
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.resuming import own_code_in
-
-Line = TypeVar("Line", RoundLine, PublishedLine)
 
 _LONGEST = 1 << 40
 
@@ -96,9 +86,19 @@ class RunFiles:
             raise Unavailable(f"the run cannot be built again here ({error}).") from None
 
     @cached_property
-    def summary(self) -> Mapping[str, Any]:
+    def summary(self) -> Summary:
         """summary.json."""
-        return json_object(self._text("summary.json"), "summary.json")
+        return Summary.in_folder(self.path)
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon that is stated. Unavailable if none is."""
+        return _given(self.summary.epsilon, "epsilon")
+
+    @property
+    def delta(self) -> float:
+        """Delta that epsilon is stated at. Unavailable if there is none."""
+        return _given(self.summary.delta, "delta")
 
     @cached_property
     def checkpoint(self) -> Saved:
@@ -121,7 +121,7 @@ class RunFiles:
 
     @cached_property
     def trusted_ledger(self) -> Ledger:
-        """The same for checks of other things."""
+        """Ledger for checks of other evidence. Unavailable if the check of the ledger fails."""
         try:
             return self.ledger
         except LedgerError:
@@ -151,11 +151,11 @@ class RunFiles:
 
     @cached_property
     def spent(self) -> Guarantee:
-        """The same of the ledger's releases, as if they had been fixed in advance."""
+        """Guarantee of the ledger's releases, as if they had been fixed in advance."""
         return self._of_ledger(Ledger.if_fixed_in_advance)
 
     def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
-        ledger, delta = self.trusted_ledger, self.stated("delta")
+        ledger, delta = self.trusted_ledger, self.delta
         try:
             return account(ledger, delta, accountant=self.accountant, with_lower_bound=False)
         except AccountingError as error:
@@ -164,8 +164,8 @@ class RunFiles:
     @cached_property
     def second_opinion(self) -> SecondOpinion | None:
         """Epsilon of dp-accounting for the ledger's releases, at the same delta; None if nothing was released."""
-        mechanism = self.trusted_ledger.charged(self.stated("delta"), accountant=self.accountant)
-        return None if mechanism is None else second_opinion(mechanism, delta=self.stated("delta"))
+        mechanism = self.trusted_ledger.charged(self.delta, accountant=self.accountant)
+        return None if mechanism is None else second_opinion(mechanism, delta=self.delta)
 
     @cached_property
     def promised_today(self) -> Promise:
@@ -179,42 +179,30 @@ class RunFiles:
 
     @cached_property
     def promise(self) -> Promise:
-        """The same, with the noise that the run states where that is more."""
-        today = self.promised_today
-        more = with_more_noise(self.config, today.goal, noise=self._noise, clip=self._clip)
+        """Promise of the configuration, with the noise that the run states if that is more."""
+        today, (noise, clip) = self.promised_today, self._calibrated
+        more = with_more_noise(self.config, today.goal, noise=noise, clip=clip)
         try:
             return today if more is None else promise_of(more, today.sent)
         except (DpfedError, AccountingError):  # no run has had so much
             return today
 
     @property
-    def _noise(self) -> float | None:
-        """The noise multiplier that is stated; None where there is none to be read."""
-        return self._stated_or_none("noise_multiplier")
-
-    @property
-    def _clip(self) -> float | None:
-        return self._stated_or_none("clip_norm")
-
-    def _stated_or_none(self, key: str) -> float | None:
-        try:
-            return JsonValues(self.summary, "summary.json").size(key)
-        except (Unavailable, InvalidParameter):
-            return None
-
-    def stated(self, key: str) -> float:
-        """A number of summary.json."""
-        return JsonValues(self.summary, "summary.json").size(key)
+    def _calibrated(self) -> tuple[float | None, float | None]:
+        """Noise multiplier and clip norm that are stated; None if there are none to be read."""
+        with suppress(Unavailable):
+            return self.summary.noise_multiplier, self.summary.clip_norm
+        return None, None
 
     @cached_property
-    def published(self) -> tuple[PublishedLine, ...]:
+    def published(self) -> tuple[MetricsLine, ...]:
         """metrics.jsonl: rounds 1, 2, ..., each once."""
-        return _numbered("metrics.jsonl", [published_from(one) for one in self._lines("metrics.jsonl")])
+        return _numbered(self.path / "metrics.jsonl", MetricsLine)
 
     @cached_property
-    def rounds(self) -> tuple[RoundLine, ...]:
+    def rounds(self) -> tuple[RoundRecord, ...]:
         """diagnostics.jsonl: the rounds of metrics.jsonl."""
-        rounds = _numbered("diagnostics.jsonl", [round_from(one) for one in self._lines("diagnostics.jsonl")])
+        rounds = _numbered(self.path / "diagnostics.jsonl", RoundRecord)
         if len(rounds) != len(self.published):
             raise Unavailable(
                 f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published)}. Lines were lost."
@@ -222,9 +210,9 @@ class RunFiles:
         return rounds
 
     @cached_property
-    def results(self) -> tuple[RoundLine, ...]:
+    def results(self) -> tuple[RoundRecord, ...]:
         """The rounds that ended with a result."""
-        return tuple(one for one in self.rounds if not one.aborted)
+        return tuple(one for one in self.rounds if one.has_result)
 
     @property
     def has_canaries(self) -> bool:
@@ -236,23 +224,7 @@ class RunFiles:
         """canaries.jsonl; none where the run was to have none."""
         if not self.has_canaries:
             return ()
-        return tuple(seen_from(one) for one in self._lines("canaries.jsonl"))
-
-    def _text(self, name: str) -> str:
-        try:
-            return read_text(self.path / name, at_most=LARGEST_LINES)
-        except OSError as error:
-            raise Unavailable(f"{name}: cannot be read ({error.strerror}).") from None
-        except UnicodeDecodeError:
-            raise Unavailable(f"{name}: is not text.") from None
-
-    def _lines(self, name: str) -> list[JsonValues]:
-        *lines, rest = self._text(name).split("\n")
-        if rest:
-            raise Unavailable(f"{name}, line {len(lines) + 1}: was not written to its end.")
-        return [
-            JsonValues(json_object(line, f"{name}, line {n}"), f"{name}, line {n}") for n, line in enumerate(lines, 1)
-        ]
+        return tuple(lines_of(self.path / "canaries.jsonl", CanaryLine))
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
@@ -265,11 +237,19 @@ def clip_norm_before(files: RunFiles, number: int) -> float:
     return norm
 
 
-def _numbered(name: str, lines: list[Line]) -> tuple[Line, ...]:
+def _numbered(file: Path, kind: type[OneLine]) -> tuple[OneLine, ...]:
+    """Return the lines of a file, which must be rounds 1, 2, ..., each once."""
+    lines = tuple(lines_of(file, kind))
     for expected, line in enumerate(lines, 1):
         if line.round != expected:
-            raise Unavailable(f"{name}, line {expected}: is about round {line.round}; lines were lost or moved.")
-    return tuple(lines)
+            raise Unavailable(f"{file.name}, line {expected}: is about round {line.round}; lines were lost or moved.")
+    return lines
+
+
+def _given(value: float | None, key: str) -> float:
+    if value is None:
+        raise Unavailable(f"summary.json: states no {key}.")
+    return value
 
 
 def _check_entry(entry: Entry) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from dpfed.audit.evidence.run_lines import Unavailable
+from dpfed.records.reading import Unavailable
 
 _MEMORY = "memory."
 

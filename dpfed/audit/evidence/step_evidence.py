@@ -16,12 +16,13 @@ from accounting.mechanisms import CorrelatedRounds, schedule_of
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.run_lines import Probes, RoundLine, Unavailable
 from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.probes import probe_of
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers
+from dpfed.records.reading import Unavailable
+from dpfed.records.round import Probes, RoundRecord
 from dpfed.server.rules import Kind
 
 _OF_SUMS = 1e-5
@@ -103,7 +104,7 @@ class _Kept:
     room: float = 0.0
 
 
-def _kept_after(files: RunFiles, before: _Kept, one: RoundLine, probes: Probes) -> _Kept:
+def _kept_after(files: RunFiles, before: _Kept, one: RoundRecord, probes: Probes) -> _Kept:
     server, move = files.config.server, probes.moved / (one.divisor or 1.0)
     beta = server.beta1 if isinstance(server, AdamServer | AdagradServer) else 0.0
     decay, average = server.average or 0.0, before.average
@@ -133,7 +134,7 @@ def _adaptive(files: RunFiles) -> bool:
     return files.config.server.rule in get_args(Kind)
 
 
-def _probed(files: RunFiles) -> Iterator[tuple[RoundLine, Probes]]:
+def _probed(files: RunFiles) -> Iterator[tuple[RoundRecord, Probes]]:
     for one in files.results:
         if one.probes is None:
             raise Unavailable(
@@ -143,7 +144,7 @@ def _probed(files: RunFiles) -> Iterator[tuple[RoundLine, Probes]]:
         yield one, one.probes
 
 
-def _same_sum(probes: Probes, one: RoundLine, longest: float) -> bool:
+def _same_sum(probes: Probes, one: RoundRecord, longest: float) -> bool:
     added = 0 if probes.added is None else probes.added
     if isinstance(added, float) and added.is_integer() and isinstance(probes.summed, int):
         added = int(added)  # counts of Bernoulli samples are floats in the rows, and integers in a secure sum
@@ -152,7 +153,7 @@ def _same_sum(probes: Probes, one: RoundLine, longest: float) -> bool:
     return abs(added - probes.summed) <= _OF_SUMS * longest
 
 
-def _released_alone(files: RunFiles, one: RoundLine, probes: Probes) -> bool:
+def _released_alone(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
     own = probes.filled
     release = files.released.get(one.round)
     if release is None:
@@ -164,7 +165,7 @@ def _released_alone(files: RunFiles, one: RoundLine, probes: Probes) -> bool:
     return abs(probes.released - probes.summed - own) <= _OF_SUMS * _longest_sum(files, one)
 
 
-def _taken_back(files: RunFiles, one: RoundLine) -> float:
+def _taken_back(files: RunFiles, one: RoundRecord) -> float:
     """The probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
     stream = schedule_of(files.released[one.round].mechanism)
     if not isinstance(stream, CorrelatedRounds):
@@ -180,7 +181,7 @@ def _taken_back(files: RunFiles, one: RoundLine) -> float:
     return total
 
 
-def _longest_sum(files: RunFiles, one: RoundLine) -> float:
+def _longest_sum(files: RunFiles, one: RoundRecord) -> float:
     """Return the length that a sum with its noise hardly exceeds, in units of updates."""
     rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
     noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
@@ -200,7 +201,7 @@ def _linear(files: RunFiles) -> bool:
     return files.config.server.rule == "step" and not chosen.coins and not purging
 
 
-def _room(files: RunFiles, probes: Probes, one: RoundLine, velocity: float) -> float:
+def _room(files: RunFiles, probes: Probes, one: RoundRecord, velocity: float) -> float:
     """Return the allowed rounding error of a step."""
     move = max(abs(probes.moved), _longest_sum(files, one)) / (one.divisor or 1.0)
     return _OF_STEPS * (probes.before_norm + move + abs(velocity))

@@ -9,9 +9,9 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled
 from dpfed.audit.evidence.promise import canaries_present
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.evidence.run_lines import RoundLine
 from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.participation.sampling import sampler_of
+from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9
 
@@ -68,14 +68,14 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
     """Slots are not exceeded and are filled where they must be; every noise share that is charged has arrived."""
     for one in files.rounds:
         problem = _participants_problem(files, one)
-        if problem is None and not one.aborted:
+        if problem is None and one.has_result:
             problem = _shares_problem(files, one)
         if problem is not None:
             return False, f"round {one.round}: {problem}."
     return True, _words(files)
 
 
-def _participants_problem(files: RunFiles, one: RoundLine) -> str | None:
+def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, {one.participants} were asked for"
     canaries, fill, slots = canaries_present(files.config, one.round), None, None
@@ -89,7 +89,7 @@ def _participants_problem(files: RunFiles, one: RoundLine) -> str | None:
     return None
 
 
-def _shares_problem(files: RunFiles, one: RoundLine) -> str | None:
+def _shares_problem(files: RunFiles, one: RoundRecord) -> str | None:
     release = files.released.get(one.round)
     charged = charged_noise(release) if release is not None else None
     if release is None or charged is None or one.noise is None:

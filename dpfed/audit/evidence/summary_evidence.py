@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from accounting.errors import AccountingError
-from accounting.ledger import LocalRelease, Release, population_key
+from accounting.ledger import LocalRelease, population_key
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import Unavailable
 from dpfed.audit.verdict import Finding
 from dpfed.config.tables import Config
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers, is_linear, sends_coins
+from dpfed.records.reading import Unavailable
 from dpfed.run.binding import population_of, start_of
 from dpfed.run.experiment import Experiment
-from dpfed.run.protection import CHARGED_LOSSES, hostile_clients_view, not_protected, on_nodes, server_view
+from dpfed.run.protection import CHARGED_LOSSES, not_protected, on_nodes
 from dpfed.run.scores import tested, validated
-from dpfed.run.summary import bytes_of, delta_for_failures, schedule_facts, uplink_megabytes
+from dpfed.run.summary import (
+    bytes_of,
+    delta_for_failures,
+    noise_kind,
+    noise_placement,
+    other_epsilons,
+    schedule_facts,
+    uplink_megabytes,
+)
 from dpfed.server.state import ServerState
 
 _EXACT = 1e-6
@@ -43,10 +50,11 @@ def figures_follow(files: RunFiles) -> Finding:
     except Unavailable as reason:
         words = f" Scores, bits and bytes are not checked: {reason}"
     files.compared.update(expected)
+    stated = files.summary.to_dict()
     wrong = [
-        f"{key} is {files.summary.get(key)!r}, not {value!r}"
+        f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not _near(files.summary.get(key), value, rooms.get(key, (_EXACT, 0.0)))
+        if not _near(stated.get(key), value, rooms.get(key, (_EXACT, 0.0)))
     ]
     if wrong:
         return False, f"summary.json: {'; '.join(wrong)}."
@@ -56,12 +64,12 @@ def figures_follow(files: RunFiles) -> Finding:
 def not_checked(files: RunFiles) -> tuple[str, ...]:
     """Keys of summary.json that no check has compared with anything."""
     try:
-        return tuple(sorted(files.summary.keys() - files.compared))
+        return tuple(sorted(files.summary.to_dict().keys() - files.compared))
     except DpfedError:
         return ()
 
 
-def _near(stated: Any, value: Any, room: tuple[float, float]) -> bool:
+def _near(stated: object, value: object, room: tuple[float, float]) -> bool:
     numbers = [one for one in (stated, value) if isinstance(one, int | float) and not isinstance(one, bool)]
     if len(numbers) < 2:
         return bool(stated == value) and len(numbers) == 0
@@ -71,9 +79,9 @@ def _near(stated: Any, value: Any, room: tuple[float, float]) -> bool:
         return False
 
 
-def _of_ledger(files: RunFiles) -> dict[str, Any]:
+def _of_ledger(files: RunFiles) -> dict[str, object]:
     try:
-        found = files.trusted_ledger.guarantee(files.stated("delta"), accountant=files.accountant)
+        found = files.trusted_ledger.guarantee(files.delta, accountant=files.accountant)
     except AccountingError as error:
         raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
     return {
@@ -83,7 +91,7 @@ def _of_ledger(files: RunFiles) -> dict[str, Any]:
     }
 
 
-def _of_model(files: RunFiles) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
     """Expected values, and for scores the relative and absolute differences that are allowed."""
     experiment, saved = files.experiment, files.checkpoint
     _require_same(files, experiment)
@@ -123,7 +131,7 @@ def _of_model(files: RunFiles) -> tuple[dict[str, Any], dict[str, tuple[float, f
 def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
     """True unless another account calibrated the run's noise, on which the length of dithered uploads depends."""
     now = getattr(experiment.goal, "noise_multiplier", None)
-    return now is None or _near(files.summary.get("noise_multiplier"), now, (_EXACT, 0.0))
+    return now is None or _near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
 
 def _require_same(files: RunFiles, experiment: Experiment) -> None:
@@ -139,7 +147,7 @@ def _require_same(files: RunFiles, experiment: Experiment) -> None:
         raise Unavailable("the data or the start that this machine makes of config.toml are not those of the run.")
 
 
-def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
+def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
     """Keys of the summary that follow from the configuration alone."""
     config = files.config
     return {
@@ -152,18 +160,17 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
     }
 
 
-def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
+def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
     """Keys of the summary that follow from what was released, and its promise; none where nothing was."""
     releases = files.trusted_ledger.releases
     if not releases:
         return {}
-    last = releases[-1]
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "accountant": files.guarantee.method,
-        "noise_placement": last.noise_placement if isinstance(last, Release) else "local steps",
+        "noise_placement": noise_placement(releases),
         "clip_norm": files.published[-1].clip_norm if files.published else None,
     }
-    if isinstance(last, LocalRelease):
+    if isinstance(last := releases[-1], LocalRelease):
         return found | {
             "noise": "gaussian",
             "noise_multiplier": last.noise_std / last.clip_norm,
@@ -171,26 +178,18 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
             "hostile_clients_epsilon": None,
         }
     goal = files.promise.goal
-    against_server, against_clients = (
-        view(files.config, goal, len(releases)) for view in (server_view, hostile_clients_view)
-    )
     return found | {
-        "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
+        "noise": noise_kind(goal),
         "noise_multiplier": goal.noise_multiplier,
         **schedule_facts(goal),
-        "server_epsilon": against_server.epsilon if against_server else None,
-        "server_epsilon_rounds": against_server.rounds if against_server else None,
-        "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
-        "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
+        **other_epsilons(files.config, goal, len(releases)),
     }
 
 
 def protection_problem(files: RunFiles) -> str | None:
     """Return the limitation of the guarantee that summary.json leaves out, if any. The note on public samples
     names the data, which is not in the folder: of it only that it is there."""
-    stated = files.summary.get("not_protected")
-    if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
-        return "not_protected is no list of notes"
+    stated = files.summary.not_protected
     config, public = files.config, []
     if config.data.public:
         public = [one for one in stated if one.startswith(f"{config.data.public} samples ") and "not protected" in one]

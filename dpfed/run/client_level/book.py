@@ -21,6 +21,7 @@ from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
 from accounting.ledger.hash_chain import sealed
 from accounting.ledger.regular_file import LARGEST_LINES, read_text
 from dpfed.errors import RunError
+from dpfed.records.round import RoundRecord
 from dpfed.run import durable_files
 from dpfed.run.book import has_no_header
 
@@ -99,11 +100,11 @@ class LoopBook:
             kept_head.write(self.ledger.path, self.ledger.head)
             self._written = entry
 
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """A line of diagnostics."""
+    def note(self, record: RoundRecord) -> None:
+        """Append a line of diagnostics."""
         file = diagnostics_of(self.ledger.path)
         try:
-            durable_files.append(file, (json.dumps(facts, allow_nan=False) + "\n").encode())
+            durable_files.append(file, (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode())
         except OSError as error:
             raise RunError(f"{file}: cannot be written ({error.strerror}). The round is charged.") from None
 

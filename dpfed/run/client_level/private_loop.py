@@ -203,7 +203,7 @@ class ClientLevel:
         )
         self._step, self._state = None, done.state
         spent.charge(done.release)
-        self._book.note(done.record.line(done.state.round, time.monotonic() - self._began))
+        self._book.note(replace(done.record, seconds=time.monotonic() - self._began))
         assert done.mean is not None
         return form.like_them(done.mean)
 

@@ -123,7 +123,9 @@ def test_a_pipe_gets_a_line_a_tenth_with_epsilon_of_its_budget():
     ],
 )
 def test_the_operator_is_told_of_a_clip_norm_that_is_far_off(tmp_path, line, words):
-    (tmp_path / "diagnostics.jsonl").write_text('{"typical_norm": 99.0, "counted": 1}\n' + json.dumps(line) + "\n")
+    drawn = {"round": 1, "cohort": 12, "participants": 12}
+    lines = (drawn | {"typical_norm": 99.0, "counted": 1}, drawn | line)
+    (tmp_path / "diagnostics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     hint = clipping_hint(tmp_path)
     assert hint is None if words is None else words in hint
     assert clipping_hint(tmp_path / "none") is None

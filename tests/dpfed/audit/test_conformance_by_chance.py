@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ from scipy.stats import binom
 
 from dpfed.audit.evidence import canary_test, cohort_law, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import SumNoise
 from dpfed.audit.run import STATISTICAL
 from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.mechanisms.integer_laws import SkellamLaw
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
+from dpfed.records.round import SumNoise
 from dpfed.seeds import Seeds
 
 from . import run_folders
@@ -33,7 +34,7 @@ def as_claimed(folder, generator):
             drawn = np.flatnonzero(generator.random(60) < 0.2)
             line["cohort"], line["members"] = len(drawn), members.written(drawn, 60)
             line["participants"] = line["arrived"] = line["cohort"] + present[line["round"]]
-            line["noise"] = noise_facts(torch.from_numpy(2.0 * generator.standard_normal(610)), 1)
+            line["noise"] = asdict(noise_facts(torch.from_numpy(2.0 * generator.standard_normal(610)), 1))
 
     def score(lines):
         for line in lines:

@@ -6,10 +6,10 @@ import pytest
 
 from dpfed.audit.evidence.run_checks import checks_of_claims
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.evidence.run_lines import Probes
 from dpfed.audit.evidence.step_evidence import _same_sum
 from dpfed.audit.evidence.summary_evidence import not_checked
 from dpfed.audit.run import audit_run
+from dpfed.records.round import Probes
 from dpfed.run.protection import on_nodes
 
 from .run_folders import run
@@ -40,11 +40,13 @@ def another(value):
 
 def judged(folder, summary=None, experiment=None):
     """The checks of what is stated, and which keys are listed as not checked; with another summary if one is given."""
-    files = RunFiles(folder)
+    files, written = RunFiles(folder), (folder / "summary.json").read_text()
     if summary is not None:
-        files.__dict__ |= {"summary": summary, "experiment": experiment}
-    checks = checks_of_claims(files)
-    return {one.name for one in checks if one.passed is False}, set(not_checked(files)), files.experiment
+        (folder / "summary.json").write_text(json.dumps(summary))
+        files.__dict__ |= {"experiment": experiment}
+    checks, listed = checks_of_claims(files), set(not_checked(files))
+    (folder / "summary.json").write_text(written)
+    return {one.name for one in checks if one.passed is False}, listed, files.experiment
 
 
 @pytest.mark.slow_but_one_in(4)

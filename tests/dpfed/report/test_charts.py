@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from dpfed.records.metrics import MetricsLine
 from dpfed.report.figures.experiment import Curve, plot_curves
 from dpfed.report.figures.figure import figure
 from dpfed.report.figures.inline import inline, tooltips
@@ -44,8 +45,11 @@ def test_marks_stand_where_the_ticks_say(points):
 
 
 def test_every_colour_of_a_picture_follows_the_page(tmp_path):
-    records = [{"round": i, "test_accuracy": 0.1 * i, "epsilon": 0.2 * i, "uplink_megabytes": i} for i in range(1, 9)]
-    group = plot_run("a", records, None)
+    lines = [
+        MetricsLine(round=i, scores={"test_accuracy": 0.1 * i}, epsilon=0.2 * i, uplink_megabytes=i)
+        for i in range(1, 9)
+    ]
+    group = plot_run("a", lines, None)
     assert [panel.caption for panel in group.panels] == [
         "Test accuracy, %",
         "Test accuracy, %",

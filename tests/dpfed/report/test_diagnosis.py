@@ -7,7 +7,7 @@ import torch
 
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
-from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
+from dpfed.diagnostics.watch import count_norms, no_norms, typical
 from dpfed.report.evidence import evidence_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build

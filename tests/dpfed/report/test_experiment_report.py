@@ -112,7 +112,7 @@ def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(s
 @pytest.mark.slow
 def test_small_means_keep_two_digits_and_published_numbers_the_papers(sweep_folder, tmp_path):
     found = collect([sweep_folder])
-    small = replace(found.runs[0], summary={**found.runs[0].summary, "uplink_megabytes_total": 0.00234})
+    small = replace(found.runs[0], summary=replace(found.runs[0].summary, uplink_megabytes_total=0.00234))
     quantities = ("uplink_megabytes_total", "test_accuracy")
     page = write_experiment_report(
         replace(found, runs=(small, *found.runs[2:]), quantities=quantities), tmp_path / "page"
@@ -213,9 +213,9 @@ def test_many_groups_are_divided_among_figures(tmp_path):
 
 def test_a_resumed_runs_seconds_are_those_of_all_its_rounds(tmp_path):
     folder = run_folder(tmp_path / "run", seconds=3.0)
-    lines = [json.dumps({"round": i, "seconds": 4.0}) for i in (1, 2)]
+    lines = [json.dumps({"round": i, "cohort": 3, "participants": 3, "seconds": 4.0}) for i in (1, 2)]
     (folder / "diagnostics.jsonl").write_text("\n".join(lines) + "\n")
-    assert collect([folder]).runs[0].summary["seconds"] == 8.0
+    assert collect([folder]).runs[0].summary.seconds == 8.0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def folder(tmp_path):
         for r in (1, 2)
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"round": 3')
-    (tmp_path / "diagnostics.jsonl").write_text('{"round": 1, "cohort": 987654}\n')
+    (tmp_path / "diagnostics.jsonl").write_text('{"round": 1, "cohort": 987654, "participants": 3}\n')
     return tmp_path
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_folders import PRIVATE, summary
 
 from accounting import Composed
 from accounting.compose import accountant, selection
@@ -87,14 +88,14 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
 
 def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkeypatch):
     """The same choice, alone or beside others that are worse: the same document."""
-    summary = {"unit": "client", "adjacency": "add-remove", "sampling": "poisson", "test_accuracy": 0.5, "epsilon": 0.1}
+    private = PRIVATE | {"adjacency": "add-remove", "sampling": "poisson", "epsilon": 0.1}
 
     def runs(plan, cells, pool, on_run):
         for cell in cells:
             (plan.folder / cell.folder).mkdir(parents=True)
         scores = [0.9 if cell.at["local.learning_rate"] == "0.5" else 0.1 for cell in cells]
         return [
-            Done(cell=cell, how="finished", summary={**summary, "validation_accuracy": score})
+            Done(cell=cell, how="finished", summary=summary(**private, validation_accuracy=score))
             for cell, score in zip(cells, scores, strict=True)
         ]
 
@@ -107,13 +108,13 @@ def test_nothing_that_is_released_tells_how_many_runs_there_were(planned, monkey
 @pytest.mark.parametrize("fault", ["failed", "spent"])
 def test_a_run_that_fails_or_spends_more_ends_the_selection(fault, planned, monkeypatch):
     """Planted: a run that ends by itself, and one that released more often than was planned."""
-    summary = {"validation_accuracy": 0.5, "epsilon": 99.0}
+    seen = summary(**(PRIVATE | {"validation_accuracy": 0.5, "epsilon": 99.0}))
 
     def runs(plan, cells, pool, on_run):
         return [
             Done(cell=cell, how="failed", error="diverged")
             if fault == "failed"
-            else Done(cell=cell, how="finished", summary=summary)
+            else Done(cell=cell, how="finished", summary=seen)
             for cell in cells
         ]
 

@@ -1,0 +1,45 @@
+"""Record of a round that may be published with the model: a line of metrics.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dpfed.records.reading import Count, Real, Size, Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsLine:
+    """Line of metrics.jsonl.
+
+    scores:    by key: test_accuracy, test_loss, test_NAME, last_test_NAME, validation_NAME; None between evaluations
+    epsilon:   spent so far, an upper bound; None if nothing is private
+    clip_norm: of the next round
+    uplink_megabytes: sent by all clients so far
+    aborted:   public reason of a round without a result
+    """
+
+    round: Count
+    scores: Mapping[str, Real | None] = field(default_factory=dict)
+    epsilon: Size | None = None
+    clip_norm: Size | None = None
+    uplink_megabytes: Size = 0.0
+    aborted: Text | None = None
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return self.scores.get("test_accuracy")
+
+    @property
+    def test_loss(self) -> float | None:
+        return self.scores.get("test_loss")
+
+    @property
+    def has_result(self) -> bool:
+        return self.aborted is None
+
+    def to_dict(self) -> dict[str, object]:
+        """Line of metrics.jsonl."""
+        rest = {"epsilon": self.epsilon, "clip_norm": self.clip_norm, "uplink_megabytes": self.uplink_megabytes}
+        aborted = {} if self.aborted is None else {"aborted": self.aborted}
+        return {"round": self.round, **self.scores, **rest, **aborted}

@@ -1,0 +1,132 @@
+"""Reading of records: JSON objects from strangers, validated key by key against the fields of a class."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from accounting.ledger.regular_file import LARGEST_LINES, read_text
+from dpfed.errors import RunError
+
+LARGEST = 1e100
+"""Numbers beyond this limit come from no run, and their squares would overflow."""
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 64)]
+Real = Annotated[float, Field(strict=True, gt=-LARGEST, lt=LARGEST)]
+Size = Annotated[float, Field(strict=True, ge=0, lt=LARGEST)]
+Exact = Annotated[int, Field(strict=True, gt=-(1 << 64), lt=1 << 64)] | Real
+"""Number as it is written: integers of 64 bits are not rounded."""
+Flag = Annotated[bool, Field(strict=True)]
+Word = Annotated[str, Field(strict=True, max_length=1000)]
+Text = Annotated[str, Field(strict=True)]
+Texts = Annotated[tuple[Text, ...], Field(fail_fast=True)]
+"""Sequences end at their first error, so that errors take no more memory than the file."""
+
+SCORES = ("test_", "best_test_", "last_test_", "validation_")
+"""Prefixes of keys that hold scores: test_accuracy, test_loss and test_NAME of user-defined metrics."""
+
+_MOST_SCORES = 1000
+
+Kind = TypeVar("Kind")
+
+
+class Unavailable(RunError):
+    """Missing or unreadable evidence; the message names the file."""
+
+
+class Misread(Unavailable):
+    """A value that no version of this package writes; the message names file, line and key."""
+
+
+class Line(Protocol):
+    """Record of a round in a JSON-lines file."""
+
+    @property
+    def round(self) -> int:
+        """Number of the round, counted from 1."""
+
+    def to_dict(self) -> Mapping[str, object]:
+        """Return the JSON object of this line."""
+
+
+OneLine = TypeVar("OneLine", bound=Line)
+
+
+def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kind:
+    """Return an instance of the dataclass `kind` with these values; keys that it does not have are ignored.
+
+    where: file and line, for errors. Scores (`SCORES`) are collected in the field of this name, if there is one.
+    """
+    scores = scores_of(values)
+    if len(scores) > _MOST_SCORES:
+        raise Misread(f"{where}: has {len(scores)} scores, must have at most {_MOST_SCORES}.")
+    try:
+        return _adapter(kind).validate_python({**values, "scores": scores})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        parts = [str(part) for part in first["loc"] if part != "scores"]
+        key = ".".join(part for part in parts if part.isidentifier() or part.isdecimal())[:100]
+        if first["type"] == "missing":
+            raise Unavailable(
+                f"{where}: has no {key!r}. The run was made by a version that did not write it."
+            ) from None
+        words = first["msg"].replace("Input should", "must").replace("valid tuple", "list")
+        words = re.sub("dictionary or an instance of .*", "JSON object", words)
+        words = re.sub("1[0-9]{99,}", f"{LARGEST:g}", words)
+        raise Misread(f"{where}, {key}: {words}.") from None
+
+
+_ADAPTERS: dict[type[object], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
+    """Return the validator of a class, which is made once."""
+    return _ADAPTERS.setdefault(kind, _ADAPTERS.get(kind) or TypeAdapter(kind))
+
+
+def scores_of(values: Mapping[str, object]) -> dict[str, object]:
+    """Return the scores (`SCORES`) of a JSON object."""
+    return {key: value for key, value in values.items() if key.startswith(SCORES)}
+
+
+def json_object(text: str, where: str) -> dict[str, object]:
+    """Parse one JSON object. Raise Unavailable for any other text."""
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"{where}: is not JSON ({str(error)[:100]}).") from None
+    if not isinstance(found, dict):
+        raise Misread(f"{where}: is not a JSON object.")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def text_of(file: Path, *, at_most: int = LARGEST_LINES) -> str:
+    """Return the text of a regular file of bounded size. Raise Unavailable otherwise."""
+    try:
+        return read_text(file, at_most=at_most)
+    except OSError as error:
+        raise Unavailable(f"{file.name}: cannot be read ({error.strerror or error}).") from None
+    except ValueError as error:
+        raise Unavailable(f"{file.name}: is not text ({str(error)[:100]}).") from None
+
+
+def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[OneLine]:
+    """Return the lines of a JSON-lines file. Raise Unavailable if it cannot be read, or a line is not one of `kind`.
+
+    running: a last line that was not written to its end is left out, as another process or a crash leaves it; without
+    `running` such a line is an error.
+    """
+    *lines, rest = text_of(file).split("\n")
+    if rest and not running:
+        raise Unavailable(f"{file.name}, line {len(lines) + 1}: was not written to its end.")
+    places = [f"{file.name}, line {number}" for number in range(1, len(lines) + 1)]
+    return [validated(kind, json_object(line, place), place) for line, place in zip(lines, places, strict=True)]

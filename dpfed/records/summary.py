@@ -1,0 +1,167 @@
+"""Record of a finished run: summary.json, the statement of what ran, its privacy and its costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from accounting.budget.noise_schedule import checked
+from accounting.errors import InvalidParameter
+from accounting.ledger.regular_file import LARGEST_DOCUMENT
+from dpfed.records.reading import (
+    Count,
+    Exact,
+    Flag,
+    Misread,
+    Real,
+    Size,
+    Text,
+    Texts,
+    Word,
+    json_object,
+    scores_of,
+    text_of,
+    validated,
+)
+
+_OF_MASKS = ("mask_sha256", "model_bits_per_parameter")
+"""Keys of runs whose model is a mask; other summaries do not have them."""
+_OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """Plan of the clients' training (`dpfed.clients.plan.TrainingPlan`), and its precision. chunk: None in a loop."""
+
+    strategy: Word = ""
+    chunk: Count | None = None
+    why: Text = ""
+    precision: Word = ""
+
+    @property
+    def words(self) -> str:
+        """Description of the plan for a person."""
+        how = "one after the other, one a core"
+        if self.chunk is not None:
+            how = f"side by side, {self.chunk:,} at a time"
+        return f"{how}, in {self.precision}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Keys of summary.json, on which scripts rely. Fields with a default are missing in files of older versions.
+
+    scores:  by key, as in `MetricsLine`: of the last round; best_test_accuracy: over rounds
+    epsilon: upper bound, from the ledger alone; None if nothing is private, or if bounds contradict (no_statement)
+    others:  keys that this version does not know
+    """
+
+    method: Word
+    dataset: Word
+    model: Word | None = None
+    parameters: Count | None = None
+    fixed_parameters: Count | None = None
+    local_training: LocalTraining | None = None
+    clients: Count
+    cohort: Count
+    sampling: Word
+    rounds: Count
+    loss: Word | None = None
+    scores: Mapping[str, Real | None] = field(default_factory=dict)
+    epsilon: Size | None = None
+    no_statement: Text | None = None
+    lower_bound: Real | None = None
+    delta: Size | None = None
+    delta_charged_for_failures: Size | None = None
+    unit: Word = "none"
+    adjacency: Word | None = None
+    accountant: Word | None = None
+    noise_multiplier: Size | None = None
+    noise_schedule: Annotated[tuple[Real, ...], Field(fail_fast=True)] | None = None
+    noise_schedule_rounds: Count | None = None
+    clip_norm: Size | None = None
+    noise_placement: Word | None = None
+    noise: Word | None = None
+    server_epsilon: Size | None = None
+    server_epsilon_rounds: Count | None = None
+    hostile_clients_epsilon: Size | None = None
+    hostile_clients_epsilon_rounds: Count | None = None
+    aggregation: Word = "plain"
+    randomness: Word | None = None
+    for_release: Flag | None = None
+    interrupted_charges: Count | None = None
+    not_protected: Texts = ()
+    notes: Texts = ()
+    aborted_rounds: Count | None = None
+    uplink_bits_per_parameter: Size | None = None
+    uplink_bytes_per_client_round: Exact | None = None
+    uplink_megabytes_total: Size | None = None
+    secure_sum_bytes_per_client_round: Exact | None = None
+    downlink_bytes_per_client_round: Exact | None = None
+    seconds: Size
+    device: Word | None = None
+    processes: Count | None = None
+    seed: Count
+    population: Text | None = None
+    ledger_head: Text | None = None
+    ledger_entries: Count | None = None
+    stopped_by: Word | None = None
+    project_ledger: Text | None = None
+    project_epsilon: Size | None = None
+    project_condition: Text | None = None
+    project_head: Text | None = None
+    model_sha256: Text | None = None
+    mask_sha256: Text | None = None
+    model_bits_per_parameter: Size | None = None
+    others: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return self.scores.get("test_accuracy")
+
+    @property
+    def best_test_accuracy(self) -> float | None:
+        return self.scores.get("best_test_accuracy")
+
+    @property
+    def test_loss(self) -> float | None:
+        return self.scores.get("test_loss")
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """Read summary.json of a run's folder. Raise Unavailable if it is missing, or not what a run writes."""
+        return cls.read(json_object(text_of(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
+
+    @classmethod
+    def read(cls, values: Mapping[str, object], where: str = "summary.json") -> Self:
+        """Validate the JSON object of summary.json. Raise Unavailable if it is not one."""
+        known = {one.name for one in fields(cls)} | scores_of(values).keys()
+        others = {key: value for key, value in values.items() if key not in known}
+        found = validated(cls, {**values, "others": others}, where)
+        lacking = [key for key in _OF_PRIVATE_RUNS if found.epsilon is not None and getattr(found, key) is None]
+        if lacking:
+            raise Misread(f"{where}: has an epsilon and no {lacking[0]!r}.")
+        try:
+            checked((1.0,) if found.noise_schedule is None else found.noise_schedule)
+        except InvalidParameter as error:
+            raise Misread(f"{where}: {error}") from None
+        return found
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON object of summary.json."""
+        found: dict[str, object] = {}
+        for key, value in asdict(self).items():
+            if key in ("scores", "others"):
+                found |= value
+            elif value is not None or key not in _OF_MASKS:
+                found[key] = list(value) if isinstance(value, tuple) else value
+        return found
+
+    def number(self, key: str) -> float | None:
+        """Return the number under a key of summary.json; None if there is none."""
+        value = self.scores.get(key) if key in self.scores else getattr(self, key, None)
+        return float(value) if isinstance(value, int | float) else None
