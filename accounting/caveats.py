@@ -1,8 +1,8 @@
-"""The default delta, and notes for a reader where an (epsilon, delta) says next to nothing."""
+"""The default delta, notes beside an (epsilon, delta) that excludes little, and the message of a spent budget."""
 
 import math
 
-from accounting.rounding import upwards
+from accounting.rounding import downwards, upwards
 
 LARGE_EPSILON = 20.0
 """Above it, an event of probability p under one neighbour may have e^20 p, 485 million times p, under the other."""
@@ -64,3 +64,15 @@ def _of_epsilon(epsilon: float, delta: float) -> tuple[str, ...]:
             "that probability anything may be revealed",
         )
     return ()
+
+
+def no_round_fits(
+    whose: str, *, allowed: float, after: float, delta: float, advice: str, spent: float | None = None
+) -> str:
+    """`whose` names the budget: an argument, a TOML key, a file. `after`: epsilon with one round; `spent`: without it,
+    where other runs draw from the same budget."""
+    left = "" if spent is None else f", of which {downwards(max(allowed - spent, 0.0))} is left"
+    return (
+        f"{whose}: not even one round fits. It would bring epsilon to {upwards(after)} at delta {upwards(delta)}; "
+        f"allowed is {downwards(allowed)}{left}. {advice}"
+    )

@@ -8,10 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.bernoulli.branch_and_bound import supremum
 from accounting.bernoulli.debias import clipped_mean, clipped_mean_slope
 from accounting.bernoulli.divergence import divergence
-from accounting.bernoulli.majorant import above_chord
+from accounting.bernoulli.majorant import above_chord, supremum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from accounting import require
 from accounting.bernoulli import debias, majorant
 from accounting.bernoulli.channel import Bound, channel_bound, floor_of
-from accounting.bernoulli.laws import LARGEST_EXPONENT
-from accounting.bernoulli.sum_laws import SumLaws
+from accounting.bernoulli.sum_laws import LARGEST_EXPONENT, SumLaws
 
 Floats = NDArray[np.float64]
 

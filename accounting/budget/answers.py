@@ -9,12 +9,12 @@ from typing import Any
 from accounting import require
 from accounting.budget import calibrate
 from accounting.budget.plan import Plan
+from accounting.caveats import no_round_fits
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
-from accounting.exceeded import no_round_fits
 from accounting.mechanisms import Composed, Schedule
 
 

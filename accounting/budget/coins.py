@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from accounting import require
 from accounting.bernoulli.sums import LARGEST_COHORT
-from accounting.compose import accountant as accountants
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
@@ -118,7 +117,7 @@ class CoinRounds:
             return ()
         (slots, overflow), notes = self._slots, [_TRUST[self.plan.others]]
         if self.plan.sampling == "poisson":
-            charged = accountants.overflow(self.plan.run(None, rounds))
+            charged = overflow(self.plan.run(None, rounds))
             notes.append(
                 f"padded to {slots} slots; more are drawn with probability {upwards(overflow)} a round: "
                 f"{upwards(charged)} of delta is charged for that"

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accounting import require
-from accounting.compose.accountant import overflow
-from accounting.compose.twins import continuous
+from accounting.compose.twins import continuous, overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import NoisyIntegers, SingleRelease, subsample

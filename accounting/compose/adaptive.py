@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from accounting.compose import pld
-from accounting.compose.adaptive_game import Game, RoundKind
-from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, grid_of
+from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, Game, RoundKind, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Kernels, StateGrid, Values
 from accounting.compose.pld import LossLaws

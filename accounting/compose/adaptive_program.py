@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.compose.convex import convex_below
-from accounting.compose.loss_law import LossLaw
+from accounting.compose.loss_law import LossLaw, convex_below
 from accounting.gaussian.half_lines import Floats
 
 Indices = NDArray[np.int64]

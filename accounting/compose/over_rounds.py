@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from accounting.compose import adaptive, pld, rdp
 from accounting.compose.accountant import (
     Accountant,
-    allowed_loss,
     epsilon,
     exact_epsilon,
     has_exact,
     orders,
     overflow,
-    plain_shift,
     without_bound,
 )
-from accounting.compose.twins import continuous
+from accounting.compose.twins import allowed_loss, continuous, plain_shift
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
-from accounting.compose import loss_grid, schedules
+from accounting.compose import loss_grid
 from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.public import squares
+from accounting.factorisation.toeplitz import squares
 from accounting.gaussian import fixed_size, poisson, privacy_profile
 from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
@@ -171,7 +171,7 @@ def _of_part(part: SingleRelease, count: int, interval: float) -> list[tuple[Los
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
         return [(_plain(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
-        return [(LossLaws(orders=orders), times) for orders, times in schedules.laws(*found, interval)]
+        return [(LossLaws(orders=orders), times) for orders, times in loss_grid.schedule_laws(*found, interval)]
     return [(LossLaws(orders=tuple(_orders(part, interval))), count)]
 
 

@@ -11,6 +11,7 @@ from accounting.compose import accountant as accountants
 from accounting.compose import rdp
 from accounting.compose.profiles import Profile, delta_from_curve, profile
 from accounting.compose.rdp import Floats
+from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism
 from accounting.rounding import downwards, upwards
@@ -146,7 +147,7 @@ def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
     if not mechanisms:
         raise InvalidParameter("mechanisms: none given; give what one run releases.")
     bounds = [_by_profiles(mechanisms, runs, target)]
-    if not any(accountants.overflow(one) > 0 for one in mechanisms):
+    if not any(overflow(one) > 0 for one in mechanisms):
         bounds.append(_by_renyi(mechanisms, runs, target))
     if not math.isfinite(min(bounds)):
         raise UnsupportedMechanism(f"the best of {runs.mean:g} runs in the mean: no bound at delta={delta}.")
@@ -158,7 +159,7 @@ def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
 
 def _by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
     """A mixture over candidates has no larger divergence than its parts."""
-    orders = min((accountants.orders(one) for one in mechanisms), key=len)
+    orders = min((rdp.orders(one) for one in mechanisms), key=len)
     try:
         curve = np.max([rdp.curve(one, orders) for one in mechanisms], axis=0)
     except UnsupportedMechanism:

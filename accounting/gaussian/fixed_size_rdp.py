@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accounting.gaussian import round_settings
+from accounting.gaussian.poisson_rdp import flat_settings
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -48,7 +48,7 @@ def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplie
     Direction of error: upper bound, 1e-10 (relative) above that formula.
     Errors: InvalidParameter for orders of at most 1, q outside [0, 1], sigma outside [1e-9, 1e9].
     """
-    shape, a, q, sigma = round_settings.flat(orders, sampling_probability, noise_multiplier)
+    shape, a, q, sigma = flat_settings(orders, sampling_probability, noise_multiplier)
     s = 2 / sigma
     sampled = (q > 0) & (q < 1)
     rho = np.where(q == 0, 0.0, a * s**2 / 2)

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian.closeness import penalty
-from accounting.mechanisms.account import Account
+from accounting.gaussian.account import penalty
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.integers import DiscreteGaussian
+from accounting.mechanisms.kinds import Account
 from accounting.rounding import upwards
 
 Floats = NDArray[np.float64]

@@ -23,7 +23,7 @@ from accounting.errors import (
     TruncatedLedger,
     UnsupportedMechanism,
 )
-from accounting.ledger import durable
+from accounting.ledger import regular_file
 from accounting.ledger.entries import (
     VERSION,
     Aborted,
@@ -101,7 +101,7 @@ class Ledger:
         target = Path(path)
         line, chain = sealed(header.to_dict(), "")
         try:
-            durable.create(target, line)
+            regular_file.create(target, line)
         except FileExistsError:
             raise LedgerError(
                 f"{target}: a ledger is already there. A new run needs a new folder; resume continues the old one."
@@ -189,7 +189,7 @@ class Ledger:
 
     def _cut(self) -> None:
         try:
-            durable.cut(self.path, self._size)
+            regular_file.cut(self.path, self._size)
         except OSError as error:
             raise LedgerError(f"{self.path}: its unfinished last line cannot be cut off ({error}).") from error
 
@@ -214,7 +214,7 @@ class Ledger:
             heads += bytes.fromhex(chain)
         data = b"".join(lines)
         try:
-            durable.append(self.path, data, at=self._size)
+            regular_file.append(self.path, data, at=self._size)
         except OSError as error:
             raise LedgerError(
                 f"{self.path}: round {new[0].round} cannot be recorded ({error}). It was not released; free space or "

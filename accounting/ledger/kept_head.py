@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from accounting.errors import LedgerError
-from accounting.ledger import durable
+from accounting.ledger import regular_file
 from accounting.ledger.file import Ledger
 
 _HEAD = re.compile(r"[0-9a-f]{64}")
@@ -38,7 +38,7 @@ def write(ledger: Path, head: str) -> None:
     """Keep this head, forced to the disk. LedgerError."""
     path = path_of(ledger)
     try:
-        durable.put(path, f"{head}\n".encode())
+        regular_file.put(path, f"{head}\n".encode())
     except OSError as error:
         raise LedgerError(
             f"{path}: cannot be written ({error}). Nothing was released; free space or fix the folder, then resume."

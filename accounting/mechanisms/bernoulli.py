@@ -128,25 +128,3 @@ class BernoulliAggregate(_Coins):
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
-
-
-def slots_for(cohort: int, clients: int, *, allowed: float, slots: int | None = None) -> tuple[int, float]:
-    """Slots K for a Poisson cohort of mean `cohort`, and Pr[Binomial(clients, cohort/clients) > K].
-
-    The given `slots`, or the least K whose probability is at most `allowed`.
-    """
-    from scipy.special import bdtrc
-
-    q = cohort / clients
-
-    def overflow(k: int) -> float:
-        return float(bdtrc(k, clients, q)) if k < clients else 0.0
-
-    if slots is not None:
-        chosen = require.count(slots=slots)
-        return chosen, overflow(chosen)
-    low, high = cohort - 1, clients
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if overflow(middle) <= allowed else (middle, high)
-    return high, overflow(high)

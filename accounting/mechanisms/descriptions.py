@@ -16,10 +16,9 @@ from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.correlated import CorrelatedRounds
-from accounting.mechanisms.gaussian import Gaussian
+from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.samplings import FullParticipation, Sampling
 from accounting.mechanisms.schedules import Cyclic, Schedule
-from accounting.mechanisms.shares import GaussianShares
 
 
 class Mechanism(Protocol):

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from accounting import budget
 from accounting.budget import NoiseSchedule, Plan
 from accounting.budget.integers import IntegerRounds
-from accounting.compose.accountant import Accountant, guarantee, overflow
+from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
+from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers.fixed_point import NoiseLaw
 from accounting.ledger import Planned

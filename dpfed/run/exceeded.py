@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accounting.exceeded import no_round_fits
+from accounting.caveats import no_round_fits
 from accounting.ledger.project import ProjectLedger
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from accounting.compose.accountant import overflow
+from accounting.compose.twins import overflow
 from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, Release
 from dpfed.methods.goals import PrivacyGoal

@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from accounting import DiscreteGaussian, Plan, Skellam, Subsampled, budget, guarantee
 from accounting.budget.integers import IntegerRounds
-from accounting.compose.accountant import overflow
+from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.integers.discrete_gaussian import shares_distortion
