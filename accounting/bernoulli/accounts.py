@@ -6,9 +6,11 @@ The Gaussian pair that such uploads stay below: docs/theory-bernoulli.md, Theore
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.bernoulli import debias, pairs
 from accounting.bernoulli.certificate import Path, path_of
 from accounting.bernoulli.channel import channel_rdp
@@ -18,7 +20,7 @@ from accounting.bernoulli.sums import LARGEST_COHORT, aggregate_rdp
 from accounting.bernoulli.windows import ROUNDED, Coordinates
 from accounting.gaussian.subsampling import amplified, lemma_adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.kinds import Account, Floats
+from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
 
 _ROUNDING = 1 + 1e-12
@@ -102,31 +104,22 @@ SAMPLED_COIN_ORDERS: Floats = np.arange(2.0, COIN_ORDERS[-1] + 1)
 
 def channel_renyi(orders: Floats, coins: BernoulliChannel) -> Floats:
     """`bernoulli.channel`."""
-    return np.asarray(
-        channel_rdp(
-            orders,
-            dimension=coins.dimension,
-            c=coins.floor,
-            noise_std=coins.noise_std,
-            l2_sensitivity=coins.euclidean_sensitivity(coins.l2_clip),
-            linf_sensitivity=coins.euclidean_sensitivity(coins.linf_clip),
-        )
-    )
+    return np.asarray(channel_rdp(orders, **_bounds(coins)))
 
 
 def aggregate_renyi(orders: Floats, coins: BernoulliAggregate) -> Floats:
     """`bernoulli.sums`."""
-    return np.asarray(
-        aggregate_rdp(
-            orders,
-            cohort=coins.cohort,
-            dimension=coins.dimension,
-            c=coins.floor,
-            noise_std=coins.noise_std,
-            l2_sensitivity=coins.euclidean_sensitivity(coins.l2_clip),
-            linf_sensitivity=coins.euclidean_sensitivity(coins.linf_clip),
-        )
-    )
+    return np.asarray(aggregate_rdp(orders, cohort=coins.cohort, **_bounds(coins)))
+
+
+def _bounds(coins: BernoulliAggregate | BernoulliChannel) -> dict[str, Any]:
+    return {
+        "dimension": coins.dimension,
+        "c": coins.floor,
+        "noise_std": coins.noise_std,
+        "l2_sensitivity": coins.euclidean_sensitivity(coins.l2_clip),
+        "linf_sensitivity": coins.euclidean_sensitivity(coins.linf_clip),
+    }
 
 
 def aggregate_sampled(orders: Floats, coins: BernoulliAggregate, sampling: Sampling) -> Floats:

@@ -6,14 +6,11 @@ Proofs: docs/theory-bernoulli.md, Theorem 5.
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Ints
 from accounting.bernoulli.debias import clipped_mean, clipped_mean_slope
 from accounting.bernoulli.divergence import divergence
 from accounting.bernoulli.majorant import above_chord, supremum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def largest(

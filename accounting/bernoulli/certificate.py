@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.bernoulli.growth import Growth
-
-Floats = NDArray[np.float64]
 
 _MARGIN = 1e-9
 _ORDERS_A_CELL = 4

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.bernoulli.windows import Coordinates, Window, windows
-
-Floats = NDArray[np.float64]
 
 _MARGIN = 1 + 1e-8
 _NOT_SMALL = 1e-5

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats, Ints
 
 Certified = Callable[[Floats, Floats, int], Floats]
 """(slopes, tolerances, most boxes) -> an upper bound on the supremum over all moves t of phi(t^2) - slope t^2."""
@@ -71,8 +70,6 @@ def above_chord(alpha: Floats, slope: Floats, t0: Floats, t1: Floats, f0: Floats
         value = np.log1p(f0 + rise * (t - t0)) / beta - slope * t * t
     return np.where(np.isfinite(square), value * (1 + 1e-12 * np.sign(value)), np.inf)
 
-
-Ints = NDArray[np.int64]
 
 BoxFunction = Callable[[Ints, Floats, Floats], tuple[Floats, Floats]]
 """(problem [n], low corners [n, k], high corners [n, k]) -> (upper bounds [n], attained values [n])."""

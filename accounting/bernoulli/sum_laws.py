@@ -6,12 +6,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Ints
 from accounting.bernoulli.majorant import above_chord, supremum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 # Elements of one block of sums: it should stay in the cache of a processor.
 _BLOCK = 200_000

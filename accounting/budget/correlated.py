@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from accounting import factorisation, require
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
     Composed,
     CorrelatedRounds,

@@ -8,12 +8,13 @@ from typing import Literal, get_args
 from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import ABOVE_ONE_OF_N, caveats
 from accounting.compose import adaptive, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.profiles import Profile, profile
-from accounting.compose.rdp import Conversion, Floats
+from accounting.compose.rdp import Conversion
 from accounting.compose.readings import tradeoff
 from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
@@ -211,7 +212,12 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
         return _analytic(mechanism, delta)
     candidates: list[_Bound] = []
     refusals = []
-    accountants: list[Callable[[Mechanism, float], _Bound]] = [_analytic, _pld, _rdp_improved, _exact]
+    accountants: list[Callable[[Mechanism, float], _Bound]] = [
+        _analytic,
+        _pld,
+        partial(_rdp, conversion="improved"),
+        _exact,
+    ]
     if not without_adaptive:
         accountants.append(partial(_adaptive, precise=precise))
     for accountant in accountants:
@@ -290,10 +296,6 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
             f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
         )
     return exact(unsampled(release), times, delta)
-
-
-def _rdp_improved(mechanism: Mechanism, delta: float) -> _Bound:
-    return _rdp(mechanism, delta, "improved")
 
 
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:

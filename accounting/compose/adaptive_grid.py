@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
+from accounting.arrays import Ints
 from accounting.compose import loss_grid, pld
-from accounting.compose.adaptive_program import Indices, StateGrid
+from accounting.compose.adaptive_program import StateGrid
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, in_order, parts_of, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -187,7 +188,7 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
     )
 
 
-def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Indices:
+def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Ints:
     """Losses at which profiles are computed, in steps: all of the near ones, then ever fewer; between them, chords."""
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from accounting.arrays import Floats, Ints
 from accounting.compose.adaptive_grid import ROUGH, Fineness, Game, RoundKind, grid_of, nodes_of
-from accounting.compose.adaptive_program import Indices, Kernel, Kernels, StateGrid, Values, dominated, dominating
+from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values, dominated, dominating
 from accounting.gaussian.configurations import (
     RIGHT,
     Configurations,
@@ -25,7 +26,6 @@ from accounting.gaussian.configurations import (
     extremes,
     shown,
 )
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -171,7 +171,7 @@ def _grouped(
     return (*alone, *groups)
 
 
-def kernel_of(cells: Sequence[Configurations], of: FixedSizeRound, nodes: Indices, grid: StateGrid) -> Kernel:
+def kernel_of(cells: Sequence[Configurations], of: FixedSizeRound, nodes: Ints, grid: StateGrid) -> Kernel:
     """The one kernel above all configurations in these cells."""
     profiles: list[Profiles] = [cell.profiles(of) for cell in cells]
     forth = np.max([one for one, _ in profiles], axis=0)
@@ -200,7 +200,7 @@ def kernels_of(
 
 
 def attained(
-    kind: RoundKind, symmetric: bool, nodes: Indices, grid: StateGrid, *, below: bool
+    kind: RoundKind, symmetric: bool, nodes: Ints, grid: StateGrid, *, below: bool
 ) -> tuple[Kernels, Kernels | None]:
     """Configurations that are really attained: from below, or to choose a cover by."""
     of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))

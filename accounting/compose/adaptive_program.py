@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats, Ints
 from accounting.compose.loss_law import LossLaw, convex_below
-from accounting.gaussian.half_lines import Floats
-
-Indices = NDArray[np.int64]
 
 _CHARGE = 5e-16
 """Three transforms of length N misplace at most about 3 u log2(N) |G|_2, u = 1.1e-16, of G with masses summing to at
@@ -46,7 +43,7 @@ class StateGrid:
         """gamma = e^(i spacing), i = 0..states."""
         return np.asarray(np.exp(self.spacing * np.arange(self.states + 1)))
 
-    def losses(self, nodes: Indices) -> Floats:
+    def losses(self, nodes: Ints) -> Floats:
         """The losses of these steps."""
         return np.asarray(nodes * self.spacing, dtype=float)
 
@@ -169,7 +166,7 @@ class Values:
         found += _CHARGE * (1 + math.log2(2 * len(around)) * math.sqrt(float((around**2).sum())))
         return np.asarray(np.minimum.accumulate(np.clip(found, 0.0, 1.0)))
 
-    def _whole(self, states: Indices) -> Floats:
+    def _whole(self, states: Ints) -> Floats:
         """V at any whole states, from above."""
         last = self.grid.states
         right = self.forth[np.clip(states, 0, last)]
@@ -209,7 +206,7 @@ class Values:
         return (start + math.log1p(math.expm1(self.grid.spacing) * share)) * (1 + 1e-13)
 
 
-def dominating(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
+def dominating(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
     """The kernel whose profile runs through given points, from above: connecting the dots (Doroshenko et al. 2022).
 
     forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes they are
@@ -229,7 +226,7 @@ def dominating(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> 
     return Kernel(masses=masses, profile=states)
 
 
-def dominated(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
+def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
     """A kernel below the pair that has these profiles at losses `nodes` times spacing, from 0 to reach.
 
     A convex curve lies above its neighbouring chords, extended: between two points it is at most w a b / (a + b) below

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.compose.loss_law import LossLaw, certain, convex_below
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian.attacks import attack_pairs
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Gaussian, Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of, schedule_of
+from accounting.mechanisms.samplings import shift_in_clips
 from accounting.participation import ratio_law
 from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
 
@@ -96,7 +97,7 @@ def _sampling_and_mu(part: Any) -> tuple[float, float]:
     """Sampling probability and the largest shift, over noise std, that one round can show."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # `pld.supports` has been asked
-    return sampling.probability, sampling.shift(noise.adjacency) / noise.noise_multiplier
+    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / noise.noise_multiplier
 
 
 def largest_loss(part: Any) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accounting.gaussian.half_lines import Floats
+from accounting.arrays import Floats
 
 _TILTS = np.geomspace(0.01, 300, 60)
 LITTLE = 1e-6

@@ -10,11 +10,9 @@ from accounting.compose.accountant import (
     epsilon,
     exact_epsilon,
     has_exact,
-    orders,
-    overflow,
     without_bound,
 )
-from accounting.compose.twins import allowed_loss, continuous, plain_shift
+from accounting.compose.twins import allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
@@ -106,7 +104,7 @@ def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
 
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
-    at, silent = orders(mechanism), overflow(mechanism)
+    at, silent = rdp.orders(mechanism), overflow(mechanism)
     if schedule_of(mechanism) is not None:  # rounds that belong together
         return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
     curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds

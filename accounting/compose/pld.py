@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import loss_grid
 from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian import fixed_size, poisson, privacy_profile
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
     Composed,
     Mechanism,

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import gaussian
+from accounting.arrays import Floats
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.pld import LossLaws
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Mechanism, parts_of
 
 _KNOTS = 4001

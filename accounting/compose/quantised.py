@@ -9,10 +9,10 @@ import math
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.compose.loss_law import CUT, LossLaw, certain
 from accounting.compose.pld import composition_slack
 from accounting.gaussian.attacks import AttackPair, Mixture, log_density
-from accounting.gaussian.half_lines import Floats
 
 # The logarithm of a distribution function is good to this, relative to itself and to 1 (measured: a ninth of it).
 _LOG_ROUNDING = 4e-15

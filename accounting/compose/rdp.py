@@ -5,9 +5,10 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
@@ -15,7 +16,6 @@ from accounting.gaussian.account import penalty
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, schedule_of, unsampled
 from accounting.mechanisms.kinds import account_of
 
-Floats = NDArray[np.float64]
 Conversion = Literal["improved", "classical"]
 
 ORDERS: Floats = np.concatenate(

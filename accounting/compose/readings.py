@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose.profiles import Profile
 from accounting.errors import InvalidParameter
-from accounting.gaussian.half_lines import Floats
 
 _POINTS = np.concatenate([-np.geomspace(1e-4, 60, 600)[::-1], [0.0], np.geomspace(1e-4, 60, 600)])
 _LARGEST = 1e4

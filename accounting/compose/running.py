@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
-from accounting.compose.rdp import Floats
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import accountant as accountants
 from accounting.compose import rdp
 from accounting.compose.profiles import Profile, delta_from_curve, profile
-from accounting.compose.rdp import Floats
 from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism

@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.compose.loss_law import LossLaw, ends_of
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 TILTS = (1.0, 0.3, 0.1, 0.03)

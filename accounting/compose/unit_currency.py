@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.compose import accountant, adaptive_grid, loss_grid, pld
 from accounting.compose.adaptive_grid import Game, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
@@ -23,7 +24,6 @@ from accounting.compose.loss_law import LossLaw, composed
 from accounting.compose.pld import LossLaws
 from accounting.compose.twins import allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
     Composed,
     Gaussian,

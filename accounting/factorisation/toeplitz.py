@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.schedules import Cyclic, Schedule
 

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 from scipy.signal import lfilter
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
 from accounting.factorisation.toeplitz import inverse
-from accounting.gaussian.half_lines import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

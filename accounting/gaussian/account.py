@@ -1,13 +1,14 @@
 """Renyi accounts of Gaussian noise on sums, whole or in shares, sampled or not, for `accounting.compose`."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import fixed_size_rdp, poisson_rdp
 from accounting.gaussian.subsampling import refuse_replacement_under_poisson
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
-from accounting.mechanisms.kinds import Account, Floats
+from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
 
 _SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
@@ -45,9 +46,6 @@ def _whole(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
 
 
 SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole)
-
-
-Floats = NDArray[np.float64]
 
 
 def penalty(orders: ArrayLike, closeness: float) -> Floats:

@@ -14,7 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from accounting.gaussian.half_lines import Floats, log_complement, log_expm1
+from accounting.arrays import Floats
+from accounting.gaussian.half_lines import log_complement, log_expm1
 
 _ROUNDING, _TAIL = 1e-9, 1e-16
 """By how much every value is raised: what quadrature (relative) and its cut ends (absolute) may take away."""

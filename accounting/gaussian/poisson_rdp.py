@@ -14,9 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
-
-Floats = NDArray[np.float64]
 
 # The trapezoid rule's error, e^-_DIGITS, and what is cut off at both ends of it.
 _DIGITS = 36.0

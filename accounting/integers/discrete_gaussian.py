@@ -9,17 +9,16 @@ which is 5e-9 at s = 1 and 1e-34 at s = 2. Everything here follows from it; all 
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian.account import penalty
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.integers import DiscreteGaussian
 from accounting.mechanisms.kinds import Account
 from accounting.rounding import upwards
-
-Floats = NDArray[np.float64]
 
 _TERMS = 12
 _EXACT_SHARES = 10_000

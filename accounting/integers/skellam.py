@@ -9,15 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from accounting.arrays import Floats
 from accounting.gaussian import subsampling
 from accounting.integers.fixed_point import rounded_l1
 from accounting.mechanisms.integers import Skellam
 from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
-
-Floats = NDArray[np.float64]
 
 
 def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:

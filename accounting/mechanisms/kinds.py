@@ -11,9 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, Unsampled
@@ -21,8 +19,6 @@ from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from accounting.mechanisms.schedules import SCHEDULES
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

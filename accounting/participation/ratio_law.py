@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.gaussian import poisson
-from accounting.gaussian.half_lines import Floats
 from accounting.participation.blocks import OnceInBlock
 
 _FINENESS = 0.01

@@ -13,7 +13,8 @@ from accounting.budget.coins import CoinRounds
 from accounting.compose.accountant import epsilon as epsilon_of
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Subsampled
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel, slots_for
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.slots import slots_for
 
 MASKS = Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
 SEEN = Plan(

@@ -12,7 +12,7 @@ from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.integers.discrete_gaussian import shares_distortion
-from accounting.mechanisms.bernoulli import slots_for
+from accounting.mechanisms.slots import slots_for
 from accounting.rounding import upwards
 
 pytestmark = pytest.mark.slow_but_one_in(3)
