@@ -43,7 +43,6 @@ class Budget:
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of one budget; infinities become null."""
         plan = self.plan
-        assert plan.adjacency is not None
         sensitivity = self.sensitivity_in_clips or plan.adjacency.sensitivity_in_clips
         record = {
             "epsilon": self.epsilon,
@@ -51,30 +50,26 @@ class Budget:
             "noise_multiplier": self.noise_multiplier,
             "rounds": self.rounds,
             "clients": plan.clients,
-            "cohort": plan.clients if plan.sampling == "all" else plan.cohort,
-            "sampling": plan.sampling,
+            "cohort": plan.cohort,
+            "sampling": plan.sampling.name,
             "sampling_probability": plan.sampler.probability,
             "adjacency": str(plan.adjacency),
             "unit": "client",
             "sensitivity_in_clips": sensitivity,
-            "mechanism": plan.mechanism,
+            "mechanism": plan.mechanism.name,
             "accountant": self.accountant,
             "conversion": self.conversion,
             "order": self.order,
             "lower_bound": self.lower_bound,
             "valid": self.valid,
             "notes": list(self.notes),
-            **plan.rounds_of.details(self.noise_multiplier),
+            **plan.mechanism.details(plan, self.noise_multiplier, self.rounds),
         }
-        if plan.correlated is not None and self.noise_multiplier is not None:
-            record["noise"], record["bands"], record["buffers"] = plan.noise, plan.bands, plan.buffers
-            record["factorisation"] = plan.correlated.stream(self.rounds).to_dict()
-            record["prefix_error_in_clips"] = plan.correlated.prefix_error(self.noise_multiplier, self.rounds)
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
             record["participations"] = plan.sampler.most_participations(self.rounds)
-            record["separation"] = plan.separation
+            record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:
             record["second_opinion"] = self.second_opinion.epsilon
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
@@ -91,7 +86,7 @@ class _How:
     def state(self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool) -> Budget:
         stated = accountants.guarantee(
             plan.run(noise_multiplier, rounds),
-            delta=float(plan.delta or 0),
+            delta=plan.delta,
             accountant=self.accountant,
             conversion=self.conversion,
             units=plan.clients,
@@ -115,7 +110,7 @@ class _How:
         """Only the number, for solvers."""
         return accountants.guarantee(
             plan.run(noise_multiplier, rounds),
-            delta=float(plan.delta or 0),
+            delta=plan.delta,
             accountant=self.accountant,
             conversion=self.conversion,
             with_lower_bound=False,
@@ -126,15 +121,15 @@ class _How:
         """Nearly the same where it takes long; None where it does not."""
         if self.accountant not in ("best", "adaptive"):
             return None
-        return accountants.quick_epsilon(plan.run(noise_multiplier, rounds), delta=float(plan.delta or 0))
+        return accountants.quick_epsilon(plan.run(noise_multiplier, rounds), delta=plan.delta)
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
         require.positive(epsilon=target)
         require.count(rounds=rounds)
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
-                f"mechanism={plan.mechanism!r}: its coins are the noise, so there is no noise multiplier to solve for. "
-                "Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
+                f"mechanism={plan.mechanism.name!r}: its coins are the noise, so there is no noise multiplier to solve "
+                "for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
         @cache
@@ -182,8 +177,8 @@ class _How:
                     allowed=target,
                     after=cost(1),
                     spent=_spent_before(plan),
-                    delta=float(plan.delta or 0),
-                    advice=plan.rounds_of.advice,
+                    delta=plan.delta,
+                    advice=plan.mechanism.advice,
                 )
             )
         return count
@@ -276,7 +271,7 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     known: dict[tuple[Composed, float], SecondOpinion] = {}
     found = []
     for row in rows:
-        asked = row.mechanism, float(row.plan.delta or 0)
+        asked = row.mechanism, row.plan.delta
         if asked not in known:
             known[asked] = second_opinion(asked[0], delta=asked[1])
         opinion = known[asked]
@@ -288,16 +283,15 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
 
 def _spent_before(plan: Plan) -> float | None:
     """Epsilon of what was released already; None where nothing was."""
-    return None if plan.before is None else accountants.epsilon(plan.before, delta=float(plan.delta or 0))
+    return None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta)
 
 
 def _guess(plan: Plan, target: float, rounds: int) -> float:
     """A noise multiplier near the answer, from the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
     from accounting.gaussian import noise_std
 
-    wanted = 1 / noise_std(target, float(plan.delta or 0), l2_sensitivity=1.0)
-    assert plan.adjacency is not None
-    shift = 2.0 if plan.sampling == "fixed" else plan.adjacency.sensitivity_in_clips
+    wanted = 1 / noise_std(target, plan.delta, l2_sensitivity=1.0)
+    shift = 2.0 if plan.sampling.name == "fixed" else plan.adjacency.sensitivity_in_clips
     shift_of_all = min(max(wanted / plan.sampler.probability, 1e-100), 1e100)  # whose square is a number above 0
     per_round = math.log1p(shift_of_all**2 / rounds)
-    return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.noise_kept), 1e-3), 1e6)
+    return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.mechanism.noise_kept), 1e-3), 1e6)

@@ -6,6 +6,7 @@ from functools import cache
 
 from accounting import require
 from accounting.budget import calibrate
+from accounting.budget.coins import BernoulliUploads
 from accounting.budget.plan import Plan
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
@@ -18,24 +19,24 @@ _CLIP_TOLERANCE = 1e-3
 def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant = "best") -> float:
     """The largest L2 clip of coins with which `rounds` rounds stay within epsilon, to 1e-3 relative and never above.
 
-    `plan.clip_norm` is ignored; the other fields hold. Errors: InvalidParameter for a plan without coins;
+    The clip norm of the plan is ignored; the other fields hold. Errors: InvalidParameter for a plan without coins;
     CalibrationError if not even a clip of 1e-9 does, or if a clip that cannot bind any more (the whole range in every
     coordinate) is still within it.
     """
     target = require.positive(epsilon=epsilon)
-    if plan.edge is None or plan.dimension is None:
+    coins = plan.mechanism
+    if not isinstance(coins, BernoulliUploads):
         raise InvalidParameter(
-            f"mechanism={plan.mechanism!r}: its epsilon does not depend on the clip norm. Solve for the noise "
-            "multiplier."
+            f"mechanism={coins.name!r}: its epsilon does not depend on the clip norm. Solve for the noise multiplier."
         )
-    widest = (1 - 2 * plan.edge) * math.sqrt(plan.dimension)
-    if plan.clip_metric == "fisher":
-        widest /= math.sqrt(plan.edge * (1 - plan.edge))
+    widest = (1 - 2 * coins.edge) * math.sqrt(coins.dimension)
+    if coins.clip_metric == "fisher":
+        widest /= math.sqrt(coins.edge * (1 - coins.edge))
 
     def run(inverse: float) -> Mechanism:
         return replace(plan, clip_norm=min(1 / inverse, widest)).run(None, rounds)
 
-    delta, first = float(plan.delta or 0), max(1.0, 1 / widest)
+    delta, first = plan.delta, max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
     # Where the loss law is the best account at one clip, the others need not be asked at every one.
     asked: Accountant = "pld" if best.method == "pld" else accountant
