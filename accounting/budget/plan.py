@@ -96,11 +96,11 @@ class Plan:
     for a combination of fields that has no account.
     """
 
-    clients: int = option("Clients in the population, n.")
+    clients: int = option("Clients in the population, n. From the ledger, where there is one.")
     sampling: PlannedSampling
     mechanism: PlannedMechanism
     rounds: int | None = option("Training rounds, T.", None)
-    delta: float = option("Default: the smaller of clients^-1.1 and 1e-4.", None)
+    delta: float = option("Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.", None)
     adjacency: Adjacency = option(
         "Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.", None
     )
@@ -129,6 +129,15 @@ class Plan:
         self._set(mechanism=chosen.fitted(self))
         if not isinstance(self.mechanism, CorrelatedNoise):
             self.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], *, written: Written = as_keyword) -> Plan:
+        """Return the plan of a flat list of options; a message has them as the user has `written` them."""
+        own = {each.name for each in fields(cls)} - _WORDS.keys()
+        words = {name: options.get(name, word.default) for name, word in _WORDS.items()}
+        others = {name: value for name, value in options.items() if name not in own}
+        sampling, mechanism = parts_from({**words, **others}, written=written)
+        return cls(**{name: options[name] for name in own & options.keys()}, sampling=sampling, mechanism=mechanism)
 
     def _set(self, **values: object) -> None:
         for name, value in values.items():
@@ -219,13 +228,12 @@ class Plan:
     def options(self) -> dict[str, Any]:
         """The plan as one flat list of options, without those at their defaults: `Plan(**plan.options)` is equal."""
         words = {"sampling": self.sampling.name, "mechanism": self.mechanism.name, "noise": self.mechanism.noise}
-        found: dict[str, Any] = {name: word for name, word in words.items() if word != _WORDS[name].default}
-        for part in (self, self.sampling, self.mechanism):
-            for each in fields(part):
-                value = getattr(part, each.name)
-                if each.name not in words and value != each.default:
-                    found[each.name] = value
-        return found
+        found: dict[str, Any] = {"clients": self.clients}
+        for part in (self.sampling, self, self.mechanism):
+            given = {each.name: getattr(part, each.name) for each in fields(part)}
+            found |= {each.name: given[each.name] for each in fields(part) if given[each.name] != each.default}
+        del found["sampling"], found["mechanism"]
+        return found | {name: word for name, word in words.items() if word != _WORDS[name].default}
 
 
 def parts_from(

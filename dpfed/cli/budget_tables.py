@@ -73,7 +73,7 @@ def show_pairs(answer: Budget) -> None:
 def show_group(answer: Budget, size: int) -> None:
     """Epsilon for several clients at once, and what an attacker can do, from the same account."""
     claim = profiles.profile(answer.mechanism)
-    delta = float(answer.plan.delta or 0)
+    delta = answer.plan.delta
     together = readings.epsilon_at(readings.of_group(claim, size), delta)
     console().print(
         f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no test "
@@ -83,13 +83,13 @@ def show_group(answer: Budget, size: int) -> None:
 
 def sampler_words(plan: Plan) -> str:
     """How a cohort is drawn."""
-    if plan.sampling == "poisson":
+    if plan.sampling.name == "poisson":
         return (
             f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"
         )
-    if plan.sampling == "fixed":
+    if plan.sampling.name == "fixed":
         return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
-    if plan.sampling == "all":
+    if plan.sampling.name == "all":
         return f"all {plan.clients} clients in every round"
     return _schedule_words(plan)
 
@@ -131,11 +131,11 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
     previous = None
     for row in rows:
         record = row.to_dict()
-        if previous not in (None, row.plan.sampling):
+        if previous not in (None, row.plan.sampling.name):
             table.add_section()
-        previous = row.plan.sampling
+        previous = row.plan.sampling.name
         table.add_row(
-            row.plan.sampling,
+            row.plan.sampling.name,
             record["adjacency"],
             f"{record['sensitivity_in_clips']:g} C",
             row.accountant,

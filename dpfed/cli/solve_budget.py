@@ -6,7 +6,6 @@ from accounting import budget
 from accounting.budget import Budget, Plan
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from dpfed.cli.budget_plans import refuse
 from dpfed.errors import ConfigError
 
 
@@ -45,3 +44,10 @@ def _check_coins(rounds: int | None, epsilon: float | None, accountant: Accounta
         raise ConfigError(f"--accountant {accountant} with coins: use best, rdp, or exact (few coordinates).")
     if (rounds is None) == (epsilon is None):
         raise ConfigError("coins: give --rounds to get epsilon, or --epsilon to get the rounds; exactly one of them.")
+
+
+def refuse(why: str, **given: object) -> None:
+    """ConfigError naming the options that were given and must not be."""
+    named = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if named:
+        raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")

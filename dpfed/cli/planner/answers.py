@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from accounting import budget
 from accounting.budget import Plan
+from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
-from dpfed.cli.budget_plans import Sampling
 from dpfed.cli.budget_tables import sampler_words
 from dpfed.cli.planner.question import Question
 from dpfed.errors import DpfedError
@@ -85,7 +85,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
         except (AccountingError, DpfedError):
             continue
         line = {
-            "sampling": there.sampling,
+            "sampling": there.sampling.name,
             "detail": detail,
             "adjacency": str(there.adjacency),
             "options": texts(other),
@@ -104,8 +104,8 @@ def _changes(question: Question, plan: Plan) -> list[tuple[dict[str, Any], str]]
     }
     same: dict[str, Any] = {"cohort": plan.cohort, "participations": None, "separation": None, "adjacency": None}
     found = []
-    for name in get_args(Sampling):
-        if name != plan.sampling:
+    for name in SAMPLING_CLASSES:
+        if name != plan.sampling.name:
             change, detail = more.get(name, ({}, ""))
             found.append(({**same, "sampling": name, **change}, detail))
     return found + [({"adjacency": str(one)}, "") for one in Adjacency if one is not plan.adjacency]
@@ -135,8 +135,8 @@ def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]
 
 def unhurried(plan: Plan) -> Accountant:
     """The default account, but where many of it take minutes (adaptive, 1 s each) that of loss distributions."""
-    gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
-    return "pld" if plan.sampling == "fixed" and gaussian else "best"
+    gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
+    return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
 
 
 def _words_of(accountant: Accountant) -> str:

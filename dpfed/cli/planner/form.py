@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
+from accounting.budget.plan import MECHANISMS
+from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.cli.budget_plans import Mechanism, Sampling
 
 Choices = Sequence[tuple[str, str]]
-_ANY, _INTEGERS = get_args(Mechanism), ("discrete-gaussian", "skellam")
+_INTEGERS = ("discrete-gaussian", "skellam")
 _COINS = ("bernoulli-channel", "bernoulli-aggregate")
 SAMPLERS: dict[str, str] = {
     "poisson": "Poisson: every client with the same chance, independently",
@@ -35,8 +36,8 @@ MECHANISM_WORDS: dict[str, str] = {
     "bernoulli-channel": "coins, seen one by one",
     "bernoulli-aggregate": "coins, in sums",
 }
-assert set(SAMPLERS) == set(get_args(Sampling))
-assert set(MECHANISM_WORDS) == set(get_args(Mechanism))
+assert set(SAMPLERS) == set(SAMPLING_CLASSES)
+assert set(MECHANISM_WORDS) == set(MECHANISMS)
 assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 
 
@@ -59,7 +60,7 @@ class InputBox:
 
 
 def _noisy(**when: Sequence[str]) -> dict[str, Sequence[str]]:
-    return {"mechanism": [name for name in _ANY if name not in _COINS], **when}
+    return {"mechanism": [name for name in MECHANISMS if name not in _COINS], **when}
 
 
 NUMBERS = (

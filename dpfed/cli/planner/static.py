@@ -44,9 +44,10 @@ def write_static(question: Question, path: Path) -> None:
 def static_page(question: Question, *, noises: int = _NOISES, rounds: int = _ROUNDS) -> str:
     """The page with its answers, for so many noise multipliers and rounds around the plan."""
     plan = question.plan()
-    if plan.mechanism not in ("gaussian", "distributed-gaussian") or plan.correlated is not None:
+    noise = plan.mechanism
+    if noise.name not in ("gaussian", "distributed-gaussian") or noise.noise != "independent":
         raise ConfigError(
-            f"--static with --mechanism {plan.mechanism}, --noise {plan.noise}: its page is for Gaussian noise that is "
+            f"--static with --mechanism {noise.name}, --noise {noise.noise}: its page is for Gaussian noise that is "
             "independent over rounds. Leave out --static: the served page answers for all."
         )
     found = answer(question, account=unhurried(plan) if question.solved == "epsilon" else "best")
@@ -82,9 +83,9 @@ def _plans(question: Question) -> list[Question]:
     plan = question.plan()
     cohorts = sorted({min(max(round(share * plan.cohort), 1), plan.clients) for share in _SHARES})
     found = []
-    for name in dict.fromkeys((plan.sampling, *_BESIDE)):
+    for name in dict.fromkeys((plan.sampling.name, *_BESIDE)):
         change: dict[str, Any] = {"sampling": name}
-        if name != plan.sampling:
+        if name != plan.sampling.name:
             change |= {"participations": None, "separation": None, "adjacency": None}
         for cohort in cohorts if name != "all" else [None]:
             other = replace(_without_numbers(question), **change, cohort=cohort)
@@ -111,12 +112,11 @@ def _table(question: Question, across: list[float], up: list[int], done: Any) ->
         cells.append(row)
     chosen = "" if account == "best" else f" --accountant {account}"
     more = "" if account == "best" else f', accountant="{account}"'
-    sensitivity = plan.adjacency.sensitivity_in_clips if plan.adjacency is not None else 1.0
     return {
-        "sampling": plan.sampling,
-        "cohort": plan.clients if plan.sampling == "all" else plan.cohort,
+        "sampling": plan.sampling.name,
+        "cohort": plan.cohort,
         "adjacency": str(plan.adjacency),
-        "sensitivity": f"{sensitivity:g} C",
+        "sensitivity": f"{plan.adjacency.sensitivity_in_clips:g} C",
         "words": f"{sampler_words(plan)[0].upper()}{sampler_words(plan)[1:]}.",
         "account": "default account" if account == "best" else ACCOUNTS[account],
         "noise": across,

@@ -28,7 +28,7 @@ def plot_readings(answer: Budget, path: Path) -> bool:
         claim = profile(answer.mechanism)
     except UnsupportedMechanism:
         return False
-    delta = float(answer.plan.delta or 0)
+    delta = answer.plan.delta
     with figure(path, columns=2, rows=2) as (above, curve, groups, belief):
         _profile(above, claim, answer.epsilon, delta)
         _tradeoff(curve, claim)
