@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from accounting import budget
 from accounting.budget import NoiseSchedule, Plan
-from accounting.budget.integers import IntegerRounds
+from accounting.budget.integers import IntegerNoise
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
 from accounting.compose.twins import overflow
@@ -153,7 +153,7 @@ def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
         worst = z * math.sqrt(least / uploads)
     return PrivacyGoal(
         mechanism=_as_drawn(_round(plan, worst, config.federation.rounds), config),
-        delta=float(plan.delta or 0),
+        delta=plan.delta,
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
@@ -169,9 +169,8 @@ def _dithered_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
     plan, rounds = _plan(config, table), config.federation.rounds
     if plan.adjacency is Adjacency.ADD_REMOVE and table.adjacency is None:
         plan = replace(plan, adjacency=Adjacency.ZERO_OUT)
-    assert plan.adjacency is not None
-    delta, (shares, overflow) = float(plan.delta or 0), (plan.cohort, 0.0)
-    if plan.sampling == "poisson":
+    delta, (shares, overflow) = plan.delta, (plan.cohort, 0.0)
+    if plan.sampling.name == "poisson":
         shares, overflow = default_slots(
             plan.cohort, plan.clients, delta=delta, adjacency=plan.adjacency, slots=table.slots
         )
@@ -191,9 +190,7 @@ def _dithered_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
 
 def _round(plan: Plan, noise_multiplier: float, rounds: int) -> SingleRelease:
     """One of so many rounds; of correlated noise, of the matrix that is made for them."""
-    if plan.correlated is None:
-        return plan.round(noise_multiplier)
-    return plan.correlated.round(noise_multiplier, plan.correlated.stream(rounds))
+    return plan.round(noise_multiplier, rounds)
 
 
 def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw) -> PrivacyGoal:
@@ -216,20 +213,21 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         wrap_probability=sums.wrap_probability,
         **_schedule(config),
     )
-    made = IntegerRounds(plan=plan)
-    slots = made.uploads if made.filled or table.placement == "clients" else None
-    if table.adjacency is None and plan.secure and participants_follow_clients(config, slots):
+    made = plan.mechanism
+    assert isinstance(made, IntegerNoise)  # `kind` names it
+    uploads = made.uploads(plan)
+    slots = uploads if made.is_filled(plan) or table.placement == "clients" else None
+    if table.adjacency is None and made.secure and participants_follow_clients(config, slots):
         plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
-        made = IntegerRounds(plan=plan)
     z = table.noise_multiplier
     if z is None:
         z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
         z /= math.sqrt(1 - sums.dropout) if charged else 1.0
-    noise = made.noise(z)
-    least = least_uploads(made.uploads, tolerance) if charged else None
+    noise = made.release(plan, z)
+    least = least_uploads(uploads, tolerance) if charged else None
     return PrivacyGoal(
         mechanism=_as_drawn(subsample(noise if least is None else replace(noise, shares=least), plan.sampler), config),
-        delta=float(plan.delta or 0),
+        delta=plan.delta,
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
@@ -239,9 +237,9 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         integers=IntegerTerms(
             kind=kind,
             placement=table.placement,
-            uploads=made.uploads,
+            uploads=uploads,
             share_variance=int(noise.share_variance),
-            scale=float(plan.scale or 0),
+            scale=float(made.scale or 0),
             slots=slots,
         ),
     )
@@ -302,7 +300,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
         clip = found / root
     return PrivacyGoal(
         mechanism=_as_drawn(replace(plan, clip_norm=root * clip).round(), config),
-        delta=float(plan.delta or 0),
+        delta=plan.delta,
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=None,
