@@ -200,9 +200,10 @@ def solve(
     The epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
     stays within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Coins have no
     noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling. Errors:
-    InvalidParameter unless exactly one lacks, CalibrationError where nothing meets the target. Direction of error:
-    upper bound.
+    InvalidParameter unless exactly one lacks and none is given twice, in the plan and here; CalibrationError where
+    nothing meets the target. Direction of error: upper bound.
     """
+    noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
     if (epsilon is None) + lacks_noise + (rounds is None) != 1:
@@ -219,24 +220,26 @@ def epsilon(
     plan: Plan,
     *,
     noise_multiplier: float | None = None,
-    rounds: int,
+    rounds: int | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> float:
-    """What `rounds` rounds cost at this noise multiplier (none for coins): `solve`, the number alone.
+    """Return the epsilon of so many rounds at this noise multiplier (none for coins), of the plan or given here.
 
     Direction of error: upper bound for the plan's sampler and adjacency; of `fed-smp-theorem` only where `solve` calls
     it valid. Errors: those of `solve`.
     """
-    return _How(accountant=accountant, conversion=conversion, precise=precise).epsilon(plan, noise_multiplier, rounds)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
+    return how.epsilon(plan, noise_multiplier, require.count(rounds=rounds))
 
 
 def noise_multiplier(
     plan: Plan,
     *,
     epsilon: float,
-    rounds: int,
+    rounds: int | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     precise: bool = False,
@@ -245,7 +248,11 @@ def noise_multiplier(
 
     Errors: CalibrationError where none does; InvalidParameter for coins, which have none. Direction of error: upwards.
     """
-    return _How(accountant=accountant, conversion=conversion, precise=precise).noise_multiplier(plan, epsilon, rounds)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    planned, rounds = _once(plan, rounds=rounds)
+    if planned is not None:
+        raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
+    return how.noise_multiplier(plan, epsilon, require.count(rounds=rounds))
 
 
 def rounds(
@@ -261,7 +268,27 @@ def rounds(
 
     Errors: CalibrationError where not even one does. Direction of error: downwards.
     """
-    return _How(accountant=accountant, conversion=conversion, precise=precise).rounds(plan, epsilon, noise_multiplier)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    noise_multiplier, planned = _once(plan, noise_multiplier=noise_multiplier)
+    if planned is not None:
+        raise InvalidParameter(f"rounds={planned} in the plan: they are asked for, so leave them out.")
+    return how.rounds(plan, epsilon, noise_multiplier)
+
+
+def _once(
+    plan: Plan, *, noise_multiplier: float | None = None, rounds: int | None = None
+) -> tuple[float | None, int | None]:
+    """Return noise multiplier and rounds, of the plan or as given. InvalidParameter for what is given twice."""
+    for name, given, planned in (
+        ("noise_multiplier", noise_multiplier, plan.noise_multiplier),
+        ("rounds", rounds, plan.rounds),
+    ):
+        if given is not None and planned is not None:
+            raise InvalidParameter(f"{name}={given} with a plan of {name}={planned}: give it once.")
+    return (
+        plan.noise_multiplier if noise_multiplier is None else noise_multiplier,
+        plan.rounds if rounds is None else rounds,
+    )
 
 
 def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:

@@ -33,6 +33,7 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
         raise InvalidParameter(f"mechanism={noise.name!r}: comparisons are for Gaussian noise.")
     if plan.noise_schedule is not None:
         raise InvalidParameter("noise_schedule: comparisons are of rounds with equal noise. Remove one of them.")
+    plan = replace(plan, mechanism=replace(noise, noise_multiplier=None), rounds=None)
     kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(noise.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
     in_shares = isinstance(noise, DistributedGaussianNoise)

@@ -2,13 +2,27 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from reference import renyi
 from reference.mixtures import hockey_stick
 
 from accounting import budget, gaussian
-from accounting.budget import Plan
+from accounting.budget import (
+    BandedNoise,
+    BernoulliSums,
+    BufferedNoise,
+    Cyclic,
+    DistributedGaussianNoise,
+    Everyone,
+    FixedSize,
+    GaussianNoise,
+    MinSeparation,
+    Plan,
+    Poisson,
+    SkellamNoise,
+)
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -310,3 +324,63 @@ def test_a_comparison_is_for_gaussian_noise(mechanism):
     plan = Plan(clients=100, cohort=10, mechanism=mechanism, dimension=5, **more)
     with pytest.raises(InvalidParameter, match="comparisons are for Gaussian noise"):
         budget.compare(plan, noise_multiplier=1.0, rounds=2)
+
+
+KINDS = [
+    (
+        Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180),
+        {"clients": 6000, "cohort": 100, "noise_multiplier": 1.4, "rounds": 180},
+    ),
+    (
+        Plan(clients=600, sampling=Everyone(), mechanism=DistributedGaussianNoise(dropout=0.1)),
+        {"clients": 600, "sampling": "all", "mechanism": "distributed-gaussian", "dropout": 0.1},
+    ),
+    (
+        Plan(clients=600, sampling=MinSeparation(cohort=10, separation=5), mechanism=BandedNoise(bands=3)),
+        {"clients": 600, "cohort": 10, "sampling": "min-separation", "separation": 5, "noise": "banded", "bands": 3},
+    ),
+    (
+        Plan(clients=600, sampling=Cyclic(cohort=10), mechanism=BufferedNoise(participations=3)),
+        {"clients": 600, "cohort": 10, "sampling": "cyclic", "noise": "blt", "participations": 3},
+    ),
+    (
+        Plan(clients=600, sampling=FixedSize(cohort=10), mechanism=SkellamNoise(dimension=100)),
+        {"clients": 600, "cohort": 10, "sampling": "fixed", "mechanism": "skellam", "dimension": 100},
+    ),
+    (
+        Plan(clients=600, sampling=Poisson(cohort=10), mechanism=BernoulliSums(dimension=9, edge=0.2, clip_norm=1.0)),
+        {
+            "clients": 600,
+            "cohort": 10,
+            "mechanism": "bernoulli-aggregate",
+            "dimension": 9,
+            "edge": 0.2,
+            "l2_sensitivity": 1.0,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("plan", "options"), KINDS)
+def test_a_plan_by_kind_is_that_of_the_flat_list(plan, options):
+    assert Plan(**options) == plan == Plan(**plan.options) == Plan.from_options(options)
+
+
+def test_what_a_plan_has_is_not_given_again():
+    plan = KINDS[0][0]
+    stated = budget.epsilon(Plan(clients=6000, cohort=100), noise_multiplier=1.4, rounds=180)
+    assert budget.epsilon(plan) == budget.solve(plan, with_lower_bound=False).epsilon == stated
+    for asked, more in ((budget.epsilon, {"rounds": 9}), (budget.solve, {"noise_multiplier": 2.0})):
+        with pytest.raises(InvalidParameter, match="give it once"):
+            asked(plan, **more)
+    with pytest.raises(InvalidParameter, match=r"noise_multiplier=1\.4 in the plan"):
+        budget.noise_multiplier(plan, epsilon=1.0)
+    with pytest.raises(InvalidParameter, match="rounds=180 in the plan"):
+        budget.rounds(plan, epsilon=1.0)
+
+
+def test_a_plan_has_no_other_options():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lanes'"):
+        Plan(clients=600, cohort=10, lanes=3)
+    with pytest.raises(InvalidParameter, match="noise='banded' with GaussianNoise"):
+        replace(PLAN, noise="banded")
