@@ -7,7 +7,7 @@ from accounting.rounding import downwards, upwards
 LARGE_EPSILON = 20.0
 """Above it, an event of probability p under one neighbour may have e^20 p, 485 million times p, under the other."""
 ALMOST_ANYTHING = "almost anything"
-"""What such an epsilon allows; the note that says so ends in it."""
+"""End of the note on such an epsilon."""
 
 
 ABOVE_ONE_OF_N = "delta "
@@ -40,8 +40,10 @@ def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "cli
 
 
 def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
-    """Of a delta above 1/n. To release the whole data of one of n, drawn at random, is (0, 1/n)-private under
-    replace-one: from there on a guarantee excludes nothing that a person would call a breach."""
+    """Return the note on a delta above 1/n.
+
+    To release the whole data of one of n, drawn at random, is (0, 1/n)-private under replace-one: from there on a
+    guarantee excludes nothing that a person would call a breach."""
     if units is None or delta * units <= 1:
         return ()
     return (

@@ -29,7 +29,7 @@ _SMALLEST_LOSS = 1e-60
 
 @dataclass(frozen=True, kw_only=True)
 class _Moves:
-    """Of the means of the coins: their floor, and the clips of one client, widened by what float32 may round."""
+    """Floor and clips of one client of the means of the Bernoulli samples, widened by the rounding of float32."""
 
     floor: float
     l2: float
@@ -74,7 +74,7 @@ def _path(at: Coordinates, zeta: float, squared_norm: float) -> Path | None:
 
 
 def _moves(coins: BernoulliAggregate | BernoulliChannel) -> _Moves:
-    """With noise on the probabilities: those of g, which maps [c, 1-c] into [g(c), g(1-c)] and stretches by g'(1/2)."""
+    """Return floor and clips; with noise those of g: [c, 1-c] becomes [g(c), g(1-c)], with slopes up to g'(1/2)."""
     floor, slope = coins.floor, 1.0
     if coins.noise_std:
         slope = float(debias.clipped_mean_slope(0.5, c=floor, noise_std=coins.noise_std)) * _ROUNDING
@@ -89,7 +89,7 @@ def _moves(coins: BernoulliAggregate | BernoulliChannel) -> _Moves:
 
 
 def _reach(coins: BernoulliAggregate | BernoulliChannel, moves: _Moves) -> float | None:
-    """How far any coin of the sum lies from the public probability; a client's coins alone lie as near as its clip."""
+    """Return the largest distance of a probability of the sum from the public one; of single uploads it is the clip."""
     if isinstance(coins, BernoulliAggregate) and coins.others == "anywhere":
         return None
     return moves.linf

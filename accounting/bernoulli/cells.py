@@ -160,7 +160,7 @@ class _Cells:
         return np.asarray(np.maximum.reduce(weights)) * (1 + 1e-12)
 
     def widths(self, low: Floats, high: Floats) -> Floats:
-        """How much each dimension loosens the bound: a by the change of the coin and of g', t against itself."""
+        """Return the slack that each dimension adds: a by the change of the probability and of g', t against itself."""
         ends = np.clip(np.stack([low[:, 0], high[:, 0]]), self.c, 1 - self.c)
         slopes = np.asarray(clipped_mean_slope(ends, c=self.c, noise_std=self.sigma))
         bend = np.abs(slopes[0] - slopes[1]) / slopes.max(axis=0)

@@ -1,4 +1,4 @@
-"""How fast sums of coins come apart when one of them moves: the table behind the certificate.
+"""Divergence of sums of Bernoulli samples when one of them moves: the table behind the certificate.
 
     G(alpha, tau) = sup of 2 (sum P^alpha Q^(1-alpha) - 1) / (tau^2 alpha (alpha - 1))
 

@@ -36,7 +36,7 @@ _DIRECT = 4096
 
 
 def fits(coins: BernoulliChannel, rounds: int) -> bool:
-    """Whether so many uploads of these coins are few enough."""
+    """Return True if so many uploads are few enough for an exact account."""
     return coins.dimension * rounds <= MOST_COINS
 
 

@@ -67,7 +67,7 @@ class SumLaws:
         return np.ceil(low[:, 0]).astype(int), np.minimum(np.floor(high[:, 0]).astype(int), self.cohort - 1)
 
     def _widths(self, low: Floats, high: Floats) -> Floats:
-        """How much each dimension loosens the bound, relatively."""
+        """Return the relative slack that each dimension adds to the bound."""
         j0, j1 = self._members(low, high)
         missing = np.maximum(j1 - j0, 0)
         span = high[:, 2] - low[:, 2]

@@ -1,4 +1,4 @@
-"""Which schedule and which noise give the least error at an epsilon: what `dpfed budget --compare` advises."""
+"""Advice of `dpfed budget --compare`: the schedule and the noise with the least error at an epsilon."""
 
 import math
 from collections.abc import Iterator
@@ -76,7 +76,7 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
 
 
 def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
-    """What to advise; nothing where there is nothing to choose."""
+    """Return the advice in words; nothing if there is nothing to choose."""
     if not found:
         return ()
     best, runs = found[0], next((one for one in found if one.runs), None)

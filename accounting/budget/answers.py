@@ -1,4 +1,4 @@
-"""What a plan's epsilon, noise multiplier and rounds come to: two of them given, the third is the answer."""
+"""Epsilon, noise multiplier and rounds of a plan: two of them given, the third is the answer."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Budget:
 
     @property
     def mechanism(self) -> Composed:
-        """All that the epsilon is about."""
+        """The composed mechanism that this epsilon bounds."""
         return self.plan.run(self.noise_multiplier, self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Which account is asked."""
+    """Accountant and conversion that answer."""
 
     accountant: Accountant
     conversion: Conversion

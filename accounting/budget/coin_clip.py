@@ -34,7 +34,8 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
         widest /= math.sqrt(coins.edge * (1 - coins.edge))
 
     def run(inverse: float) -> Mechanism:
-        return replace(plan, clip_norm=min(1 / inverse, widest)).run(None, rounds)
+        clipped = replace(coins, clip_norm=min(1 / inverse, widest))
+        return replace(plan, mechanism=clipped).run(None, rounds)
 
     delta, first = plan.delta, max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)

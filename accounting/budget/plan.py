@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from accounting import require
 from accounting.budget.coins import BernoulliSums, BernoulliUploads
@@ -20,25 +20,15 @@ from accounting.mechanisms.adjacency import Adjacency
 
 PlannedMechanism = (
     GaussianNoise
-    | DistributedGaussianNoise
     | BandedNoise
     | BufferedNoise
+    | DistributedGaussianNoise
     | DiscreteGaussianNoise
     | SkellamNoise
     | BernoulliUploads
     | BernoulliSums
 )
-
-_MECHANISM_CLASSES: tuple[type[PlannedMechanism], ...] = (
-    GaussianNoise,
-    BandedNoise,
-    BufferedNoise,
-    DistributedGaussianNoise,
-    DiscreteGaussianNoise,
-    SkellamNoise,
-    BernoulliUploads,
-    BernoulliSums,
-)
+_MECHANISM_CLASSES: tuple[type[PlannedMechanism], ...] = get_args(PlannedMechanism)
 MECHANISMS = tuple(dict.fromkeys(one.name for one in _MECHANISM_CLASSES))
 """Names of the mechanisms that a plan can have."""
 
@@ -282,27 +272,20 @@ def _refuse_foreign(
     name: str, value: Any, sampling: PlannedSampling, mechanism: PlannedMechanism, written: Written
 ) -> None:
     """Raise InvalidParameter for an option of other kinds, unless it is None or at its default there."""
-    owners = [
-        (one, each)
-        for one in (*SAMPLING_CLASSES.values(), *_MECHANISM_CLASSES)
-        for each in fields(one)
-        if each.name == name
-    ]
-    if not owners:
+    samplings = {one.name: each for one in SAMPLING_CLASSES.values() for each in fields(one) if each.name == name}
+    kinds = [(one, each) for one in _MECHANISM_CLASSES for each in fields(one) if each.name == name]
+    defaults = [each.default for each in (*samplings.values(), *(each for _, each in kinds))]
+    if not defaults:
         raise TypeError(f"Plan() got an unexpected keyword argument {name!r}")
-    if value is None or any(each.default is not MISSING and each.default == value for _, each in owners):
+    if value is None or any(default is not MISSING and default == value for default in defaults):
         return
-    samplings = [one.name for one, _ in owners if one.name in SAMPLING_CLASSES]
-    names = list(dict.fromkeys(one.name for one, _ in owners))
-    selector, chosen, takers = "mechanism", mechanism.name, names
+    takers = list(dict.fromkeys(one.name for one, _ in kinds))
+    selector, chosen = "mechanism", mechanism.name
     if samplings:
-        selector, chosen, takers = "sampling", sampling.name, samplings
-    elif mechanism.name in names:
-        selector, chosen, takers = (
-            "noise",
-            mechanism.noise,
-            [one.noise for one, _ in owners if one.name == mechanism.name],
-        )
+        selector, chosen, takers = "sampling", sampling.name, list(samplings)
+    elif mechanism.name in takers:
+        selector, chosen = "noise", mechanism.noise
+        takers = [one.noise for one, _ in kinds if one.name == mechanism.name]
     raise InvalidParameter(
         f"{written(name, value)} with {written(selector, chosen)}: is for {', '.join(takers)}. Remove it."
     )

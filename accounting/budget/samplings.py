@@ -4,7 +4,7 @@ docs/participation.md has what each of them hides, and for whom it is.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, get_args
 
 from accounting import require
 from accounting.budget.options import option
@@ -146,9 +146,7 @@ class Cyclic(_Cohorts):
 
 PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | MinSeparation | Cyclic
 
-SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {
-    one.name: one for one in (Poisson, FixedSize, Everyone, BallsAndBins, Allocation, MinSeparation, Cyclic)
-}
+SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {one.name: one for one in get_args(PlannedSampling)}
 """Sampling of each name."""
 
 

@@ -1,4 +1,4 @@
-"""What a mechanism guarantees: one epsilon with everything that must be named beside it."""
+"""Guarantee of a mechanism: one epsilon with everything that must be named beside it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class Guarantee:
         return tradeoff(self.profile(), false_positive_rate)
 
     def __str__(self) -> str:
-        """What must be named beside an epsilon, rounded to the side on which it stays true."""
+        """Return epsilon with what must be named beside it, rounded to the side on which it stays true."""
         return (
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
             f"neighbours, {self.sampling} sampling, accountant {self.method}"
@@ -246,7 +246,7 @@ def _pld(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _words_of_loss(near: Continuous) -> tuple[str, ...]:
-    """What a reader should know of releases that are accounted as the Gaussian that they stay below."""
+    """Return the note on releases that are accounted as the Gaussian that they stay below."""
     if not near.pairwise:
         return ()
     noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})
@@ -271,7 +271,7 @@ def _exact(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def has_exact(mechanism: Mechanism) -> bool:
-    """Whether the mechanism is one kind of release, repeated, whose exact law can be computed."""
+    """Return True if the mechanism is one kind of release, repeated, whose exact distribution can be computed."""
     (release, rounds), *more = parts_of(mechanism)
     times = _uploads_of_one(release, rounds)
     return not more and times is not None and account_of(unsampled(release)).exact_fits(unsampled(release), times)

@@ -138,7 +138,7 @@ class Adding:
         self._runs.append((kind, before + count))
 
     def epsilon(self, delta: float, also: SingleRelease | None = None, *, scheduled: Mechanism | None = None) -> float:
-        """Of everything so far, of `also` after it, and of rounds of schedules; infinite where there is no account."""
+        """Return epsilon of all releases, `also` after them, and rounds of schedules; infinite without an account."""
         if self._grid is None:
             return math.inf
         found = self._found(also, scheduled)

@@ -22,7 +22,7 @@ class RoundKind:
 
     @classmethod
     def of(cls, release: SingleRelease) -> "RoundKind | None":
-        """None for a release that is no Gaussian sum over a sampled cohort of fixed size."""
+        """Return the kind of a Gaussian sum over a sampled cohort of fixed size; None for any other release."""
         noise, sampling = gaussian_of(release), sampling_of(release)
         if noise is None or sampling.name != "fixed" or not 0 < sampling.probability < 1:
             return None
@@ -37,7 +37,7 @@ class RoundKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """What the adversary plays: rounds of fixed size in their order, and releases without a choice.
+    """Moves of the adversary: rounds of fixed size in their order, and releases without a choice.
 
     A release without a choice (a plain Gaussian, a Poisson-sampled one, whose one dominating pair is attained) counts
     as if it came first: the adversary who knows its outcome before choosing can do no worse.
@@ -50,8 +50,10 @@ class Game:
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> "Game | None":
-        """None where there is no choice, where a release is not Gaussian, or where it matters and is not known in which
-        order rounds of fixed size came."""
+        """Return the game of a mechanism.
+
+        None if there is no choice, if a release is not Gaussian, or if the order of rounds of fixed size matters and
+        is not known."""
         parts = parts_of(mechanism)
         if mechanism.adjacency is Adjacency.ADD_REMOVE or any(gaussian_of(part) is None for part, _ in parts):
             return None
@@ -80,13 +82,13 @@ class Game:
 
     @property
     def symmetric(self) -> bool:
-        """Whether both orders of the worlds are alike."""
+        """True if both orders of the worlds are alike."""
         return self.whole.adjacency is Adjacency.REPLACE_ONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fineness:
-    """How close to the truth, and how much work for it.
+    """Tolerances of the account, and the work that it may take.
 
     cover:      what the cover may cost, relative to epsilon
     per_spread: grid points to the standard deviation of one round's loss; fewer where the work would be too much
@@ -158,7 +160,7 @@ _COARSEST = 1.0
 """Largest spacing of the grid, in spreads."""
 _LONGEST = 200_000
 _FEW = 90
-"""With fewer rounds than these more points are cheap, up to four times as many."""
+"""Rounds below which more points are cheap, up to four times as many."""
 
 
 def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:

@@ -52,7 +52,7 @@ class Watched:
     epsilon: float
 
     def advantage(self, kernel: Kernel) -> Floats:
-        """By how much this pair does better at each state watched; negative where it does worse."""
+        """Return the gain of this pair at each state watched; negative where it does worse."""
         kernels = Kernels.of([kernel], self.grid)
         found = [
             values.all_choices(kernels, spectrum)[0] for values, spectrum in zip(self.before, self.spectra, strict=True)
@@ -89,7 +89,7 @@ def watched(grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds:
 
 
 def _pushed(weights: Floats, chosen: Floats, attained: Kernels, grid: StateGrid) -> Floats:
-    """Where the states go in a round if the attained pair that is best is chosen in each; gamma < 1 folded back."""
+    """Return the weights of the states after a round of their best attained pairs; gamma < 1 is folded back."""
     from scipy import fft
 
     moved = np.zeros(grid.states + 1)
@@ -132,7 +132,7 @@ def divided(
 
 
 def _costs(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
-    """What each cell adds where it is the best one, and the sum."""
+    """Return the excess of each cell where it is the best one, and the sum."""
     stack = np.array(advantages)
     best = stack.argmax(axis=0)
     gain = np.maximum(stack.max(axis=0), 0.0) * weights

@@ -101,13 +101,14 @@ class Values:
 
     @classmethod
     def before(cls, grid: StateGrid, *, upper: bool) -> "Values":
-        """Of no rounds."""
+        """Return the values before any round."""
         nothing = np.zeros(grid.states + 1)
         return cls(grid=grid, forth=nothing, back=nothing, upper=upper)
 
     def after(self, forth: Kernels, back: Kernels | None) -> "Values":
-        """Of one round more, which comes before those: `back` are the kernels of the exchanged worlds, None if these
-        have the same."""
+        """Return the values with one more round before the others.
+
+        back: kernels of the exchanged worlds, None if they are the same."""
         one = self._stepped(self.forth, self.back, forth)
         two = one if back is None else self._stepped(self.back, self.forth, back)
         return Values(grid=self.grid, forth=one, back=two, upper=self.upper)
@@ -140,7 +141,7 @@ class Values:
         return np.asarray(fft.rfft(self.extended(), self.grid.size))
 
     def charge(self) -> float:
-        """What rounding may misplace in one round."""
+        """Mass that rounding may misplace in one round."""
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
@@ -153,7 +154,7 @@ class Values:
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]
 
     def with_laws(self, forth: LossLaw, back: LossLaw) -> "Values":
-        """Of rounds more whose composed loss laws are known, whatever the adversary does, before all others."""
+        """Return the values with more rounds before all others, of which no adversary changes the PLDs."""
         one = self._with_law(forth)
         return Values(grid=self.grid, forth=one, back=self.exchanged()._with_law(back), upper=True)
 
@@ -179,7 +180,7 @@ class Values:
         return max(self.epsilon(delta), self.exchanged().epsilon(delta))
 
     def crossing(self, delta: float) -> float:
-        """Where V is about `delta`, between the states around it. No bound."""
+        """Return about the loss at which V is `delta`, between the states around it. No bound."""
         over = np.flatnonzero(self.forth > delta)
         if not over.size:
             return 0.0
@@ -189,8 +190,10 @@ class Values:
         return self.grid.spacing * (last + (logs[0] / logs[1] if logs[1] > 0 else 0.0))
 
     def epsilon(self, delta: float) -> float:
-        """Where V reaches `delta`: the first state at which an upper bound is not above it, from above by a chord in
-        gamma (V is convex); the last at which a lower bound still is."""
+        """Return the loss at which V reaches `delta`.
+
+        Of an upper bound the first state that is not above it, from above by a chord in gamma (V is convex); of a lower
+        bound the last state that still is."""
         if not self.upper:
             over = np.flatnonzero(self.forth > delta)
             return float(over[-1]) * self.grid.spacing if over.size else 0.0

@@ -140,7 +140,7 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
 _COARSE_FROM = 1.5
 """Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.of_public_round`."""
 _LARGEST_LOG_GAMMA = 690.0
-"""Of a gamma that doubles hold. Beyond, the round in which a client takes part counts as public."""
+"""Largest log gamma that doubles hold. Beyond, the round in which a client takes part counts as public."""
 
 
 def schedule_laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[tuple[LossLaw, ...], int]]:

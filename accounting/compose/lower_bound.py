@@ -109,12 +109,13 @@ def _of_public_order(part: SingleRelease, count: int) -> float:
 
 
 _Quantised = tuple[LossLaw, float, int, float]
-"""As `quantised`: law, offset of its grid in steps, how often it comes, misplaced mass."""
+"""Loss distribution (as of `quantised`), offset of its grid in steps, number of times, misplaced mass."""
 
 
 def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
-    """What a fixed attack shows in one order of the worlds; of a schedule, those of its first `count` rounds together
-    that depend on each other."""
+    """Return the losses of a fixed attack in one order of the worlds.
+
+    Of a schedule, the first `count` rounds that depend on each other are taken together."""
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
         return [quantised(attack_pairs(part)[choice], interval, count)]

@@ -55,7 +55,7 @@ def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
 def _sampled_epsilons(
     twin: SingleRelease, delta: float, rounds: int, lost: float, accountant: Accountant
 ) -> Iterator[float] | None:
-    """By loss laws, by the adaptive account, or the smaller of both."""
+    """Yield epsilon by loss distributions, by the adaptive account, or the smaller of both."""
     one = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "adaptive" else None
     two = adaptive.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "pld" else None
     return map(min, zip(one, two, strict=False)) if one is not None and two is not None else one or two
@@ -88,7 +88,7 @@ def _gaussian_epsilons(
 
 
 def _analytic_epsilons(twin: SingleRelease, delta: float, lost: float) -> Iterator[float]:
-    """Of Gaussians that are one Gaussian together: plain, or in a public order."""
+    """Yield epsilon of Gaussians that are one Gaussian together: plain, or in a public order."""
     for count in itertools.count(1):
         target, shift = delta - count * lost, plain_shift(Composed(parts=((twin, count),)))
         assert shift is not None  # the caller has asked
@@ -96,7 +96,7 @@ def _analytic_epsilons(twin: SingleRelease, delta: float, lost: float) -> Iterat
 
 
 def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
-    """By Renyi curves, of its first `count` rounds; infinite where it has not as many."""
+    """Return epsilon of the first `count` rounds by Renyi curves; infinite if the schedule is shorter."""
     schedule = schedule_of(mechanism)
     if schedule is not None and schedule.ends_after is not None and count > schedule.ends_after:
         return math.inf

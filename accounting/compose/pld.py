@@ -79,7 +79,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def supports(mechanism: Mechanism) -> bool:
-    """Whether every release of the mechanism has a privacy loss distribution here: Gaussians, sampled or not."""
+    """Return True if every release has a privacy loss distribution here: Gaussians, sampled or not."""
     return all(gaussian_of(part) is not None for part, _ in parts_of(mechanism))
 
 
@@ -132,7 +132,7 @@ def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tupl
 
 
 def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
-    """With which tilt laws of about so many rounds are held; 0 where rounding is little of delta as it is."""
+    """Return the exponential tilt for about so many PLDs; 0 if rounding is small against delta without one."""
     if 2 * composition_slack(rounds) <= _NOTICED * delta:
         return 0.0
     held = [tilted_for([(law, rounds)], delta)[0][0] for law in distribution(mechanism, interval).orders]

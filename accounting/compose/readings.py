@@ -1,4 +1,4 @@
-"""What a profile says in other words: errors of tests, groups of clients, an attacker's success.
+"""Readings of a profile: errors of tests, groups of clients, an attacker's success.
 
 Everything follows from P(S) <= e^epsilon Q(S) + delta(epsilon) at every real epsilon, in both orders of the worlds; a
 profile that is an upper bound gives a statement that holds.

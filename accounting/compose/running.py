@@ -222,7 +222,7 @@ class _Losses:
         return laws if self._held is None else self._held.plus(laws)
 
     def _one(self, release: SingleRelease) -> _One:
-        """Its loss laws, the release that stands for it, how near that is and what it loses of delta."""
+        """Return PLDs of a release, its dominating Gaussian, their closeness and the loss of delta."""
         if release not in self._known:
             near = _near(release, self._rounds, self._lost)
             if near is None:

@@ -26,7 +26,7 @@ _LOG_GAMMAS = (-60.0, -1e-9)
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRuns:
-    """How many runs are made: a number K drawn from this law, which nobody may choose or know before.
+    """Random number K of runs, drawn from this distribution; no one may choose or know it before.
 
     law: "negative-binomial", truncated to K >= 1, of this `eta` > -1 (0: logarithmic, 1: geometric; the lower, the less
     it costs and the likelier is K = 1), or "poisson" (K may be 0: then nothing comes out). mean: the expectation of K.
@@ -51,7 +51,7 @@ class RandomRuns:
 
     @property
     def gamma(self) -> float:
-        """Of the negative binomial law: the chance parameter that gives the mean, rounded downwards."""
+        """Parameter of the negative binomial distribution that gives the mean, rounded downwards."""
         from scipy.optimize import brentq
 
         def excess(log_gamma: float) -> float:

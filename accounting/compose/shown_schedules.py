@@ -1,4 +1,4 @@
-"""What no account of a participation schedule can deny: a test of its rounds whose errors are known exactly.
+"""Lower bound under participation schedules: a test of the rounds whose errors are known exactly.
 
 The attack of `accounting.participation`: nobody else sends anything, the differing client sends C u whenever it takes
 part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round of Poisson sampling at some chance,
@@ -26,7 +26,7 @@ _FARTHEST = 12.0
 _LARGEST_PHI = 200.0
 """Above, phi is cut off: whoever sees so much knows it all, and cells up to s^2 / 2 would not fit in memory."""
 MASS_ERROR = 1e-14
-"""What rounding of the transform and wrapped tails can misplace in a group of cells."""
+"""Mass that rounding of the transform and wrapped tails can misplace in a group of cells."""
 _GROUP = 1e-9
 """Cells of less mass than this are seen together."""
 _CUT = 1e-15
@@ -103,7 +103,7 @@ def counts_law(schedule: Schedule, count: int) -> Floats:
 
 
 def _renewals(schedule: MinSeparation, count: int) -> Floats:
-    """By the chain over (rest left, participations so far): stationary at the beginning."""
+    """Return the probabilities by the chain over (rest left, participations so far), stationary at the beginning."""
     rest, coin = schedule.separation - 1, schedule.coin
     state = np.zeros((rest + 1, schedule.most_participations(count) + 2))
     state[:, 0] = schedule.probability

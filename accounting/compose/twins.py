@@ -141,13 +141,14 @@ def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, flo
 
 
 def allowed_loss(delta: float, releases: int) -> float:
-    """What each of so many releases may lose of delta: a thousandth in all, rounded down to a power of ten, so that
-    neighbouring questions ask for the same."""
+    """Return the share of delta that each of so many releases may lose: a thousandth in all.
+
+    Rounded down to a power of ten, so that neighbouring questions ask for the same."""
     return 10.0 ** math.floor(math.log10(_LOSS_SHARE * delta / releases))
 
 
 def overflow(mechanism: Mechanism) -> float:
-    """What of delta is charged for failures: the probability that some release had more clients than slots.
+    """Return the part of delta for failures: the probability that some release had more clients than slots.
 
     The account is silent about that event. It is the only one that an account of sums leaves to chance: wrap-around of
     a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
@@ -157,7 +158,7 @@ def overflow(mechanism: Mechanism) -> float:
 
 
 def without_overflow(mechanism: Mechanism, delta: float) -> float:
-    """What of delta is left to the account."""
+    """Return the part of delta that is left to the account."""
     target = delta - overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(

@@ -221,8 +221,9 @@ class _Pairs:
             rounds *= 16
 
     def _within(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
-        """If h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o), k the closeness of a unit, o its
-        failures: what was spent of the reserve grows with the closeness of the units, too."""
+        """Return the test whether h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units.
+
+        k is the closeness of a unit, o its failures: what was spent of the reserve grows with the closeness, too."""
         before = self.declared
 
         def fits(count: int) -> bool:

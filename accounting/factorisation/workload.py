@@ -1,4 +1,4 @@
-"""What the rounds' sums become in the model: the matrix whose error a factorisation keeps small."""
+"""Workload of a run: the matrix from the sums of its rounds to its models, whose error a factorisation keeps small."""
 
 import math
 from dataclasses import dataclass

@@ -49,6 +49,6 @@ SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole)
 
 
 def penalty(orders: ArrayLike, closeness: float) -> Floats:
-    """What a law that is within e^±closeness adds to a Renyi divergence: closeness (2a - 1)/(a - 1)."""
+    """Return the penalty of a Renyi divergence for a distribution within e^±closeness: closeness (2a - 1)/(a - 1)."""
     a = np.asarray(orders, dtype=float)
     return np.asarray(closeness * (2 * a - 1) / (a - 1))

@@ -96,7 +96,7 @@ class Arc:
     restored: bool
 
     def profiles(self, of: FixedSizeRound) -> Profiles:
-        """From a = C: x0 at 2s sin(theta/2), 0 at s, between them (pi - theta)/2. From 0: both at s, theta between."""
+        """Return corners. From a = C: x0 at 2s sin(theta/2), 0 at s, (pi - theta)/2 between. From 0: at s, theta."""
         least, most = self.theta
         counted = of.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
         zero = of.corner(1.0, 1.0, least)

@@ -111,7 +111,7 @@ def _log_even_moments(s: Floats, largest: int) -> Floats:
 
 
 def _nodes(largest: int, s: float) -> Floats:
-    """Where the integrands of all even l up to `largest` are not negligible.
+    """Return nodes over the range in which the integrands of all even l up to `largest` are not negligible.
 
     log |u|^l e^(-x^2/2) + x^2/2 is concave on both sides of s/2; the peaks lie between -sqrt l and l s + sqrt l.
     """

@@ -81,7 +81,7 @@ def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
 
 
 def words(noise: DiscreteGaussian, closeness: float) -> str:
-    """How near to discrete and to continuous Gaussians the sums are."""
+    """Return the closeness of the sums to discrete and to continuous Gaussians, in words."""
     tau = shares_distortion(noise.share_variance, noise.shares)
     size = f"= {upwards(tau)}" if tau > 1e-300 else "below 1e-300"
     return (

@@ -87,8 +87,9 @@ class Ledger:
         return self._heads[:_DIGEST].hex()
 
     def entries_after(self, head: str) -> int | None:
-        """How many entries follow the line of this hash; None where no line has it: lines that stood there when it was
-        the head are gone, or the file is another one."""
+        """Return the number of entries after the line of this hash, or None if no line has it.
+
+        Then lines that were stored when it was the head are gone, or the file is another one."""
         wanted, place = _digest(head), len(self._heads)
         while wanted is not None and (place := self._heads.rfind(wanted, 0, place + len(wanted) - 1)) >= 0:
             if place % len(wanted) == 0:
@@ -170,7 +171,7 @@ class Ledger:
         self._take(_lines(self.path, self._size))
 
     def _take(self, lines: Iterable[bytes]) -> bool:
-        """Whether an unfinished line was left."""
+        """Take over the lines; return True if an unfinished line was left."""
         for line in lines:
             if not line.endswith(b"\n"):
                 return True
@@ -236,7 +237,7 @@ class Ledger:
             raise UnsupportedMechanism(f"{self.path}: {error}") from None
 
     def histories(self) -> Histories:
-        """What each client released of its own records so far."""
+        """Return the releases of each client about its own records so far."""
         histories = Histories()
         for release in self.releases:
             if isinstance(release, LocalRelease):

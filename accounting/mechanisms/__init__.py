@@ -1,4 +1,4 @@
-"""What was released, as frozen descriptions: no numerics here."""
+"""Releases as frozen descriptions: no numerics here."""
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel

@@ -15,7 +15,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 
 OTHERS = ("anywhere", "near-reference")
-"""Where the coins of the other clients of a sum may lie."""
+"""Bounds on the probabilities of the other clients of a sum."""
 CLIP_METRICS = ("euclidean", "fisher")
 """In which metric a client's move from the public probabilities is bounded."""
 
@@ -59,7 +59,7 @@ class _Coins:
             )
 
     def sensitivity(self, clip: float | None) -> float | None:
-        """How far neighbours' probabilities lie apart, from the clip of one client's move."""
+        """Return the distance of neighbours' probabilities, from the clip of one client's move."""
         return None if clip is None else clip * self.adjacency.sensitivity_in_clips
 
     def euclidean_sensitivity(self, clip: float | None) -> float | None:
@@ -85,7 +85,7 @@ class BernoulliChannel(_Coins):
         return 0.0
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Who uploads is seen, so that sampling hides nothing (`sums`)."""
+        """Accept every sampling: each upload is seen, so that sampling hides nothing (`sums`)."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}

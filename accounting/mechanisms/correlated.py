@@ -55,7 +55,7 @@ class CorrelatedRounds:
         return 1 / self.separation
 
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         times = -(-count // self.separation)
         return times if self.participations is None else min(times, self.participations)
 

@@ -23,7 +23,7 @@ from accounting.mechanisms.schedules import SCHEDULES
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What `accounting.compose` asks of a kind of release; None where nothing is known. All are upper bounds.
+    """Account of a kind of release for `accounting.compose`; None for what is not known. All are upper bounds.
 
     renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the worlds, over all neighbours
     sampled: (orders, release, sampling) -> the same of a sampled round; infinite at orders without a bound

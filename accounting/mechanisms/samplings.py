@@ -1,4 +1,4 @@
-"""How a cohort is drawn, as frozen descriptions."""
+"""Samplings of a cohort, as frozen descriptions."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -36,7 +36,7 @@ class BallsAndBins:
         return 1 / self.bins
 
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.bins)
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Allocation:
         return self.rounds
 
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return min(count, self.participations)
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class MinSeparation:
         return min(self.probability / (1 - self.probability * (self.separation - 1)), 1.0)
 
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.separation)
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Cyclic:
         return 1 / self.period
 
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.period)
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,4 +153,4 @@ Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic | CorrelatedRounds
 SCHEDULES: dict[str, type[Schedule]] = {
     one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic, CorrelatedRounds)
 }
-"""By name."""
+"""Schedule of each name."""

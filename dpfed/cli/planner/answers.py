@@ -184,7 +184,7 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
 def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
     """None where there is no account."""
     try:
-        there = plan if cohort == plan.cohort else replace(plan, cohort=cohort)
+        there = plan if cohort == plan.cohort else Plan.from_options({**plan.options, "cohort": cohort})
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
     except AccountingError:
         return None

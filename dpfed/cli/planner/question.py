@@ -88,7 +88,7 @@ class Question(_Options):  # type: ignore[misc]
                 f"--participations {times} in --rounds {rounds} of --clients {self.clients}: rounds must be a multiple "
                 "of it, and every round needs a client. Change one of them, or give --cohort."
             )
-        return round(self.clients * times / rounds)
+        return int(round(self.clients * times / rounds))
 
     @property
     def solved(self) -> Solved:
@@ -229,4 +229,5 @@ def _text(value: object) -> str:
 
 def with_numbers(question: Question, *, rounds: int | None, noise_multiplier: float | None) -> Question:
     """The same plan with these rounds and this noise: epsilon is what is wanted, or nothing yet."""
-    return replace(question, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
+    change = {"rounds": rounds, "noise_multiplier": noise_multiplier, "epsilon": None}
+    return replace(question, **change)
