@@ -221,7 +221,9 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
     z = table.noise_multiplier
     if z is None:
-        z = _calibrated(replace(plan, dropout=sums.dropout) if charged else plan, table, federation.rounds)
+        z = _calibrated(
+            replace(plan, mechanism=replace(made, dropout=sums.dropout)) if charged else plan, table, federation.rounds
+        )
         z /= math.sqrt(1 - sums.dropout) if charged else 1.0
     noise = made.release(plan, z)
     least = least_uploads(uploads, tolerance) if charged else None
@@ -299,7 +301,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
         found = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
         clip = found / root
     return PrivacyGoal(
-        mechanism=_as_drawn(replace(plan, clip_norm=root * clip).round(), config),
+        mechanism=_as_drawn(Plan.from_options({**plan.options, "clip_norm": root * clip}).round(), config),
         delta=plan.delta,
         budget=table.epsilon,
         accountant=table.accountant,

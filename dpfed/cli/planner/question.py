@@ -88,7 +88,8 @@ class Question(_Options):  # type: ignore[misc]
                 f"--participations {times} in --rounds {rounds} of --clients {self.clients}: rounds must be a multiple "
                 "of it, and every round needs a client. Change one of them, or give --cohort."
             )
-        return int(round(self.clients * times / rounds))
+        cohort: int = round(self.clients * times / rounds)
+        return cohort
 
     @property
     def solved(self) -> Solved:
