@@ -129,6 +129,10 @@ class Plan:
         sampling, mechanism = parts_from({**words, **others}, written=written)
         return cls(**{name: options[name] for name in own & options.keys()}, sampling=sampling, mechanism=mechanism)
 
+    def changed(self, **options: Any) -> Plan:
+        """Return the plan with other values of its flat list of options (`options`)."""
+        return Plan.from_options({**self.options, **options})
+
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def project_budget(
     answer, plan, refused = None, None, None
     if options.cohort is not None or options.sampling == "all":
         terms = project.terms
-        options = replace(options, clients=project.ledger.header.clients, delta=terms.delta)
+        options = options.changed(clients=project.ledger.header.clients, delta=terms.delta)
         plan = options.plan(noise_schedule=noise_schedule, before=project.ledger.mechanism())
         coins = not plan.has_noise_multiplier
         if rounds is None and noise_multiplier is None and not coins:

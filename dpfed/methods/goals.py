@@ -218,7 +218,7 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
     uploads = made.uploads(plan)
     slots = uploads if made.is_filled(plan) or table.placement == "clients" else None
     if table.adjacency is None and made.secure and participants_follow_clients(config, slots):
-        plan = replace(plan, adjacency=_kept_in_number(plan.adjacency))
+        plan = plan.changed(adjacency=_kept_in_number(plan.adjacency))
     z = table.noise_multiplier
     if z is None:
         z = _calibrated(
@@ -301,7 +301,7 @@ def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -
         found = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
         clip = found / root
     return PrivacyGoal(
-        mechanism=_as_drawn(Plan.from_options({**plan.options, "clip_norm": root * clip}).round(), config),
+        mechanism=_as_drawn(plan.changed(clip_norm=root * clip).round(), config),
         delta=plan.delta,
         budget=table.epsilon,
         accountant=table.accountant,

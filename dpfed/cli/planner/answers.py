@@ -6,7 +6,6 @@ Every epsilon is an upper bound. Those of `dpfed budget` are by the account "bes
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -79,7 +78,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
     """The same question about another sampler, schedule or neighbours, as far as there is an account of it."""
     found = []
     for change, detail in _changes(question, plan):
-        other = replace(question, **change)
+        other = question.changed(**change)
         try:
             there = other.plan()
         except (AccountingError, DpfedError):
@@ -184,7 +183,7 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
 def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
     """None where there is no account."""
     try:
-        there = plan if cohort == plan.cohort else Plan.from_options({**plan.options, "cohort": cohort})
+        there = plan if cohort == plan.cohort else plan.changed(cohort=cohort)
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
     except AccountingError:
         return None

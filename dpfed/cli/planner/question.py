@@ -78,6 +78,10 @@ class Question(_Options):  # type: ignore[misc]
             options["cohort"] = self._cohort_of_participations()
         return Plan.from_options({k: v for k, v in options.items() if k not in _THREE}, written=_as_flag)
 
+    def changed(self, **options: Any) -> Question:
+        """Return the question with other values of these options."""
+        return replace(self, **options)
+
     def _cohort_of_participations(self) -> int:
         """Return the cohort, to whole clients, that so many participations in so many rounds come to."""
         times, rounds = self.participations, self.rounds
@@ -230,5 +234,4 @@ def _text(value: object) -> str:
 
 def with_numbers(question: Question, *, rounds: int | None, noise_multiplier: float | None) -> Question:
     """The same plan with these rounds and this noise: epsilon is what is wanted, or nothing yet."""
-    change = {"rounds": rounds, "noise_multiplier": noise_multiplier, "epsilon": None}
-    return replace(question, **change)
+    return question.changed(rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)

@@ -88,7 +88,7 @@ def _plans(question: Question) -> list[Question]:
         if name != plan.sampling.name:
             change |= {"participations": None, "separation": None, "adjacency": None}
         for cohort in cohorts if name != "all" else [None]:
-            other = replace(_without_numbers(question), **change, cohort=cohort)
+            other = _without_numbers(question).changed(**change, cohort=cohort)
             try:
                 other.plan()
             except (AccountingError, DpfedError):

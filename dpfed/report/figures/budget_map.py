@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -126,7 +126,7 @@ def _on_a_grid(plan: Plan) -> bool:
 
 def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:
     return accountants.guarantee(
-        replace(plan, cohort=cohort).run(z, rounds),
+        plan.changed(cohort=cohort).run(z, rounds),
         delta=plan.delta,
         accountant=accountant,
         conversion=conversion,

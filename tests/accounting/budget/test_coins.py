@@ -143,7 +143,7 @@ def test_what_was_released_before_comes_on_top(plan):
 )
 def test_plans_that_have_no_account_are_refused(changes, error, words):
     with pytest.raises(error, match=words):
-        Plan(**{**MASKS.options, **changes})
+        MASKS.changed(**changes)
 
 
 def test_coins_of_another_cohort_than_the_samplers_are_refused():
