@@ -40,7 +40,7 @@ class Advised:
         if isinstance(noise, BandedNoise):
             words = f"noise in {noise.bands} bands"
         if isinstance(noise, BufferedNoise):
-            words = f"noise in {noise.buffers} buffers (BLT)"
+            words = f"noise in {noise.sizes['buffers']} buffers (BLT)"
         groups = "" if self.runs else f" in {self.plan.options['bands']} public groups"
         return f"{words} under {sampling}{groups}, {upwards(self.error)} C"
 

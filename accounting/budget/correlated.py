@@ -240,17 +240,21 @@ class BandedNoise(CorrelatedNoise):
 class BufferedNoise(CorrelatedNoise):
     """Noise that is taken back from a few buffers, whatever the rounds (buffered linear Toeplitz matrix, BLT)."""
 
-    buffers: int = option("blt: vectors that the noise needs, whatever the rounds. Default: 3.", 3)
+    buffers: int | None = option("blt: vectors that the noise needs, whatever the rounds. Default: 3.", None)
     noise: ClassVar[str] = "blt"
+
+    @property
+    def _buffers(self) -> int:
+        return 3 if self.buffers is None else self.buffers
 
     @property
     def sizes(self) -> dict[str, int | None]:
         """Number of bands and of buffers."""
-        return {"bands": None, "buffers": self.buffers}
+        return {"bands": None, "buffers": self._buffers}
 
     def fitted(self, setting: Setting) -> Self:
         """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
-        if require.count(buffers=self.buffers) > _MOST_BUFFERS:
+        if require.count(buffers=self._buffers) > _MOST_BUFFERS:
             raise InvalidParameter(
                 f"buffers={self.buffers}: must be at most {_MOST_BUFFERS}; more than 4 gain nothing."
             )
@@ -258,7 +262,7 @@ class BufferedNoise(CorrelatedNoise):
 
     def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
         """Return weights and decays of the buffers."""
-        weights, decays = _buffers(self.buffers, workload, separation, participations)
+        weights, decays = _buffers(self._buffers, workload, separation, participations)
         return {"weights": weights, "decays": decays}
 
 

@@ -69,8 +69,8 @@ _WORDS = {
 class Plan:
     """Rounds of a federated run as the accountant sees them.
 
-    >>> Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180)
-    >>> Plan(clients=6000, cohort=100, noise_multiplier=1.4, rounds=180)  # the same
+        Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180)
+        Plan(clients=6000, cohort=100, noise_multiplier=1.4, rounds=180)  # equal
 
     The second form names the fields of sampling and mechanism in one list, as the options of `dpfed budget` do:
     `sampling`, `mechanism` and `noise` are words there, by default "poisson", "gaussian" and "independent". What is
@@ -108,8 +108,7 @@ class Plan:
         before: Composed | None = None,
         **options: Any,
     ) -> None:
-        given = {"sampling": sampling, "mechanism": mechanism, **options}
-        chosen_sampling, chosen = parts_from(given)
+        chosen_sampling, chosen = parts_from({"sampling": sampling, "mechanism": mechanism, **options})
         self._set(clients=require.count(clients=clients), sampling=chosen_sampling, before=before)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
@@ -239,12 +238,13 @@ def parts_from(
     """
     left = dict(options)
     sampling, mechanism, noise = left.pop("sampling"), left.pop("mechanism"), left.pop("noise", None)
-    for name, word, allowed in (
-        ("sampling", sampling, tuple(SAMPLING_CLASSES)),
-        ("mechanism", mechanism, MECHANISMS),
-        ("noise", noise or "independent", NOISES),
-    ):
-        if not isinstance(word, PlannedSampling | PlannedMechanism) and word not in allowed:
+    kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
+        ("sampling", sampling, PlannedSampling, tuple(SAMPLING_CLASSES)),
+        ("mechanism", mechanism, PlannedMechanism, MECHANISMS),
+        ("noise", noise or "independent", (), NOISES),
+    )
+    for name, word, kind, allowed in kinds:
+        if not (word in allowed if isinstance(word, str) else isinstance(word, kind)):
             raise InvalidParameter(f"{written(name, word)}: must be one of {', '.join(allowed)}.")
     if isinstance(sampling, str):
         sampling = SAMPLING_CLASSES[sampling]

@@ -384,3 +384,7 @@ def test_a_plan_has_no_other_options():
         Plan(clients=600, cohort=10, lanes=3)
     with pytest.raises(InvalidParameter, match="noise='banded' with GaussianNoise"):
         replace(PLAN, noise="banded")
+    with pytest.raises(InvalidParameter, match="buffers=3 with noise='independent': is for blt"):
+        Plan(clients=600, cohort=10, buffers=3)
+    with pytest.raises(InvalidParameter, match="sampling=GaussianNoise"):
+        Plan(clients=600, sampling=GaussianNoise())
