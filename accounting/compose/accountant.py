@@ -163,12 +163,10 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
         near, target = nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:
         return None
-    found = None if near.pairwise else adaptive.quick_epsilon(near.mechanism, delta=target)
-    return (
-        None
-        if found is None
-        else min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
-    )
+    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
+    if found is None:
+        return None
+    return min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
 
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:

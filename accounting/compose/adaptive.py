@@ -23,7 +23,7 @@ from accounting.compose.pld import LossLaws
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
 
-__all__ = ["FINE", "HYPOTHESIS", "STANDARD", "Adding", "epsilon", "epsilons", "quick_epsilon", "values"]
+__all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "epsilons", "values"]
 
 HYPOTHESIS = (
     "fixed-size sampling: holds where what a client sends does not depend on the rounds it was drawn in before "
@@ -187,11 +187,6 @@ class Adding:
             return self._others
         laws = pld.distribution(Composed(parts=((release, count),)), self._grid.spacing)
         return laws if self._others is None else self._others.plus(laws)
-
-
-def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
-    """Nearly the truth, at a fraction of the work, for solvers: the attained pairs alone. No bound."""
-    return epsilon(mechanism, delta=delta, fineness=QUICK)
 
 
 @lru_cache(maxsize=32)
