@@ -31,17 +31,17 @@ from unittest import mock
 import numpy as np
 import torch
 
+import dpfed.diagnostics.watch
 import dpfed.run.loop
-import dpfed.run.watch
 from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
+from dpfed.round import Trained, cohort_of
 from dpfed.run.book import Book
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.run.loop import Run
-from dpfed.run.watched import open_watched, take_part_watched
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
 PARTS = (
@@ -159,7 +159,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),
-        ("noise", dpfed.run.watch, "noise_facts"),
+        ("noise", dpfed.diagnostics.watch, "noise_facts"),
         *((PART_OF.get(type(stage).__name__, "encode"), type(stage), "client") for stage in method.stages),
         *((PART_OF.get(type(stage).__name__, "decode"), type(stage), "server") for stage in method.stages),
         ("sum", type(total), "add"),
@@ -188,16 +188,11 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
     with tempfile.TemporaryDirectory() as folder:
         config = parse(tables(name, model, options), source=name)
         run = Run.open(build(config), Path(folder) / "run", resume=False)
-        while True:
-            profile = Profile(clock)
+        source = Trained(seeds=run.experiment.seeds)
+        while not run.finished:
+            profile, clients = Profile(clock), len(cohort_of(run.experiment.method, run.state.round))
             with profiled(run, profile), profile.part("rest"):
-                now = run.next_round()
-                if now is None:
-                    break
-                opened = open_watched(now, run.experiment.method, run.experiment.method.aggregation)
-                take_part_watched(opened, seeds=run.experiment.seeds)
-                run.finish_round(opened)
-            clients = len(now.task.cohort)
+                run.one_round(source)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]
     least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}

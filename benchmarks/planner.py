@@ -17,8 +17,8 @@ import statistics
 import threading
 import time
 
-from dpfed.cli.planner.question import question_of
-from dpfed.cli.planner.server import PlannerServer
+from dpfed.planner.question import question_of
+from dpfed.planner.server import PlannerServer
 
 REPEATS = 20
 PAPER = {"clients": "6000", "cohort": "100", "rounds": "180", "noise_multiplier": "1.4"}

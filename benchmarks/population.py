@@ -36,10 +36,9 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed import data
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.round import cohort_of
+    from dpfed.round import Trained, cohort_of
     from dpfed.run.experiment import build
     from dpfed.run.loop import Run
-    from dpfed.run.watched import open_watched, take_part_watched
 
     generator = np.random.default_rng(0)
     random = Dataset(
@@ -58,14 +57,11 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     experiment = build(parse(_tables(clients, cohort, rounds), source="benchmark"))
     with tempfile.TemporaryDirectory() as folder:
         run = Run.open(experiment, Path(folder) / "run", resume=False)
-        now = run.next_round()
         started = time.process_time()
-        while now is not None:
-            opened = open_watched(now, experiment.method, experiment.method.aggregation)
-            take_part_watched(opened, seeds=experiment.seeds)
-            record: Any = run.finish_round(opened)
-            now = run.next_round()
+        while not run.finished:
+            run.one_round(Trained(seeds=experiment.seeds))
         ended = time.process_time()
+        epsilon = run.close().metrics[-1]["epsilon"]
         draws = [_seconds(lambda: cohort_of(experiment.method, 0)) for _ in range(5)]
     return {
         "clients": clients,
@@ -75,7 +71,7 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
         "round_seconds": (ended - started) / rounds,
         "peak_mb": _peak_mb(),
         "after_data_mb": after_data,
-        "epsilon": record["epsilon"],
+        "epsilon": epsilon,
     }
 
 

@@ -25,9 +25,8 @@ import torch
 from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import parse
-from dpfed.round import add
+from dpfed.round import open_round
 from dpfed.run.experiment import build
-from dpfed.run.watched import open_watched
 from dpfed.stages.chain import client_halves
 
 GOES = 5
@@ -46,7 +45,7 @@ def cost(model: str, name: str, uploads: int) -> tuple[int, float, float]:
     task = Task(state=state, cohort=ids, participants=ids)
 
     def opened() -> Any:
-        return open_watched(method.announce(task, experiment.seeds), method, method.aggregation)
+        return open_round(method.announce(task, experiment.seeds), method)
 
     stages, now = method.stages, opened().now
     sizes, messages = [], []
@@ -63,7 +62,7 @@ def cost(model: str, name: str, uploads: int) -> tuple[int, float, float]:
         for client in ids:
             only = ids[client : client + 1]
             rows = stages.wire.read([messages[client]], only, one.now)
-            add(one, client_halves(stages.after_wire, rows, only, one.now), only)
+            one.arrived(client_halves(stages.after_wire, rows, only, one.now), only)
         best = min(best, time.process_time() - began)
     return len(state.broadcast), float(np.mean(sizes)), 1000 * best / uploads
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.3.0"
 
-_ROOMS = ("audit", "compress", "data", "errors", "methods", "models", "run")
-_HOMES = {"ClientLevel": "run.client_level"}
+_ROOMS = ("audit", "compress", "data", "errors", "methods", "models")
+_HOMES = {"ClientLevel": "run.client_level", "run": "api.run"}
 
 __all__ = ["ClientLevel", "__version__", "audit", "compress", "data", "errors", "methods", "models", "run"]
 

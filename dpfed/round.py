@@ -15,8 +15,10 @@ from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from dpfed.aggregation.dropouts import Dropouts
 from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.ranks import Alone, Ranks, Task
-from dpfed.aggregation.summed import Closing, Collecting, Opened, OpenSum, Sums
+from dpfed.aggregation.summed import Collecting, Opened, OpenSum, Sums
 from dpfed.clients.training import LocalTraining
+from dpfed.diagnostics.record import RoundRecord
+from dpfed.diagnostics.watch import Watch
 from dpfed.errors import SecureSumAborted
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler, draw_cohort, with_others
@@ -24,7 +26,7 @@ from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.observer import Observer
+from dpfed.stages.observer import Observer, Together
 from dpfed.stages.remembering import memory_of
 from dpfed.stages.stage import Round, Stateful, Tally
 from dpfed.stages.weigh import Weigh
@@ -58,7 +60,7 @@ class Method:
     sampler: Sampler
     randomness: Randomness
     clients: LocalTraining
-    aggregation: Sums[OpenSum]
+    aggregation: Sums[Any]
     server: ServerRule
     group: int
     divisor: float | None
@@ -79,6 +81,14 @@ class Method:
             reference=projection.restrict(state.broadcast),
             memory=memory_of(self.stages.private, state.stages),
         )
+
+    def task(self, state: ServerState, cohort: NDArray[np.int64]) -> Task:
+        """A round from this state, for those who were drawn; with `fill`, others take part beside them."""
+        participants = cohort
+        if self.fill is not None:
+            participants = with_others(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
+        gone = {} if self.dropouts is None else self.dropouts.draw(participants, state.round)
+        return Task(state=state, cohort=cohort, participants=participants, dropouts=gone)
 
     def release_of_uploads(self, now: Round) -> Release | LocalRelease | None:
         """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
@@ -121,16 +131,56 @@ class Charges(Protocol):
         """Charge the release, or note that a round has none, durably; or raise."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OpenRound(Generic[Opened]):
+    """A round whose sum is open: what a source adds rows to."""
+
+    method: Method
+    now: Round
+    total: Opened
+    watch: Watch
+
+    def halves(self, rows: Tensor, ids: NDArray[np.int64], *, counted: bool = True) -> None:
+        """Rows [c, d] of these clients through all client halves and into the sum. counted: the cohort's own."""
+        now = self.now if counted else replace(self.now, tally=Tally())
+        self.arrived(client_halves(self.method.stages, rows, ids, now), ids)
+
+    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        """Rows as they have arrived, into the sum."""
+        assert self.now.observer is not None
+        self.now.observer.added(rows, ids)
+        self.total.add(ids, rows)  # type: ignore[attr-defined]
+
+
+class Source(Protocol):
+    """Whoever has the rows of a round: clients that this process trains, nodes, the caller of a loop, an audit."""
+
+    def take_part(self, opened: OpenRound[Any]) -> None:
+        """Add a row for everyone who arrives, and say who is lost."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoundResult:
+    """What came of a round: the next state, what was charged, the released mean move; or why there is no sum. `record`
+    is the operator's, and covered by no epsilon."""
+
+    state: ServerState
+    record: RoundRecord
+    release: Release | LocalRelease | None
+    mean: Tensor | None = None
+
+
 def run_round(
     state: ServerState,
     method: Method,
+    source: Source,
     *,
     seeds: Seeds,
     ledger: Charges | None,
     cohort: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
-) -> ServerState:
-    """One federated round.
+) -> RoundResult:
+    """One federated round: of `dpfed.run`, of Flower's nodes, of a ClientLevel loop, of an audit's trial.
 
     The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
     charged. Raises LedgerError, and releases nothing, where that fails. A round whose sum does not come about, since
@@ -138,10 +188,31 @@ def run_round(
     That it ends does not depend on who was drawn: `dpfed.methods.aborts` says why, and which combinations are refused.
     """
     cohort = cohort_of(method, state.round) if cohort is None else cohort
-    now = begin_round(state, method, cohort, seeds=seeds, ledger=ledger)
-    opened = open_round(now, method, method.aggregation, observer=observer)
-    take_part(opened, seeds=seeds)
-    return end_round(opened, ledger=ledger).state
+    now = method.announce(method.task(state, cohort), seeds)
+    of_uploads = method.release_of_uploads(now)
+    _record(ledger, of_uploads)  # what uploads tell by themselves, before any client is asked
+    opened = open_round(now, method, observer=observer)
+    source.take_part(opened)
+    now, watch = opened.now, opened.watch
+    try:
+        summed = opened.total.close()
+    except SecureSumAborted as reason:
+        _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
+        after = replace(state, round=state.round + 1)
+        record = watch.record(now, aborted=str(reason))
+        return RoundResult(state=after, record=record, release=of_uploads)
+    now = replace(now, uploads=len(summed.included))
+    moved = server_halves(method.stages, summed.total, now)
+    release = of_uploads or method.release(now)
+    _record(ledger, release if of_uploads is None else None)
+    divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
+    after = method.server.step(state, moved / divisor, count=divisor)
+    for stage in method.stages:
+        if isinstance(stage, Stateful):
+            after = stage.next_state(after, now)
+    after = replace(after, stages=now.memory)
+    record = watch.record(now, moved=moved, divisor=divisor, after=after)
+    return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 
 
 def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
@@ -156,45 +227,9 @@ def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
     return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.of_round(number)[0]
 
 
-def begin_round(
-    state: ServerState, method: Method, cohort: NDArray[np.int64], *, seeds: Seeds, ledger: Charges | None
-) -> Round:
-    """The announcement. What uploads tell by themselves, sum or no sum, is charged here, before any client is asked."""
-    participants = cohort
-    if method.fill is not None:
-        participants = with_others(cohort, method.fill, method.sampler.clients, method.randomness, state.round)
-    gone = {} if method.dropouts is None else method.dropouts.draw(participants, state.round)
-    now = method.announce(Task(state=state, cohort=cohort, participants=participants, dropouts=gone), seeds)
-    _record(ledger, method.release_of_uploads(now))
-    return now
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class OpenRound(Generic[Opened]):
-    """A round whose sum is open."""
-
-    method: Method
-    now: Round
-    total: Opened
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EndedRound:
-    """What came of a round: the next state, what was charged, what the sum was divided by; or why there is no sum."""
-
-    state: ServerState
-    now: Round
-    release: Release | LocalRelease | None
-    moved: Tensor | None = None
-    divisor: float | None = None
-    aborted: str | None = None
-
-
-def open_round(
-    now: Round, method: Method, sums: Sums[Opened], *, observer: Observer | None = None
-) -> OpenRound[Opened]:
-    """An empty sum of `sums`."""
-    total = sums.open(
+def open_round(now: Round, method: Method, *, observer: Observer | None = None) -> OpenRound[Any]:
+    """An empty sum, watched by the operator, and by an observer more."""
+    total = method.aggregation.open(
         now.task.participants,
         dropouts=now.task.dropouts,
         size=method.stages.width,
@@ -202,28 +237,48 @@ def open_round(
         device=now.broadcast.device,
         number=now.number,
     )
-    return OpenRound(method=method, now=replace(now, observer=observer), total=total)
+    watch = Watch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
+    seen = watch if observer is None else Together((watch, observer))
+    return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
 
-def take_part(opened: OpenRound[OpenSum], *, seeds: Seeds) -> None:
-    """The part of a round that all processes of a run do: train their clients, and add everything up.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """Clients that this process trains, or its part of them: the cohort by `method.clients`, canaries send their
+    direction, whoever else takes part sends zeros."""
 
-    The cohort's clients train; canaries send their direction; whoever else takes part sends zeros.
-    """
-    method, now, total = opened.method, opened.now, opened.total
-    canaries = present_canaries(method, now.number)
-    mine = method.ranks.mine if method.ranks.count > 1 else np.asarray
-    trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
-    now.tally.trained += len(trained)
-    for ids, updates in method.updates(trained, now, seeds, at_once=_at_once(opened)):
-        add(opened, client_halves(method.stages, updates, ids, now), ids)
-    add_canaries(opened, mine(np.intersect1d(total.senders, canaries)))
-    for ids in groups(mine(np.setdiff1d(total.senders, now.task.cohort)), method.group):
-        zeros = torch.zeros(len(ids), len(now.broadcast), device=now.broadcast.device)
-        add(opened, client_halves(method.stages, zeros, ids, _uncounted(now)), ids)
-    if method.ranks.count > 1:
-        total.gather(method.ranks)
-        now.tally.gather(method.ranks)
+    seeds: Seeds
+
+    def take_part(self, opened: OpenRound[OpenSum]) -> None:
+        method, now, total = opened.method, opened.now, opened.total
+        ranks, canaries = method.ranks, present_canaries(method, now.number)
+        mine = ranks.mine if ranks.count > 1 else np.asarray
+        trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
+        now.tally.trained += len(trained)
+        for ids, updates in method.updates(trained, now, self.seeds, at_once=_at_once(opened)):
+            opened.halves(updates, ids)
+        add_canaries(opened, mine(np.intersect1d(total.senders, canaries)))
+        for ids in groups(mine(np.setdiff1d(total.senders, now.task.cohort)), method.group):
+            opened.halves(torch.zeros(len(ids), len(now.broadcast), device=now.broadcast.device), ids, counted=False)
+        if ranks.count > 1:
+            total.gather(ranks)
+            now.tally.gather(ranks)
+            opened.watch.gather(ranks, now)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """Rows of the cohort's clients, in its order, a few at a time: those of a caller, or of an audit."""
+
+    rows: Iterator[Tensor]
+
+    def take_part(self, opened: OpenRound[OpenSum]) -> None:
+        cohort, start = opened.now.task.cohort, 0
+        for rows in self.rows:
+            ids = cohort[start : start + len(rows)]
+            opened.now.tally.trained += len(ids)
+            opened.halves(rows, ids)
+            start += len(ids)
 
 
 def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:
@@ -231,37 +286,7 @@ def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:
     method, now = opened.method, opened.now
     for group in groups(ids, method.group):
         assert method.canaries is not None
-        directions = method.canaries.updates(group, now.broadcast.device)
-        add(opened, client_halves(method.stages, directions, group, _uncounted(now)), group)
-
-
-def add(opened: OpenRound[Collecting], rows: Tensor, ids: NDArray[np.int64]) -> None:
-    """Rows as they have arrived into the sum."""
-    if opened.now.observer is not None:
-        opened.now.observer.added(rows, ids)
-    opened.total.add(ids, rows)
-
-
-def end_round(opened: OpenRound[Closing], *, ledger: Charges | None) -> EndedRound:
-    """Sum, noise, ledger, server step, once the uploads are in."""
-    method, now, state = opened.method, opened.now, opened.now.task.state
-    of_uploads = method.release_of_uploads(now)
-    try:
-        summed = opened.total.close()
-    except SecureSumAborted as reason:
-        _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
-        after = replace(state, round=state.round + 1)
-        return EndedRound(state=after, now=now, release=of_uploads, aborted=str(reason))
-    now = replace(now, uploads=len(summed.included))
-    moved = server_halves(method.stages, summed.total, now)
-    release = of_uploads or method.release(now)
-    _record(ledger, release if of_uploads is None else None)
-    divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
-    after = method.server.step(state, moved / divisor, count=divisor)
-    for stage in method.stages:
-        if isinstance(stage, Stateful):
-            after = stage.next_state(after, now)
-    return EndedRound(state=replace(after, stages=now.memory), now=now, release=release, moved=moved, divisor=divisor)
+        opened.halves(method.canaries.updates(group, now.broadcast.device), group, counted=False)
 
 
 def _at_once(opened: OpenRound[OpenSum]) -> int | None:
@@ -272,11 +297,6 @@ def _at_once(opened: OpenRound[OpenSum]) -> int | None:
     private = opened.method.stages.private
     whole = private is not None and not opened.method.stages.summed_as.is_floating_point
     return _INTEGERS_AT_ONCE if whole else _AT_ONCE
-
-
-def _uncounted(now: Round) -> Round:
-    """The round for rows that are not the cohort's."""
-    return replace(now, tally=Tally())
 
 
 def _record(ledger: Charges | None, entry: Entry | None) -> None:

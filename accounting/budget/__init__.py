@@ -6,8 +6,16 @@
 451
 """
 
-from accounting.budget.answers import Budget, epsilon, noise_multiplier, rounds, solve, with_second_opinion
-from accounting.budget.coin_clip import clip_norm
+from accounting.budget.answers import (
+    Budget,
+    epsilon,
+    multiplier_for,
+    noise_multiplier,
+    rounds,
+    solve,
+    with_second_opinion,
+)
+from accounting.budget.coin_clip import clip_norm, largest_clip
 from accounting.budget.coins import BernoulliSums, BernoulliUploads
 from accounting.budget.comparison import compare
 from accounting.budget.correlated import BandedNoise, BufferedNoise
@@ -42,6 +50,8 @@ __all__ = [
     "clip_norm",
     "compare",
     "epsilon",
+    "largest_clip",
+    "multiplier_for",
     "noise_multiplier",
     "rounds",
     "solve",

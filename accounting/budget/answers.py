@@ -1,7 +1,7 @@
 """Epsilon, noise multiplier and rounds of a plan: two of them given, the third is the answer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,6 +16,7 @@ from accounting.compose.rdp import Conversion
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.mechanisms import Composed, Schedule
+from accounting.mechanisms.samplings import shift_in_clips
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,22 +107,20 @@ class _How:
             notes=stated.notes + plan.notes(noise_multiplier, rounds),
         )
 
-    def epsilon(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float:
-        """Only the number, for solvers."""
+    def epsilon(self, run: Composed, delta: float) -> float:
+        """Return the number alone, for solvers."""
         return accountants.guarantee(
-            plan.run(noise_multiplier, rounds),
-            delta=plan.delta,
+            run,
+            delta=delta,
             accountant=self.accountant,
             conversion=self.conversion,
             with_lower_bound=False,
             precise=self.precise,
         ).epsilon
 
-    def quick(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float | None:
-        """Nearly the same where it takes long; None where it does not."""
-        if self.accountant not in ("best", "adaptive"):
-            return None
-        return accountants.quick_epsilon(plan.run(noise_multiplier, rounds), delta=plan.delta)
+    def quick(self, run: Composed, delta: float) -> float | None:
+        """Return nearly the same if it takes long, else None."""
+        return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
         require.positive(epsilon=target)
@@ -132,19 +131,13 @@ class _How:
                 "for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
-        @cache
-        def cost(z: float) -> float:
-            return self.epsilon(plan, z, rounds)
-
-        @cache
-        def nearly(z: float) -> float:
-            found = self.quick(plan, z, rounds)
-            return cost(z) if found is None else found
-
-        start = _guess(plan, target, rounds)
-        if self.quick(plan, start, rounds) is None:
-            return calibrate.smallest(cost, target, name="noise multiplier", start=start)
-        return calibrate.certified(cost, nearly, target, name="noise multiplier", start=start)
+        return smallest_multiplier(
+            lambda z: plan.run(z, rounds),
+            epsilon=target,
+            delta=plan.delta,
+            how=self,
+            start=_guess(plan, target, rounds),
+        )
 
     def rounds(self, plan: Plan, target: float, noise_multiplier: float | None) -> int:
         require.positive(epsilon=target)
@@ -158,14 +151,14 @@ class _How:
         def cost(count: int) -> float:
             if plan.most_rounds is not None and count > plan.most_rounds:
                 return math.inf
-            return self.epsilon(plan, noise_multiplier, count)
+            return self.epsilon(plan.run(noise_multiplier, count), plan.delta)
 
         @cache
         def nearly(count: int) -> float:
-            found = self.quick(plan, noise_multiplier, count)
+            found = self.quick(plan.run(noise_multiplier, count), plan.delta)
             return cost(count) if found is None else found
 
-        if self.quick(plan, noise_multiplier, 1) is None:
+        if self.quick(plan.run(noise_multiplier, 1), plan.delta) is None:
             count = calibrate.largest_count(cost, target, name="rounds")
         else:
             count = calibrate.certified_count(cost, nearly, target, name="rounds")
@@ -182,6 +175,41 @@ class _How:
                 )
             )
         return count
+
+
+def smallest_multiplier(
+    run: Callable[[float], Composed], *, epsilon: float, delta: float, how: _How, start: float
+) -> float:
+    """The smallest noise multiplier z for which all rounds, `run(z)`, stay within epsilon: of whatever mechanism."""
+
+    @cache
+    def cost(z: float) -> float:
+        return how.epsilon(run(z), delta)
+
+    @cache
+    def nearly(z: float) -> float:
+        found = how.quick(run(z), delta)
+        return cost(z) if found is None else found
+
+    if how.quick(run(start), delta) is None:
+        return calibrate.smallest(cost, epsilon, name="noise multiplier", start=start)
+    return calibrate.certified(cost, nearly, epsilon, name="noise multiplier", start=start)
+
+
+def multiplier_for(
+    run: Callable[[float], Composed],
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    shift: float,
+    probability: float,
+    accountant: Accountant = "best",
+) -> float:
+    """`smallest_multiplier`, from the central limit of rounds that move a sum by `shift` clip norms at most."""
+    how = _How(accountant=accountant, conversion="improved")
+    start = near(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
+    return smallest_multiplier(run, epsilon=epsilon, delta=delta, how=how, start=start)
 
 
 def solve(
@@ -232,7 +260,7 @@ def epsilon(
     """
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
-    return how.epsilon(plan, noise_multiplier, require.count(rounds=rounds))
+    return how.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
 
 
 def noise_multiplier(
@@ -314,11 +342,22 @@ def _spent_before(plan: Plan) -> float | None:
 
 
 def _guess(plan: Plan, target: float, rounds: int) -> float:
-    """A noise multiplier near the answer, from the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
+    """Return a noise multiplier near the answer of a plan."""
+    return near(
+        target,
+        plan.delta,
+        rounds=rounds,
+        shift=shift_in_clips(plan.sampler, plan.adjacency),
+        probability=plan.sampler.probability,
+        kept=plan.mechanism.noise_kept,
+    )
+
+
+def near(epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0) -> float:
+    """Return a noise multiplier near the answer, by the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
     from accounting.gaussian import noise_std
 
-    wanted = 1 / noise_std(target, plan.delta, l2_sensitivity=1.0)
-    shift = 2.0 if plan.sampling.name == "fixed" else plan.adjacency.sensitivity_in_clips
-    shift_of_all = min(max(wanted / plan.sampler.probability, 1e-100), 1e100)  # whose square is a number above 0
+    wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)
+    shift_of_all = min(max(wanted / probability, 1e-100), 1e100)  # whose square is a number above 0
     per_round = math.log1p(shift_of_all**2 / rounds)
-    return min(max(shift / math.sqrt(per_round) / math.sqrt(plan.mechanism.noise_kept), 1e-3), 1e6)
+    return min(max(shift / math.sqrt(per_round) / math.sqrt(kept), 1e-3), 1e6)

@@ -1,6 +1,7 @@
 """The clip norm of coins for an epsilon: what a noise multiplier is for noise."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -23,21 +24,36 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
     CalibrationError if not even a clip of 1e-9 does, or if a clip that cannot bind any more (the whole range in every
     coordinate) is still within it.
     """
-    target = require.positive(epsilon=epsilon)
     coins = plan.mechanism
     if not isinstance(coins, BernoulliUploads):
         raise InvalidParameter(
             f"mechanism={coins.name!r}: its epsilon does not depend on the clip norm. Solve for the noise multiplier."
         )
-    widest = (1 - 2 * coins.edge) * math.sqrt(coins.dimension)
-    if coins.clip_metric == "fisher":
-        widest /= math.sqrt(coins.edge * (1 - coins.edge))
+    return largest_clip(
+        lambda clip: replace(plan, mechanism=replace(coins, clip_norm=clip)).run(None, rounds),
+        widest=widest(coins.edge, coins.dimension, coins.clip_metric),
+        epsilon=epsilon,
+        delta=plan.delta,
+        accountant=accountant,
+    )
+
+
+def widest(edge: float, dimension: int, metric: str) -> float:
+    """The whole range of every probability, as an L2 clip."""
+    found = (1 - 2 * edge) * math.sqrt(dimension)
+    return found / math.sqrt(edge * (1 - edge)) if metric == "fisher" else found
+
+
+def largest_clip(
+    rounds_of: Callable[[float], Mechanism], *, widest: float, epsilon: float, delta: float, accountant: Accountant
+) -> float:
+    """The largest clip for which all rounds, `rounds_of(clip)`, stay within epsilon; errors as `clip_norm` has them."""
+    target = require.positive(epsilon=epsilon)
 
     def run(inverse: float) -> Mechanism:
-        clipped = replace(coins, clip_norm=min(1 / inverse, widest))
-        return replace(plan, mechanism=clipped).run(None, rounds)
+        return rounds_of(min(1 / inverse, widest))
 
-    delta, first = plan.delta, max(1.0, 1 / widest)
+    first = max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
     # Where the loss law is the best account at one clip, the others need not be asked at every one.
     asked: Accountant = "pld" if best.method == "pld" else accountant

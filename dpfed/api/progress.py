@@ -1,8 +1,10 @@
-"""How far a run has come, on standard error: a bar on a terminal or in a notebook."""
+"""Progress of a run on standard error: a bar on a terminal or in a notebook."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from accounting.rounding import downwards, upwards
-from dpfed.api.clipping import clipping_hint
 from dpfed.run.loop import OnRound
 
 _COLUMNS = (
@@ -23,13 +24,13 @@ _COLUMNS = (
     TimeElapsedColumn(),
     TimeRemainingColumn(),
 )
-
-
+_FAR = 10.0
+_TAIL = 1 << 16
 _SAID = ("test_accuracy", "test_loss", "epsilon")
 
 
 def is_watched(console: Console) -> bool:
-    """Whether it is a terminal or a notebook, where lines can be drawn again."""
+    """Return True on a terminal or in a notebook, where lines can be drawn again."""
     return console.is_terminal or console.is_jupyter
 
 
@@ -42,9 +43,11 @@ def shown(
     budget: float | None = None,
     folder: Path | None = None,
 ) -> Iterator[OnRound]:
-    """What to give each line of metrics.jsonl to. Elsewhere than on a terminal or in a notebook, a line of words goes
-    to `otherwise` after each tenth of the rounds. `budget`: the epsilon that may be spent. `folder`: of the run; a
-    terminal, which is the operator's, is told once where its clip norm is far from what clients send."""
+    """Yield the function that takes each line of metrics.jsonl.
+
+    Without a terminal or a notebook, a line of text is passed to `otherwise` after each tenth of the rounds.
+    `budget`: the epsilon that may be spent. `folder`: of the run; the operator's terminal shows one hint if the clip
+    norm is far from the norm of updates."""
     watched, said = is_watched(console), dict[str, float]()
     tenths, hinted = 0, False
     with Progress(*_COLUMNS, console=console, disable=not watched) as progress:
@@ -69,8 +72,10 @@ def shown(
 def followed(
     wish: bool | OnRound | None, rounds: int, *, budget: float | None = None, folder: Path | None = None
 ) -> Iterator[OnRound]:
-    """As the caller of `dpfed.run` wishes: a bar on standard error or none; None: on a terminal or in a
-    notebook; or the caller's own function."""
+    """Yield the function for lines that the caller of `dpfed.run` chose.
+
+    True, False: a bar on standard error or none. None: a bar on a terminal or in a notebook. Or the caller's function.
+    """
     if callable(wish):
         yield wish
         return
@@ -92,3 +97,32 @@ def _words(said: Mapping[str, float], budget: float | None) -> str:
         allowed = "" if budget is None else f" of {downwards(budget)}"
         words.append(f"epsilon so far {upwards(said['epsilon'])}{allowed}")
     return "  ".join(words)
+
+
+def clipping_hint(folder: Path) -> str | None:
+    """Return a hint if the typical update of the last round is ten clip norms long or more, or a tenth or less.
+
+    It is from diagnostics.jsonl, which no epsilon covers: for a terminal only, never for a log or a tracker.
+    """
+    last = _last_line(folder / "diagnostics.jsonl")
+    typical, counted = last.get("typical_norm"), last.get("counted")
+    if not isinstance(typical, float) or not counted:
+        return None
+    share = f"{last.get('clipped') or 0} of {counted} updates are clipped"
+    if typical >= _FAR:
+        return f"{share}; a typical one is {typical:.3g} clip norms long (`dpfed diagnose {folder}`)"
+    if typical <= 1 / _FAR:
+        return f"{share}; a typical one is {typical:.2g} of the clip norm (`dpfed diagnose {folder}`)"
+    return None
+
+
+def _last_line(file: Path) -> dict[str, Any]:
+    """The last whole line; nothing where it cannot be read: a hint is no reason to stop."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, stream.tell() - _TAIL))
+            found = json.loads(stream.read().rstrip(b"\n").rpartition(b"\n")[2])
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

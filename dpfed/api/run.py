@@ -1,36 +1,74 @@
-"""`dpfed.run`: a federated experiment from a preset, a file or tables, with data, a network and a loss of one's own."""
+"""`dpfed.run`: a federated experiment from a preset, a file or tables, with your data, network and loss."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from accounting import Guarantee, Ledger
 from accounting.ledger.project import ProjectLedger
-from dpfed.api.finished import Finished
 from dpfed.api.progress import followed
-from dpfed.api.settings import named_tables
 from dpfed.api.track import tracked
 from dpfed.clients.losses import OfSamples
-from dpfed.config.tables import parse
+from dpfed.config.tables import flat, override, parse, put, read_toml
 from dpfed.data.dataset import Dataset
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
+from dpfed.methods import presets
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.folder import free_folder, with_delta_of
 from dpfed.run.loop import OnRound, Outcome
 from dpfed.run.metrics import Metric
-from dpfed.run.own import Own, maker_of
+from dpfed.run.own import Own, maker_of, name_of
+from dpfed.run.summary import records_of
 
 Engine = Literal["in-process", "flower"]
 
 _NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 _NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """folder: what `dpfed run` leaves. summary, metrics: summary.json, and the lines of metrics.jsonl."""
+
+    folder: Path
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    experiment: Experiment
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """A new network with the final weights, those of model.safetensors, in evaluation mode on the CPU."""
+        flat, saved = self.experiment.model, load_file(self.folder / "model.safetensors")
+        weights = torch.cat([saved[block.name].reshape(-1) for block in flat.layout])
+        return flat.bind(weights).eval()
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Epsilon from the ledger alone, with all that must be named beside it: an upper bound for what ran, of which
+        summary["epsilon"] is the number. RunError where the run is not private."""
+        goal = self.experiment.goal
+        if goal is None:
+            raise RunError(
+                f"{self.folder}: the run is not private and has no guarantee. Add [privacy], or [local.record]."
+            )
+        ledger = Ledger.read(self.folder / "ledger.jsonl")
+        return ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(self.experiment))
+
+    def __repr__(self) -> str:
+        said = {key: self.summary[key] for key in ("method", "dataset", "rounds", "test_accuracy", "epsilon")}
+        return f"Finished({str(self.folder)!r}, {', '.join(f'{key}={value!r}' for key, value in said.items())})"
 
 
 def run(
@@ -80,7 +118,7 @@ def run(
             f"engine={engine!r} with {', '.join(own.names)} given as objects: nodes are other processes, which need "
             "names. Register them in a file of your own (--load), and use the names."
         )
-    tables, name = named_tables(config, settings, data=data, model=model)
+    tables, name = _named_tables(config, settings, data=data, model=model)
     if resume and out is not None:
         tables = with_delta_of(Path(out), tables)
     experiment = build(parse(tables, source=name), own=own)
@@ -89,26 +127,14 @@ def run(
     checked, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
     with (
         followed(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
-        tracked(track, folder, checked.to_dict(), say=warn) as keep,
+        tracked(track, folder, checked.to_dict(), after=show, say=_warn) as on_round,
     ):
-        outcome = carry_out(
-            experiment, folder, engine=engine, resume=resume, project=project, on_round=both(show, keep)
-        )
-    return Finished.of(outcome, experiment)
+        outcome = carry_out(experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round)
+    return Finished(folder=outcome.folder, summary=outcome.summary, metrics=outcome.metrics, experiment=experiment)
 
 
-def both(first: OnRound, second: OnRound) -> OnRound:
-    """Each line to one, then to the other."""
-
-    def on_round(record: Mapping[str, Any]) -> None:
-        first(record)
-        second(record)
-
-    return on_round
-
-
-def warn(words: str) -> None:
-    """A warning of Python's, at who called `dpfed.run`."""
+def _warn(words: str) -> None:
+    """Issue a warning at the caller of `dpfed.run`."""
     warnings.warn(words, stacklevel=2)
 
 
@@ -135,3 +161,38 @@ def carry_out(
     outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project, stop=stop)
     write_report(outcome)
     return outcome
+
+
+def _named_tables(
+    config: str | os.PathLike[str] | Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    data: Dataset | None,
+    model: nn.Module | Callable[..., nn.Module] | None,
+) -> tuple[dict[str, Any], str]:
+    """The unchecked tables, and the name of their run."""
+    wanted = flat(settings)
+    if isinstance(config, Mapping):
+        tables, name = override(dict(config), []), "run"
+    elif isinstance(config, str) and not config.endswith(".toml"):
+        tables, name = presets.tables(config), config
+        wanted = _owners(data) | wanted
+    else:
+        tables, name = read_toml(Path(config)), Path(config).stem
+    if data is not None:
+        for key in ("root", "classes"):  # of a file that is not read
+            tables.get("data", {}).pop(key, None)
+        tables["data"] = {**tables.get("data", {}), "name": data.name}
+    if model is not None:
+        tables["model"] = {"name": name_of(model)}
+    for key, value in wanted.items():
+        form = "table.key, as in {'federation.rounds': 10}"
+        put(tables, key, value, given=f"settings: {key!r}", form=form)
+    return tables, name
+
+
+def _owners(data: Dataset | None) -> dict[str, Any]:
+    """Return the settings of a natural partition if the data have owners: a preset's division is of its own data."""
+    if data is None or data.train_clients is None:
+        return {}
+    return {"data.partition": "natural", "federation.clients": data.natural_clients}

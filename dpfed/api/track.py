@@ -1,4 +1,4 @@
-"""Where else the lines of metrics.jsonl go while a run is under way: a CSV file, TensorBoard, MLflow.
+"""Trackers that receive the lines of metrics.jsonl during a run: a CSV file, TensorBoard, MLflow.
 
 A tracker is given the lines that are safe to publish with the model, and never what diagnostics.jsonl holds. One that
 fails is left aside with a word: it does not end a run.
@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -36,37 +36,39 @@ class Tracker(Protocol):
 
 @contextmanager
 def tracked(
-    kinds: Sequence[str], folder: Path, config: Mapping[str, Any], *, say: Callable[[str], None]
+    kinds: Sequence[str],
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    say: Callable[[str], None],
+    after: OnRound = lambda record: None,
 ) -> Iterator[OnRound]:
-    """What to give each line to. ConfigError for a kind that is unknown, or whose package is not installed; `say` is
-    told of a tracker that fails on the way."""
+    """Yield the function that takes each line of metrics.jsonl, for `after` and then for the trackers.
+
+    ConfigError for an unknown kind, or one whose package is not installed. `say` is called when a tracker fails.
+    """
     trackers: dict[str, Tracker] = {kind: _made(kind, folder, config) for kind in kinds}
-    with ExitStack() as last:
 
-        def left_aside(kind: str, error: Exception) -> None:
-            trackers.pop(kind, None)
-            say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run goes on without it.")
+    def each(use: Callable[[Tracker], None]) -> None:
+        for kind, tracker in list(trackers.items()):
+            try:
+                use(tracker)
+            except Exception as error:  # a package or a server that is not ours
+                trackers.pop(kind)
+                say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run goes on without it.")
 
-        def on_round(record: Mapping[str, Any]) -> None:
-            for kind, tracker in list(trackers.items()):
-                try:
-                    tracker.line(record)
-                except Exception as error:  # somebody else's package or server
-                    left_aside(kind, error)
+    def on_round(record: Mapping[str, Any]) -> None:
+        after(record)
+        each(lambda tracker: tracker.line(record))
 
-        def close() -> None:
-            for kind, tracker in list(trackers.items()):
-                try:
-                    tracker.close()
-                except Exception as error:  # as above
-                    left_aside(kind, error)
-
-        last.callback(close)
+    try:
         yield on_round
+    finally:
+        each(lambda tracker: tracker.close())
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """What of a line is a number, but its round."""
+    """Return the numbers of a line, except its round."""
     return {
         key: float(value)
         for key, value in record.items()

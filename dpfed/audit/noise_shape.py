@@ -14,7 +14,7 @@ from dpfed.audit.noise_evidence import NO_NOISE, ChargedNoise, Measured, measure
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import Unavailable
 from dpfed.audit.verdict import chance_in_words, rounds_in_words
-from dpfed.run.noise_facts import bins
+from dpfed.diagnostics.noise_facts import bins
 
 Finding = tuple[bool | None, str]
 

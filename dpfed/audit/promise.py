@@ -12,19 +12,14 @@ from accounting.ledger import Release
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of, slots_of
-from dpfed.methods.private_stages import dithered_noise, gaussian_noise, integer_noise_on, private_coins
 from dpfed.methods.refusals import refuse
-from dpfed.methods.sums import filled_to, integers_of
+from dpfed.methods.sums import filled_to
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.of_run import sampler_of
-from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
-from dpfed.stages.integers import Integers
 from dpfed.stages.send_all import Identity
-from dpfed.stages.stage import Private, Round
+from dpfed.stages.stage import Round
 
 _ROUNDING = 1e-9
 """Relative: by so much a calibration may differ from machine to machine."""
@@ -34,15 +29,11 @@ _ROUNDING = 1e-9
 class Promise:
     """Of a client-level private run whose uploads hold `sent` numbers.
 
-    private:  the stage that is charged
-    integers: the stage before it, where rows are added up as whole numbers
     slots:    the most uploads of a sum; fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
     """
 
     sent: int
     goal: PrivacyGoal
-    private: Private
-    integers: Integers | None
     slots: int | None
     fill: int | None
 
@@ -50,13 +41,13 @@ class Promise:
         """The bound on a row where it goes into the sum, without noise, in the units it is added in; None for coins."""
         if self.goal.noise_multiplier is None:
             return None
-        if self.integers is not None:
-            return math.sqrt(self.integers.fixed_point.largest_squared_norm(self.integers.clip_norm))
+        if (rows := self.goal.integer_rows) is not None:
+            return math.sqrt(rows.fixed_point.largest_squared_norm(rows.clip_norm))
         return clip_norm
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
         """The ledger line of round `number` (counted from 0) whose sum holds so many uploads."""
-        return self.private.release(self._round(clip_norm, number, uploads))
+        return self.goal.private.release(self._round(clip_norm, number, uploads))
 
     def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
         """All of a round that a charge may depend on: without clients, and without a model."""
@@ -95,30 +86,8 @@ def promise_of(config: Config, sent: int) -> Promise:
     this configuration."""
     facts = method(config.method.name)
     refuse(config, facts)
-    seeds = Seeds(root=config.run.seed)
-    randomness = randomness_of(config.run.randomness, seeds)
     goal = goal_of(config, facts, sent)
-    integers = None if goal.integers is None else integers_of(config, goal, sent, randomness, seeds)
-    return Promise(
-        sent=sent,
-        goal=goal,
-        private=_private(config, facts, goal, integers, randomness),
-        integers=integers,
-        slots=slots_of(goal),
-        fill=filled_to(config, goal),
-    )
-
-
-def _private(
-    config: Config, facts: MethodFacts, goal: PrivacyGoal, integers: Integers | None, randomness: Randomness
-) -> Private:
-    if integers is not None:
-        return integer_noise_on(integers, goal, sampler_of(config), randomness)
-    if facts.dithered:
-        return dithered_noise(goal, sampler_of(config), randomness)
-    if goal.noise_multiplier is not None:
-        return gaussian_noise(config, goal, sampler_of(config), randomness)
-    return private_coins(config, goal, randomness)
+    return Promise(sent=sent, goal=goal, slots=slots_of(goal), fill=filled_to(config, goal))
 
 
 def canaries_of(config: Config) -> Canaries:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
@@ -19,13 +18,12 @@ from torch import Tensor
 
 from dpfed.audit.claims import Claim
 from dpfed.audit.one_round import PUBLIC_SEEDS, OneRound
-from dpfed.audit.seen import Given, KeptEntries, SeenRows
+from dpfed.audit.seen import KeptEntries, SeenRows
 from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.audit.verdict import FALSE_ALARM, Check
-from dpfed.audit.whole_round import WholeRounds
-from dpfed.clients.training import LocalTraining
+from dpfed.audit.whole_round import ByClient, WholeRounds
 from dpfed.compress.ring import centred
-from dpfed.run.watched import watched_round
+from dpfed.round import run_round
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.integers import Integers
 
@@ -141,8 +139,9 @@ def sum_check(one: OneRound, size: int) -> Check:
     clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
     quiet = one.quiet.method
-    seen, method = SeenRows(quiet.stages), replace(quiet, clients=cast(LocalTraining, Given(updates)))
-    _, facts = watched_round(one.state, method, seeds=one.seeds, ledger=None, cohort=np.arange(clients), observer=seen)
+    seen, given = SeenRows(quiet.stages), ByClient(moves=updates)
+    cohort = np.arange(clients)
+    facts = run_round(one.state, quiet, given, seeds=one.seeds, ledger=None, cohort=cohort, observer=seen).record
     if facts.aborted is not None or facts.arrived < clients:
         return Check(name="sum", passed=True, detail=f"not judged: {facts.arrived} of {clients} uploads arrived")
     rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
@@ -160,7 +159,8 @@ def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
         return None
     book = KeptEntries()
     no_clients = np.zeros(0, dtype=np.int64)
-    _, facts = watched_round(one.state, one.method, seeds=one.seeds, ledger=book, cohort=no_clients)
+    nobody = ByClient(moves=torch.zeros(0, one.method.clients.course.size))
+    facts = run_round(one.state, one.method, nobody, seeds=one.seeds, ledger=book, cohort=no_clients).record
     charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
     words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
     return Check(

@@ -24,7 +24,7 @@ class Unavailable(RunError):
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
     """Of the sum, in the units that it was added in: mean square over `entries`, of `draws` shares added up; and, None
-    in runs of versions that did not write them, what `dpfed.run.noise_facts` keeps besides."""
+    in runs of versions that did not write them, what `dpfed.diagnostics.noise_facts` keeps besides."""
 
     mean_square: float
     entries: int

@@ -83,19 +83,6 @@ class SeenRows:
             self.total = total.clone()
 
 
-class Given:
-    """Local training that comes to given moves [clients, d]."""
-
-    def __init__(self, moves: Tensor) -> None:
-        self._moves = moves
-
-    def train(self, broadcast: Tensor, clients: NDArray[np.int64], **_: object) -> Tensor:
-        return self._moves[torch.from_numpy(clients)].clone()
-
-    def release(self, clients: NDArray[np.int64], **_: object) -> None:
-        return None
-
-
 class RecordedRule:
     """A server's rule, and what it was given."""
 

@@ -1,7 +1,7 @@
 """Is a round's sum made of the rows that went into it and of its noise, and did just that move the model?
 
 All of it is linear, so it can be worked out again from probes: one product of each vector with a public direction of
-random signs (`dpfed.run.probes`). What was let through beside, of norm r, changes a probe by about r.
+random signs (`dpfed.diagnostics.probes`). What was let through beside, of norm r, changes a probe by about r.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dpfed.audit.noise_evidence import unsampled
 from dpfed.audit.run_files import RunFiles, clip_norm_before
 from dpfed.audit.run_lines import Probes, RoundLine, Unavailable
 from dpfed.audit.verdict import rounds_in_words
+from dpfed.diagnostics.probes import probe_of
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers
-from dpfed.run.probes import probe_of
 from dpfed.server.adaptive import Kind
 
 Finding = tuple[bool | None, str]

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from accounting.ledger import Entry
 from dpfed.audit.one_round import OneRound
-from dpfed.audit.seen import Given, KeptEntries, LastState, RecordedRule, SeenRows
-from dpfed.clients.training import LocalTraining
+from dpfed.audit.seen import KeptEntries, LastState, RecordedRule, SeenRows
 from dpfed.participation.sampling import Sampler
-from dpfed.round import cohort_of
-from dpfed.run.watched import watched_round
+from dpfed.round import OpenRound, cohort_of, groups, run_round
 from dpfed.seeds import Seeds
 from dpfed.server.averaging import Averaging
 from dpfed.server.state import ServerRule, ServerState
@@ -51,6 +49,22 @@ class RoundOutcome:
     uploads: dict[int, tuple[Tensor, Tensor]]
     total: Tensor
     entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByClient:
+    """A source of rows: of those who send, moves [clients, d] by client; of those who only fill up, zeros."""
+
+    moves: Tensor
+
+    def take_part(self, opened: OpenRound[Any]) -> None:
+        cohort, senders = opened.now.task.cohort, opened.total.senders
+        trained, fill = np.intersect1d(senders, cohort), np.setdiff1d(senders, cohort)
+        opened.now.tally.trained += len(trained)
+        for some in groups(trained, opened.method.group):
+            opened.halves(self.moves[torch.from_numpy(some)].clone(), some)
+        for some in groups(fill, opened.method.group):
+            opened.halves(torch.zeros(len(some), self.moves.shape[1]), some, counted=False)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,15 +115,16 @@ class WholeRounds:
         one, method = self.one, self.one.method
         (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
         seen = SeenRows(stages)
-        watched = replace(method, clients=cast(LocalTraining, Given(moves)), server=rule, stages=stages)
-        state, _ = watched_round(one.state, watched, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
+        recorded = replace(method, server=rule, stages=stages)
+        given = ByClient(moves=moves)
+        done = run_round(one.state, recorded, given, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
         moved = None if rule.move is None else rule.move * rule.count
         return RoundOutcome(
-            state=state,
+            state=done.state,
             moved=moved,
             count=rule.count,
-            shown=moved if moved is None else _shown(method.server, one.state, state, rule, moved),
-            replays=_replays(one.state, state, rule, last),
+            shown=moved if moved is None else _shown(method.server, one.state, done.state, rule, moved),
+            replays=_replays(one.state, done.state, rule, last),
             uploads=seen.uploads,
             total=seen.total,
             entries=tuple(book.entries),

@@ -73,7 +73,7 @@ def status(arguments: Sequence[str]) -> int:
 
 
 def _with_setting(message: str, arguments: Sequence[str]) -> str:
-    """What is no option of a run may be a key of its configuration."""
+    """Add the key of the configuration that an unknown option of a run may mean."""
     found = re.match(r"Unknown option: --([a-z-]+)", message)
     if found is None or arguments[0] not in ("run", "sweep"):
         return message
@@ -87,7 +87,7 @@ def _with_setting(message: str, arguments: Sequence[str]) -> str:
 
 
 def _beginning(message: str) -> str:
-    """Without the middle of a value that is very long."""
+    """Return the message, shortened in the middle if it is very long."""
     return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 200]} ... {message[-200:]}"
 
 

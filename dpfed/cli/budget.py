@@ -11,9 +11,9 @@ from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
 from dpfed.cli.output import console, print_json
-from dpfed.cli.planner.question import OPTIONS, Question
-from dpfed.cli.solve_budget import refuse, solve
 from dpfed.errors import ConfigError
+from dpfed.planner.plan_options import refuse, solve
+from dpfed.planner.question import OPTIONS, Question
 
 _PAPERS = "fed-smp"
 """What accounts after formulas of a paper begin with; some of them guarantee nothing."""
@@ -145,8 +145,7 @@ def _report(
 ) -> None:
     plots = []
     if plot is not None:
-        from dpfed.report.figures.budget import plot_budget
-        from dpfed.report.figures.readings import plot_readings, readings_path
+        from dpfed.report.figures.budget import plot_budget, plot_readings, readings_path
 
         plot_budget(plan, answer, plot)
         plots = [plot, *([readings_path(plot)] if plot_readings(answer, readings_path(plot)) else [])]

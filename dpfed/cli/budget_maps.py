@@ -9,10 +9,10 @@ from accounting.caveats import of_delta
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.rounding import upwards
-from dpfed.cli.budget_tables import sampler_words
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
+from dpfed.report.privacy_words import sampler_words
 
 
 def show_map(

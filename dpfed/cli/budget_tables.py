@@ -11,10 +11,9 @@ from accounting.budget import Budget, Plan
 from accounting.caveats import ALMOST_ANYTHING
 from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
-from accounting.mechanisms import Allocation, BallsAndBins, MinSeparation
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
-from dpfed.report.privacy_words import factors_words
+from dpfed.report.privacy_words import factors_words, sampler_words
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
@@ -81,33 +80,6 @@ def show_group(answer: Budget, size: int) -> None:
     )
 
 
-def sampler_words(plan: Plan) -> str:
-    """How a cohort is drawn."""
-    if plan.sampling.name == "poisson":
-        return (
-            f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {plan.sampler.probability:.6g})"
-        )
-    if plan.sampling.name == "fixed":
-        return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
-    if plan.sampling.name == "all":
-        return f"all {plan.clients} clients in every round"
-    return _schedule_words(plan)
-
-
-def _schedule_words(plan: Plan) -> str:
-    """Who takes part over many rounds."""
-    each = f"each of {plan.clients} clients"
-    match plan.sampler:
-        case BallsAndBins(bins=bins):
-            return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
-        case Allocation(participations=times, rounds=rounds):
-            return f"allocation, {each} in {times} secret rounds of {rounds}"
-        case MinSeparation(separation=separation, probability=rate):
-            return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
-        case _:
-            return f"a public order, {each} in every {plan.period}th round"
-
-
 def _strength(answer: Budget) -> str:
     if answer.noise_multiplier is not None:
         schedule = answer.plan.noise_schedule
@@ -150,7 +122,7 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
 
 
 def _in_a_cell(row: Budget, said: tuple[str, ...]) -> str:
-    """What the table does not say otherwise; in a few words where epsilon is too large to say much."""
+    """Return the notes of a row that the table does not show otherwise, shortened if epsilon is very large."""
     large = any(note.endswith(ALMOST_ANYTHING) for note in row.notes)
     notes = [
         note.removeprefix(_NO_GUARANTEE)

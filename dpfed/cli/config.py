@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json as json_text
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:  # other commands do without the tables
     from dpfed.methods.key_reference import KeyFacts
 
 SCHEMA = "dpfed.schema.json"
-_Flag = Annotated[bool, Parameter(negative="")]
 
 
 def config(
     name: str | None = None,
     *,
     new: str | None = None,
-    schema: _Flag = False,
-    markdown: _Flag = False,
-    json: _Flag = False,
+    schema: Flag = False,
+    markdown: Flag = False,
+    json: Flag = False,
 ) -> None:
     """The keys of a configuration: type, default, meaning, which methods take them.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dpfed.cli.output import print_json
+from dpfed.cli.output import Flag, print_json
 from dpfed.config.own_code import load as load_files
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
@@ -19,7 +19,7 @@ def deploy(
     out: Path,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.
 

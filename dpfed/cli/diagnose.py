@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 
 if TYPE_CHECKING:
     from dpfed.report.diagnosis import Cause, Measure
 
 
-def diagnose(folder: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
+def diagnose(folder: Path, *, json: Flag = False) -> None:
     """Why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.
 
     What is marked "operator" was computed from diagnostics.jsonl, which no epsilon covers: do not publish it.

@@ -14,7 +14,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.ledger.terms import RESERVE, unit_of, without_streams
 from accounting.mechanisms import Composed
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.project_budget import project_lines
 from dpfed.errors import ConfigError
 from dpfed.run import ledger_signature
@@ -84,7 +84,7 @@ def create(
 
 
 @ledger.command
-def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -> None:
+def show(path: Path, *, json: Flag = False) -> None:
     """Show a project's budget, the units that are left, and the releases of each run.
 
     The statement is the budget: it holds whatever was chosen by looking at results. What is spent is the epsilon of the
@@ -103,13 +103,8 @@ def show(path: Path, *, json: Annotated[bool, Parameter(negative="")] = False) -
     if json:
         print_json(record)
         return
-    out = console()
     for line in project_lines(record):
-        out.print(line)
-    for run, count in record["runs"].items():
-        out.print(f"  {run}: {count}")
-    for note in record["notes"]:
-        out.print(f"note: {note}")
+        console().print(line)
 
 
 @ledger.command
@@ -118,9 +113,9 @@ def verify(
     *,
     head: str | None = None,
     key: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
-    """Check the chain of a run's or project's ledger, that it goes on from a head, and its signature.
+    """Check the chain of a run's or project's ledger, that it contains a head, and its signature.
 
     The head is the hash of the last line. Published elsewhere, or signed, it shows later that no line up to it was
     changed or cut off. Exit status 1 where something does not hold.
@@ -142,9 +137,7 @@ def verify(
         raise ConfigError(
             f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
         )
-    kept = kept_head.read(path)
-    read = Ledger.read(path)
-    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    read = _checked(path)
     follow = None if head is None else kept_head.entries_after(read, head)
     signed = None if key is None else ledger_signature.verified(read, key)
     if json:
@@ -184,9 +177,7 @@ def sign(path: Path, *, key: Path) -> None:
     key
         A private Ed25519 key (`dpfed ledger keygen`).
     """
-    kept = kept_head.read(path)
-    read = Ledger.read(path)
-    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    read = _checked(path)
     target = ledger_signature.sign(read, key)
     console().print(f"{target}: signature of head {read.head} after {len(read.entries)} entries")
 
@@ -204,6 +195,14 @@ def keygen(path: Path) -> None:
     """
     public = ledger_signature.generate(path)
     console().print(f"{path}: private key, keep it; {public}: public key, give it to whoever verifies")
+
+
+def _checked(path: Path) -> Ledger:
+    """Read a ledger whose last entry is the one that its head, kept beside it, names."""
+    kept = kept_head.read(path)
+    read = Ledger.read(path)
+    kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
+    return read
 
 
 def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:

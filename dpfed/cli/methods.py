@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, every_method
@@ -22,6 +22,7 @@ from dpfed.methods.facts import (
     MethodFacts,
 )
 
+_HEADINGS = ("method", "what a client sends", "bits/parameter", "unbiased", "linear", "private")
 _WAYS = {
     NOISED_SUM: (
         "S",
@@ -48,8 +49,8 @@ _WAYS = {
 def methods(
     *,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
-    markdown: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
+    markdown: Flag = False,
 ) -> None:
     """The methods that `dpfed run` knows: what is sent, bits, unbiased or not, linear or not, how private.
 
@@ -75,20 +76,10 @@ def methods(
         print(page(), end="")
         return
     table = Table()
-    for heading in ("method", "what a client sends"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("bits/parameter", justify="right")
-    for heading in ("unbiased", "linear", "private"):
-        table.add_column(heading, overflow="fold")
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold", justify="right" if heading.startswith("bits") else "left")
     for method in every_method().values():
-        table.add_row(
-            method.name,
-            method.what,
-            _bits(method),
-            "yes" if method.unbiased else "no",
-            "yes" if method.linear else "no",
-            _letters(method),
-        )
+        table.add_row(*_cells(method))
     out = console()
     out.print(table)
     out.print(
@@ -99,12 +90,11 @@ def methods(
         out.print(f"  {letter:2} {text}", highlight=False)
 
 
-def _bits(method: MethodFacts) -> str:
-    return f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
-
-
-def _letters(method: MethodFacts) -> str:
-    return " ".join(_WAYS[way][0] for way in method.private_with) or "-"
+def _cells(method: MethodFacts) -> list[str]:
+    """Return name, what is sent, bits, unbiased, linear, and the letters of the ways to be private."""
+    bits = f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
+    answers = ["yes" if value else "no" for value in (method.unbiased, method.linear)]
+    return [method.name, method.what, bits, *answers, " ".join(_WAYS[way][0] for way in method.private_with) or "-"]
 
 
 def page() -> str:
@@ -120,9 +110,8 @@ def page() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for method in METHODS.values():
-        answers = ["yes" if value else "no" for value in (method.unbiased, method.linear)]
-        cells = [f"`{method.name}`", method.what, _bits(method), *answers, method.local_training, _letters(method)]
-        cells.append(method.paper)
+        name, *cells, private = _cells(method)
+        cells = [f"`{name}`", *cells, method.local_training, private, method.paper]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "How private:", ""]
     lines += [f"- **{letter}**: {text}." for letter, text in _WAYS.values()]

@@ -1,11 +1,17 @@
-"""What goes to standard output: one JSON document, or tables for people."""
+"""Output of commands: one JSON document or tables on standard output, progress on standard error, files."""
 
 import json
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 
+from dpfed.errors import RunError
+
+Flag = Annotated[bool, Parameter(negative="")]
+"""Option that is given or not, without a --no-... form."""
 # Wide enough that no number is cut when the output is not a terminal.
 _WIDTH_OF_A_FILE = 140
 
@@ -30,3 +36,13 @@ def number(value: float | None, digits: int = 4) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:.{digits}f}"
     return f"{value:.{digits}g}"
+
+
+def write_file(file: Path, text: str) -> None:
+    """Write a text file whole. RunError where that is not possible."""
+    from dpfed.run.durable_files import put
+
+    try:
+        put(file, text.encode())
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written ({error.strerror}). Name another file.") from None

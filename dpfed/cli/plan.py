@@ -7,10 +7,13 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from dpfed.cli.loopback import address_of
-from dpfed.cli.output import console
-from dpfed.cli.planner.question import Question, opened
+from rich.progress import Progress
+
+from dpfed.cli.output import console, write_file
 from dpfed.errors import ConfigError
+from dpfed.planner.plan_options import flag
+from dpfed.planner.question import Question, opened
+from dpfed.report.loopback import address_of
 
 _NOTHING = Question()
 _START = Question(clients=6000, cohort=100)
@@ -43,28 +46,33 @@ def plan(
     """
     question = _start(file, options)
     if static is not None:
-        from dpfed.cli.planner.static import write_static
-
-        write_static(question, static)
+        _write_static(question, static)
         return
-    from dpfed.cli.planner.server import PlannerServer
+    from dpfed.planner.server import PlannerServer
 
     server = PlannerServer(question, port=port)
     console().print(f"{address_of(server)}   (Ctrl-C ends it)", soft_wrap=True)
     if browser and _has_display():
         webbrowser.open(address_of(server))
-    with server.lane:
-        try:
-            server.serve_forever()
-        finally:
-            server.server_close()
+    with server.lane, server:
+        server.serve_forever()
+
+
+def _write_static(question: Question, file: Path) -> None:
+    from dpfed.planner.static import static_page
+
+    with Progress(console=console(to_stderr=True), transient=True) as bar:
+        task = bar.add_task("computing the grid")
+        page = static_page(question, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    write_file(file, page)
+    console(to_stderr=True).print(f"written: {file}")
 
 
 def _start(file: str | None, options: Question) -> Question:
     """The plan to begin with; one that is not said is 6,000 clients, 180 rounds, noise multiplier 1.4."""
     if file is not None:
         if options != _NOTHING:
-            named = ", ".join(f"--{name.replace('_', '-')}" for name in options.given)
+            named = ", ".join(flag(name) for name in options.given)
             raise ConfigError(f"{named} beside {file}: it has all of a plan. Remove one.")
         question = opened(file)
     elif options == _NOTHING:
@@ -76,7 +84,7 @@ def _start(file: str | None, options: Question) -> Question:
 
 
 def _completed(options: Question) -> Question:
-    """With the clients, cohort, rounds and noise to begin with, where they were not said."""
+    """Fill in clients, cohort, rounds and noise where they were not given."""
     clients = options.clients or _START.clients
     needs = options.cohort is None and options.sampling != "all" and options.participations is None
     cohort = min(_START.cohort or 1, clients or 1) if needs else options.cohort

@@ -17,9 +17,9 @@ from accounting.mechanisms import SingleRelease, parts_of
 from accounting.rounding import downwards, upwards
 from dpfed.cli.budget_tables import show
 from dpfed.cli.output import console, print_json
-from dpfed.cli.planner.question import Question
-from dpfed.cli.solve_budget import solve
 from dpfed.errors import ConfigError
+from dpfed.planner.plan_options import solve
+from dpfed.planner.question import Question
 
 
 def project_budget(
@@ -71,10 +71,6 @@ def project_budget(
         return
     for line in project_lines(record):
         console().print(line)
-    for run, count in record["runs"].items():
-        console().print(f"  {run}: {count} rounds")
-    for note in record["notes"]:
-        console().print(f"note: {note}")
     if plan is not None and answer is not None:
         _show_answer(plan, answer, record, plot, refused)
 
@@ -101,6 +97,8 @@ def project_lines(record: Mapping[str, Any]) -> list[str]:
         else f"{left} of {units} units left ({record['unit']}), whatever is chosen by looking at results",
         f"if all releases were fixed in advance: epsilon {upwards(record['spent_epsilon'])} spent, "
         f"{downwards(record['left_epsilon'])} left",
+        *(f"  {run}: {count} rounds" for run, count in record["runs"].items()),
+        *(f"note: {note}" for note in record["notes"]),
     ]
 
 

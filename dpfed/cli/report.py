@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
-from dpfed.errors import ConfigError, RunError
+from dpfed.cli.output import Flag, console, print_json, write_file
+from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.report.about import About
@@ -24,7 +23,7 @@ def report(
     card: Path | None = None,
     registry: Path | None = None,
     about: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> None:
     """One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside what a paper prints.
 
@@ -74,8 +73,7 @@ def _state(
     from dpfed.report.about import QUESTIONS, read_about
     from dpfed.report.finished_run import read_finished
     from dpfed.report.model_card import model_card
-    from dpfed.report.registry_entry import registry_entry
-    from dpfed.report.yaml_text import to_yaml
+    from dpfed.report.registry_entry import registry_entry, to_yaml
 
     if len(folders) != 1:
         raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
@@ -88,7 +86,7 @@ def _state(
     if card is not None:
         written.append((card, model_card(found, answers)))
     for file, text in written:
-        _write(file, text)
+        write_file(file, text)
     if json:
         print_json({"files": [str(file) for file, _ in written], "missing": list(answers.missing)})
         return
@@ -102,7 +100,7 @@ def _state(
 
 
 def _ask(answers: About) -> About:
-    """On a terminal: what the run cannot know. Elsewhere nobody is there to be asked."""
+    """Ask on a terminal for the answers that are missing; elsewhere return them as they are."""
     from dpfed.report.about import ask
 
     if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -115,15 +113,6 @@ def _ask(answers: About) -> About:
 
         out.print(f"\nfor the next time, as a file for --about:\n{tomli_w.dumps(typed)}")
     return found
-
-
-def _write(file: Path, text: str) -> None:
-    from dpfed.run.durable_files import put
-
-    try:
-        put(file, text.encode())
-    except OSError as error:
-        raise RunError(f"{file}: cannot be written ({error.strerror}). Name another file.") from None
 
 
 def _show(found: Collection, page: Path, json: bool) -> None:

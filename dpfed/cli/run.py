@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
 
 from accounting.ledger.project import ProjectLedger
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, number, print_json
+from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 Engine = Literal["in-process", "flower"]
 Tracker = Literal["csv", "tensorboard", "mlflow"]
+_FILES = {
+    "Report, with plots": "report.html",
+    "Plot": "curves.png",
+    "Ledger": "ledger.jsonl",
+    "The model as seed and mask": "model.mask.safetensors",
+}
 
 
 def run(
@@ -32,15 +38,15 @@ def run(
     *,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     out: Path | None = None,
-    resume: Annotated[bool, Parameter(negative="")] = False,
+    resume: Flag = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
     pay: int | None = None,
-    release: Annotated[bool, Parameter(negative="")] = False,
+    release: Flag = False,
     engine: Engine = "in-process",
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> int:
     """Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.
 
@@ -160,7 +166,7 @@ def _list_presets(names: list[str]) -> None:
 
 
 def _measured(names: list[str]) -> Table:
-    """What presets came to, of those that were run."""
+    """Return a table of accuracy, epsilon and cost of the presets that were run."""
     from dpfed.methods.expected import expected
 
     table = Table(title="one run of each on two cores")
@@ -206,7 +212,7 @@ def _command(
     track: Sequence[str],
     processes: int,
 ) -> str:
-    """What a person types to go on with the run."""
+    """Return the command line that resumes the run."""
     start = ["dpfed"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "dpfed"]
     words = [*start, "run", *([] if config is None else [config])]
     words += [*(word for one in settings for word in ("--set", one)), "--out", str(out)]
@@ -228,19 +234,19 @@ def _run(
     track: Sequence[str] = (),
 ) -> Outcome:
     from dpfed.api.progress import shown
-    from dpfed.api.run import both, carry_out
+    from dpfed.api.run import carry_out
     from dpfed.api.track import tracked
 
     log = console(to_stderr=True)
     config, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
     log.print(_plan_words(experiment))
     with (
-        tracked(track, folder, config.to_dict(), say=log.print) as keep,
         shown(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
+        tracked(track, folder, config.to_dict(), after=show, say=log.print) as on_round,
         asked_by_signals(log.print) as stop,
     ):
         return carry_out(
-            experiment, folder, engine=engine, resume=resume, on_round=both(show, keep), project=project, stop=stop
+            experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
         )
 
 
@@ -259,122 +265,21 @@ def _plan_words(experiment: Experiment) -> str:
 
 
 def _show(outcome: Outcome) -> None:
+    """Print the card of the run, what ran, and the files; lists of the card as notes below."""
+    from dpfed.report.privacy_card import card_of
+    from dpfed.report.run import what_ran
+
     summary, out = outcome.summary, console()
+    card = card_of(summary)
     table = Table(show_header=False, title=f"{summary['method']} on {summary['dataset']}")
-    for name, value in _rows(summary):
-        table.add_row(name, value)
-    files = {
-        "report, with plots": "report.html",
-        "plot": "curves.png",
-        "ledger": "ledger.jsonl",
-        "the model as seed and mask": "model.mask.safetensors",
-    }
-    for name, file in files.items():
+    for one in card.numbers:
+        table.add_row(one.name.capitalize(), f"{one.value} ({one.beside})")
+    for fact in (*card.facts, *what_ran(summary)):
+        if not fact.lines:
+            table.add_row(fact.name, fact.words)
+    for name, file in _FILES.items():
         if (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))
     out.print(table)
-    for note in (*summary["not_protected"], *summary["notes"]):
-        out.print(f"note: {note}")
-
-
-def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from dpfed.report.privacy_words import noise_words
-
-    rows = _score_rows(summary)
-    if summary["epsilon"] is not None:
-        rows += [
-            ("epsilon", upwards(summary["epsilon"]) + _at_least(summary["lower_bound"])),
-            ("delta", upwards(summary["delta"]) + _for_failures(summary["delta_charged_for_failures"])),
-            ("holds for", f"one {summary['unit']}, {summary['adjacency']}, {_sampled(summary)}"),
-            ("private by", f"{noise_words(summary)}; clip norm {downwards(summary['clip_norm'])}"),
-        ]
-    elif summary["no_statement"]:
-        rows.append(("epsilon", f"no statement: {summary['no_statement']}"))
-    else:
-        rows.append(("epsilon", "none: not private"))
-    if summary["aggregation"] != "plain":
-        rows += _secure_sum_rows(summary)
-    if summary["project_ledger"] is not None:
-        rows.append(
-            ("project", f"{summary['project_ledger']}: epsilon {upwards(summary['project_epsilon'])} for all its runs")
-        )
-    if summary["project_condition"] is not None:
-        rows.append(("", summary["project_condition"]))
-    rows += [
-        ("rounds", f"{summary['rounds']} (stopped by {summary['stopped_by']})" + _aborted(summary) + _again(summary)),
-        (
-            "uplink",
-            f"{summary['uplink_bits_per_parameter']:.4g} bits a parameter, "
-            f"{summary['uplink_bytes_per_client_round']:,} bytes a client and round, "
-            f"{summary['uplink_megabytes_total']:.4g} MB in all",
-        ),
-        ("seconds", f"{summary['seconds']:.1f} on {summary['device']}"),
-        ("clients train", _training_words(summary["local_training"])),
-    ]
-    return rows
-
-
-def _training_words(plan: Mapping[str, Any]) -> str:
-    how = "one after the other, one a core" if plan["chunk"] is None else f"side by side, {plan['chunk']} at a time"
-    return f"{how}, in {plan['precision']}"
-
-
-def _score_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Accuracy where there are classes, else the loss; and other metrics by their names."""
-    apart = ("test_accuracy", "test_loss")
-    others = [(name, value) for name, value in summary.items() if name.startswith("test_") and name not in apart]
-    rows = [(name.replace("_", " "), number(value)) for name, value in others]
-    if summary["test_accuracy"] is None:
-        return [(f"test loss ({summary['loss']})", number(summary["test_loss"])), *rows]
-    return [
-        ("test accuracy", _percent(summary["test_accuracy"])),
-        ("best over rounds (optimistic)", _percent(summary["best_test_accuracy"])),
-        *rows,
-    ]
-
-
-_PAID = " (delta pays for those who are drawn in more)"
-
-
-def _secure_sum_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    kind = {"masked": "masked, keys from one secret", "protocol": "the whole protocol"}[summary["aggregation"]]
-    rows = [("secure sum", f"{kind}; {summary['secure_sum_bytes_per_client_round']:,} bytes a client and round for it")]
-    if summary["server_epsilon"] is not None:
-        words = f"{upwards(summary['server_epsilon'])} for a client drawn in {summary['server_epsilon_rounds']} rounds"
-        rows.append(("epsilon against the server", words + _PAID))
-    if summary["hostile_clients_epsilon"] is not None and summary["sampling"] != "all":
-        rounds = summary["hostile_clients_epsilon_rounds"]
-        words = f"{upwards(summary['hostile_clients_epsilon'])} for a client drawn in {rounds} rounds"
-        rows.append(("epsilon whatever clients send", words + _PAID))
-    return rows
-
-
-def _for_failures(charged: float) -> str:
-    return f", {upwards(charged)} of it for rounds with too many clients drawn" if charged else ""
-
-
-def _at_least(bound: float | None) -> str:
-    return "" if bound is None else f" (no account can state less than {downwards(bound)})"
-
-
-def _sampled(summary: Mapping[str, Any]) -> str:
-    if summary["noise_placement"] == "uploads":
-        by_order = summary["sampling"] == "cyclic"
-        return "every upload seen, " + ("charged by the public order" if by_order else "every round charged to all")
-    if summary["unit"] == "record":
-        return "in the worst client; Poisson batches"
-    return f"{summary['sampling']} sampling"
-
-
-def _aborted(summary: Mapping[str, Any]) -> str:
-    count = summary["aborted_rounds"]
-    return f", {count} of them without a result: too many clients were lost" if count else ""
-
-
-def _again(summary: Mapping[str, Any]) -> str:
-    count = summary["interrupted_charges"]
-    return f", and {count} charged besides that were interrupted" if count else ""
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2%}"
+    for line in (line for fact in card.facts for line in fact.lines):
+        out.print(f"note: {line}")

@@ -14,7 +14,7 @@ _ASKING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Asked:
-    """Whether a signal has asked the process to end: `federation.run` looks before every round."""
+    """Request of a signal to end the process; `loop.run` calls it before every round."""
 
     def __init__(self) -> None:
         self.once = False

@@ -22,14 +22,14 @@ from rich.text import Text
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
-from dpfed.cli.output import console, number, print_json
+from dpfed.cli.output import Flag, console, number, print_json
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
+from dpfed.report.units import percent
 
 if TYPE_CHECKING:
     from dpfed.sweep.plan import PlannedSweep
-    from dpfed.sweep.sweep import Done, FinishedSweep
-    from dpfed.sweep.tuning import Tuned
+    from dpfed.sweep.sweep import Done, FinishedSweep, Tuned
 
 
 def sweep(
@@ -40,16 +40,16 @@ def sweep(
     jobs: Annotated[int | None, Parameter(negative="")] = None,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Flag = False,
     private_selection: float | None = None,
     selection_law: Literal["negative-binomial", "poisson"] = "negative-binomial",
     selection_eta: float = 0.0,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> int:
     """Run a table or a figure: every row at every point of its axes, in parallel, each in a run folder of its own.
 
-    The same command again goes on where it stopped. `dpfed report DIR` makes the page of it.
+    The same command again continues where it stopped. `dpfed report DIR` makes the page of it.
 
     Example: dpfed sweep experiments/fed-smp/table-1.toml --profile smoke --dry-run
 
@@ -97,7 +97,10 @@ def sweep(
         return 0
     if private_selection is not None:
         runs = RandomRuns(mean=private_selection, law=selection_law, eta=selection_eta)
-        chosen = _selected(planned, runs, jobs)
+        from dpfed.sweep.private_selection import select
+
+        log = console(to_stderr=True)
+        chosen = select(planned, runs, jobs=jobs, on_run=lambda done: log.print(f"a run: {done.how}"))
         print_json(chosen) if json else _show_selected(chosen, planned.folder)
         return 0
     finished = _run(planned, jobs)
@@ -106,13 +109,6 @@ def sweep(
     else:
         _show(finished)
     return 1 if finished.failed else 0
-
-
-def _selected(planned: PlannedSweep, runs: RandomRuns, jobs: int | None) -> dict[str, Any]:
-    from dpfed.sweep.private_selection import select
-
-    log = console(to_stderr=True)
-    return select(planned, runs, jobs=jobs, on_run=lambda done: log.print(f"a run: {done.how}"))
 
 
 def _show_selected(chosen: Mapping[str, Any], folder: Path) -> None:
@@ -148,8 +144,11 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
 
             def on_run(done: Done) -> None:
                 progress.update(task, advance=1)
+                accuracy = (done.summary or {}).get("test_accuracy")
+                words = f"failed: {done.error}" if done.summary is None else done.how
                 if done.how != "already":
-                    log.print(f"{done.cell.row} {_words(done.cell.at)}: {_outcome(done)}")
+                    shown = "" if accuracy is None else f", accuracy {percent(accuracy)}"
+                    log.print(f"{done.cell.row} {_words(done.cell.at)}: {words}{shown}")
 
             return run_sweep(planned, jobs=jobs, on_run=on_run)
     except KeyboardInterrupt:
@@ -179,13 +178,6 @@ def _lines(file: Path) -> int:
         return 0
 
 
-def _outcome(done: Done) -> str:
-    if done.summary is None:
-        return f"failed: {done.error}"
-    accuracy = done.summary["test_accuracy"]
-    return done.how if accuracy is None else f"{done.how}, accuracy {accuracy:.2%}"
-
-
 def _show(finished: FinishedSweep) -> None:
     out = console()
     table = Table(title=finished.plan.title)
@@ -196,15 +188,10 @@ def _show(finished: FinishedSweep) -> None:
     table.add_column("state")
     for one in finished.done:
         said = one.summary or {}
-        numbers = [
-            upwards(said.get("epsilon")),
-            number(said.get("uplink_megabytes_total")),
-            number(said.get("seconds")),
-        ]
-        accuracy = said.get("test_accuracy")
-        shown = "–" if accuracy is None else f"{accuracy:.2%}"
+        sizes = [number(said.get(key)) for key in ("uplink_megabytes_total", "seconds")]
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
-        table.add_row(one.cell.row, _words(one.cell.at), shown, *numbers, kind + one.how)
+        scores = [percent(said.get("test_accuracy")), upwards(said.get("epsilon"))]
+        table.add_row(one.cell.row, _words(one.cell.at), *scores, *sizes, kind + one.how)
     out.print(table)
     for choice in finished.tuned:
         out.print(_chosen(choice))

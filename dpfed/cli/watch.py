@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from pathlib import Path
 
-from dpfed.cli.loopback import LoopbackHandler, LoopbackServer, address_of
 from dpfed.cli.output import console
-from dpfed.errors import RunError
+from dpfed.report.loopback import LoopbackServer, address_of
 
 
 def watch(folder: Path, *, port: int = 0) -> None:
-    """Serve the page of a run that is under way, anew while it goes on; Ctrl-C ends it, not the run.
+    """Serve the page of a run that is under way, kept up to date; Ctrl-C ends the page, not the run.
 
     It listens on 127.0.0.1 alone, and answers only to an address with a secret in it, which is printed.
 
@@ -24,44 +22,15 @@ def watch(folder: Path, *, port: int = 0) -> None:
     port
         Where to listen; 0: any port that is free.
     """
-    server = server_of(folder, port=port)
-    out = console()
-    out.print(f"{address_of(server)}   (Ctrl-C ends it)")
-    try:
+    with server_of(folder, port=port) as server:
+        console().print(f"{address_of(server)}   (Ctrl-C ends it)")
         server.serve_forever()
-    finally:
-        server.server_close()
 
 
-class PageServer(LoopbackServer):
-    """The page of one folder."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        super().__init__(port, Handler)
-
-
-def server_of(folder: Path, *, port: int) -> PageServer:
-    """A server that listens already. RunError where there is no run in the folder; ConfigError for a port that is
+def server_of(folder: Path, *, port: int) -> LoopbackServer:
+    """Return a server that listens already. RunError if the folder holds no run; ConfigError for a port that is
     taken."""
     from dpfed.report.live import live_page
 
     live_page(folder)
-    return PageServer(folder, port)
-
-
-class Handler(LoopbackHandler):
-    """Answers GET of the secret path, under the name of this machine, and nothing else."""
-
-    server: PageServer
-
-    def do_GET(self) -> None:
-        if not self.is_for(""):
-            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
-            return
-        from dpfed.report.live import live_page
-
-        try:
-            self.answer(HTTPStatus.OK, live_page(self.server.folder), "text/html")
-        except RunError as error:
-            self.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+    return LoopbackServer(port, lambda: live_page(folder))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from accounting.budget.noise_schedule import MOST_PARTS
 from dpfed.config.limits import LARGEST_FLOAT, Canaries, Clients, ClipNorm, Positive
@@ -25,63 +25,58 @@ class Adaptive(Table):
     least the noise multiplier."""
 
 
-class PrivacyTable(Table):
-    """A noise multiplier, or an epsilon to calibrate one for, or both: then the run stops at epsilon.
-
-    Coins (fedpm; with noise = "coins" also stochastic-sign and fedmrns) are noise themselves: a clip norm of the move
-    of their probabilities, or an epsilon to calibrate it for, or both.
-
-    Integer noise (discrete-gaussian, skellam) is added to integers before their sum is reduced modulo 2^b. In shares of
-    the clients (placement), or in a secure sum, Poisson sampling has sums of `slots` uploads: those who were drawn and
-    others that send noise only, or zeros.
-    """
+class Promise(Table):
+    """What every private run promises, whatever its noise. An epsilon, or the strength of the noise, or both: then the
+    run stops at epsilon."""
 
     clip_norm: ClipNorm | None = None
-    """C, the L2 clip norm of an update, as it is before noise."""
+    """C, the L2 clip norm of an update, as it is before noise. Of coins: of the move of their probabilities; default:
+    the largest that epsilon allows."""
 
-    noise: Literal["gaussian", "discrete-gaussian", "skellam", "coins"] | None = None
-    """Default: discrete-gaussian in secure sums (aggregation.kind), where only integer noise is sound; elsewhere
-    gaussian; the coins of fedpm need none."""
+    epsilon: Positive | None = None
+    """The budget of the run."""
 
-    edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
-    """c of noise = "coins" and of coins of moves: their probabilities are kept in [c, 1 - c]; default: 1/2 - linf_clip,
-    which changes no coin, but at least 0.1; 0.1 without linf_clip or with noise_std."""
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Default: the smaller of clients^-1.1 and 1e-4."""
 
-    linf_clip: ClipNorm | None = None
-    """Of coins: how far one probability may move."""
+    adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
+    """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the
+    number of participants shows. Zero-out: one client's row and its count of an adaptive clip are 0."""
 
-    clip_metric: Literal["euclidean", "fisher"] = "euclidean"
-    """Of coins: fisher has clip_norm and linf_clip of the move over sqrt(theta (1 - theta)), theta the public
-    probability."""
+    accountant: Literal["best", "rdp", "pld"] = "best"
+    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
-    others: Literal["near-reference", "anywhere"] | None = None
-    """Of coins: whether the other clients of a sum are relied on to keep to linf_clip, which a run with plain sums does
-    itself, or only to the edge; default: near-reference in plain sums of simulated clients, anywhere
-    in secure sums and on nodes with data of their own."""
 
-    trials: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Of signs as coins: coins of each probability in an upload, which holds how many of them are ones (the Poisson
-    binomial mechanism). More trials need a smaller clip_norm for the same epsilon."""
-
-    count_bits: Annotated[int, Field(ge=1, le=32)] | None = None
-    """Of coins under a sum: bits of an entry of an upload. The sum is known modulo 2^count_bits and read as the count
-    nearest to what is expected without any move; default: as many bits as hold every count. A ring of ten standard
-    deviations, 5 sqrt(trials x slots), seldom wraps around."""
-
-    noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
-    """Of coins: standard deviation of Gaussian noise on probabilities before them."""
-
-    release: Literal["sum", "uploads"] | None = None
-    """What is seen: the sum of a round, or every upload."""
-
-    slots: Clients | None = None
-    """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
-
-    correction: Literal["none", "linear", "invert"] | None = None
-    """Of coins: how the bias of probabilities that were noised and clipped is corrected; default: linear."""
+class Noised(Promise):
+    """Noise that has a multiplier."""
 
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""
+
+    @model_validator(mode="after")
+    def _has_strength(self) -> Self:
+        if self.clip_norm is None:
+            raise ValueError("privacy.clip_norm: is missing and has no default")
+        if self.noise_multiplier is None and self.epsilon is None:
+            raise ValueError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both")
+        return self
+
+
+class GaussianPrivacy(Noised):
+    """Gaussian noise on a plain sum, in shares of the clients, or on every upload."""
+
+    noise: Literal["gaussian"] = "gaussian"
+    """The default in plain sums."""
+
+    release: Literal["sum", "uploads"] = "sum"
+    """What is seen: the sum of a round, or every upload."""
+
+    placement: Literal["server", "clients"] = "server"
+    """Who adds the noise: the server, or every client a share of it."""
+
+    missing_shares: Literal["sized", "charged"] = "sized"
+    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
+    charged."""
 
     noise_schedule: tuple[Positive, ...] | None = Field(default=None, strict=False, min_length=1, max_length=MOST_PARTS)
     """Factors of noise_multiplier in equal parts of the run, such as [1.2, 1.0, 0.8]; each round is charged as it
@@ -98,18 +93,19 @@ class PrivacyTable(Table):
     """Of bands: the matrix of least error for the run's rounds and server.momentum, or the square root of prefix
     sums."""
 
-    epsilon: Positive | None = None
-    """The budget of the run."""
+    adaptive: Adaptive | None = None
+    """[privacy.adaptive]."""
 
-    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Default: the smaller of clients^-1.1 and 1e-4."""
+    slots: ClassVar[None] = None
+    trials: ClassVar[int] = 1
 
-    adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
-    """What neighbours are; default: replace-one under fixed; otherwise add-remove, or zero-out where the
-    number of participants shows. Zero-out: one client's row and its count of an adaptive clip are 0."""
 
-    accountant: Literal["best", "rdp", "pld"] = "best"
-    """Whose account is stated: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+class IntegerPrivacy(Noised):
+    """Integer noise, added before a sum is reduced modulo 2^b. In shares of the clients, or in a secure sum, Poisson
+    sampling has sums of `slots` uploads: those who were drawn and others that send noise only, or zeros."""
+
+    noise: Literal["discrete-gaussian", "skellam"] = "discrete-gaussian"
+    """discrete-gaussian is the default in secure sums, where only integer noise is sound."""
 
     placement: Literal["server", "clients"] = "server"
     """Who adds the noise: the server, or every client a share of it."""
@@ -118,8 +114,101 @@ class PrivacyTable(Table):
     """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
     charged."""
 
-    adaptive: Adaptive | None = None
-    """[privacy.adaptive]."""
+    slots: Clients | None = None
+    """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
+
+    release: Literal["sum"] = "sum"
+    adaptive: ClassVar[None] = None
+    noise_schedule: ClassVar[None] = None
+    bands: ClassVar[None] = None
+    buffers: ClassVar[None] = None
+    trials: ClassVar[int] = 1
+
+
+class CoinPrivacy(Promise):
+    """Uploads of Bernoulli samples, which are the noise: masks of fedpm, signs of stochastic-sign and fedmrns."""
+
+    noise: Literal["coins"] = "coins"
+    """The default, and the only one, of fedpm."""
+
+    release: Literal["sum", "uploads"] = "sum"
+    """What is seen: the sum of a round, or every upload."""
+
+    edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
+    """c: probabilities are kept in [c, 1 - c]; default: 1/2 - linf_clip, which changes no coin, but at least 0.1; 0.1
+    without linf_clip or with noise_std. Of fedpm without mask.bound: mask.edge."""
+
+    linf_clip: ClipNorm | None = None
+    """How far one probability may move."""
+
+    clip_metric: Literal["euclidean", "fisher"] = "euclidean"
+    """fisher has clip_norm and linf_clip of the move over sqrt(theta (1 - theta)), theta the public probability."""
+
+    others: Literal["near-reference", "anywhere"] | None = None
+    """Whether the other clients of a sum are relied on to keep to linf_clip, which a run with plain sums does itself,
+    or only to the edge; default: near-reference in plain sums of simulated clients, anywhere in secure sums and on
+    nodes with data of their own."""
+
+    trials: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Coins of each probability in an upload, which holds how many of them are ones (the Poisson binomial mechanism).
+    More trials need a smaller clip_norm for the same epsilon."""
+
+    count_bits: Annotated[int, Field(ge=1, le=32)] | None = None
+    """Under a sum: bits of an entry of an upload. The sum is known modulo 2^count_bits and read as the count nearest to
+    what is expected without any move; default: as many bits as hold every count. A ring of ten standard deviations,
+    5 sqrt(trials x slots), seldom wraps around."""
+
+    noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
+    """Standard deviation of Gaussian noise on probabilities before them."""
+
+    correction: Literal["none", "linear", "invert"] | None = None
+    """How the bias of probabilities that were noised and clipped is corrected; default: linear."""
+
+    slots: Clients | None = None
+    """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
+
+    noise_multiplier: ClassVar[None] = None
+    placement: ClassVar[str] = "server"
+    missing_shares: ClassVar[str] = "sized"
+    adaptive: ClassVar[None] = None
+    noise_schedule: ClassVar[None] = None
+    bands: ClassVar[None] = None
+    buffers: ClassVar[None] = None
+
+    @model_validator(mode="after")
+    def _has_strength(self) -> Self:
+        if self.clip_norm is None and self.epsilon is None:
+            raise ValueError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both")
+        if self.noise_std and (self.trials > 1 or self.clip_metric == "fisher" or self.count_bits is not None):
+            raise ValueError("privacy.noise_std with trials, count_bits or clip_metric='fisher': is not built")
+        if self.count_bits is not None and self.trials >= 1 << self.count_bits:
+            raise ValueError(f"privacy.count_bits={self.count_bits}: an upload's own count does not fit")
+        if self.release == "uploads" and (self.slots or self.others or self.count_bits):
+            raise ValueError("privacy.slots, others and count_bits are for sums; release is 'uploads'")
+        return self
+
+
+class DitheredPrivacy(Noised):
+    """The error of a dithered quantiser, which is Gaussian and has no other noise beside it (dp-dithered)."""
+
+    noise: Literal["dithered"] = "dithered"
+    """The default, and the only one, of dp-dithered."""
+
+    slots: Clients | None = None
+    """Shares of the noise in a sum; default: so many that what Poisson cohorts above it take of delta is small."""
+
+    release: Literal["sum"] = "sum"
+    placement: ClassVar[str] = "server"
+    missing_shares: ClassVar[str] = "sized"
+    adaptive: ClassVar[None] = None
+    noise_schedule: ClassVar[None] = None
+    bands: ClassVar[None] = None
+    buffers: ClassVar[None] = None
+    trials: ClassVar[int] = 1
+
+
+Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | CoinPrivacy | DitheredPrivacy, Field(discriminator="noise")]
+"""[privacy]: what it takes follows from `noise`, and `noise` from the method and the sum where it is not given."""
 
 
 class Audit(Table):

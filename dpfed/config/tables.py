@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.privacy_tables import Audit, PrivacyTable
+from dpfed.config.kinds import noise_of_method
+from dpfed.config.privacy_tables import Audit, Privacy
 from dpfed.config.samples_tables import Data, Federation, Model
 from dpfed.config.server_tables import Aggregation, RunTable, ServerTable
 from dpfed.config.table import Table
@@ -30,11 +31,27 @@ class Config(Table):
     local: Local
     method: MethodTable
     mask: Mask | None = None
-    privacy: PrivacyTable | None = None
+    privacy: Privacy | None = None
     aggregation: Aggregation = Aggregation()
     audit: Audit = Audit()
     server: ServerTable = ServerTable()
     run: RunTable = RunTable()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_kind_of_noise(cls, tables: Any) -> Any:
+        """privacy.noise where it is not given: what the method's uploads, and the sum, can have."""
+        privacy = tables.get("privacy") if isinstance(tables, Mapping) else None
+        if not isinstance(privacy, Mapping):
+            return tables
+        name, kind = (_said(tables, "method", "name"), _said(tables, "aggregation", "kind"))
+        fixed = noise_of_method(str(name))
+        exact = kind not in (None, "plain") or _said(tables, "run", "release") is True
+        default = "discrete-gaussian" if exact else "gaussian"
+        given = privacy.get("noise")
+        noise = fixed if fixed is not None and given in (None, "gaussian") and fixed != "coins" else given
+        noise = noise or fixed or default
+        return {**tables, "privacy": {**_without_defaults_of_others(privacy, noise), "noise": noise}}
 
     def with_delta(self, delta: float) -> Config:
         """Return the configuration with this delta for its unit of privacy, [privacy] or [local.record]."""
@@ -48,6 +65,25 @@ class Config(Table):
     def to_dict(self) -> dict[str, Any]:
         """Plain tables without the keys that are not set, as TOML wants them."""
         return _without_none(self.model_dump(mode="json"))
+
+
+def _without_defaults_of_others(privacy: Mapping[str, Any], noise: Any) -> dict[str, Any]:
+    """Return [privacy] without keys of other kinds of noise that hold their default: it has no effect, and up to 0.2
+    every run's config.toml had them all."""
+    kinds = _privacy_tables()
+    own = kinds[noise].model_fields if isinstance(noise, str) and noise in kinds else {}
+    defaults = {
+        key: field.get_default()
+        for table in kinds.values()
+        for key, field in table.model_fields.items()
+        if key not in own
+    }
+    return {key: value for key, value in privacy.items() if key not in defaults or value != defaults[key]}
+
+
+def _said(tables: Mapping[str, Any], table: str, key: str) -> Any:
+    found = tables.get(table)
+    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
@@ -142,16 +178,32 @@ def _toml_value(text: str) -> Any:
     return text
 
 
+_KINDS = ("gaussian", "discrete-gaussian", "skellam", "coins", "dithered")
+
+
 def _problem(item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"])
+    location = item["loc"]
+    kind = location[1] if len(location) > 1 and location[0] == "privacy" and location[1] in _KINDS else None
+    if kind is not None:
+        location = (location[0], *location[2:])
+    where = ".".join(str(part) for part in location)
+    if item["type"] == "union_tag_invalid":
+        return f"privacy.noise={shown(item['ctx']['tag'])}: must be one of {', '.join(_KINDS)}."
+    if item["type"] == "value_error" and kind is not None and where == "privacy":
+        return f"{item['ctx']['error']}."
+    if item["type"] == "extra_forbidden" and kind is not None:
+        takers = [one for one, table in _privacy_tables().items() if location[-1] in table.model_fields]
+        if takers:
+            return f"{where} with privacy.noise={kind!r}: is for {', '.join(takers)}. Remove it, or use one of them."
     if item["type"] == "extra_forbidden":
-        known = _known_keys(item["loc"][:-1])
-        hint = did_you_mean(str(item["loc"][-1]), known)
+        table = None if kind is None or len(location) > 2 else _privacy_tables()[kind]
+        known = _known_keys(location[:-1]) if table is None else sorted(table.model_fields)
+        hint = did_you_mean(str(location[-1]), known)
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
     words = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # as TOML calls it
-    return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(item['loc'])}` says what is allowed."
+    return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(location)}` says what is allowed."
 
 
 def _key(location: Sequence[Any]) -> str:
@@ -179,6 +231,12 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
     return sorted(table.model_fields) if table else []
 
 
+def _privacy_tables() -> dict[str, type[BaseModel]]:
+    """What [privacy] takes, by privacy.noise."""
+    tables = get_args(get_args(Privacy)[0])
+    return {str(kind): table for table in tables for kind in get_args(table.model_fields["noise"].annotation)}
+
+
 def sections() -> Iterator[tuple[str, type[BaseModel]]]:
     """Every table by its dotted name: "" is the whole configuration."""
     return _within("", Config)
@@ -187,6 +245,13 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
 def _within(name: str, table: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     yield name, table
     for key, field in table.model_fields.items():
-        for part in (field.annotation, *get_args(field.annotation)):
+        for part in _parts(field.annotation):
             if isinstance(part, type) and issubclass(part, BaseModel):
                 yield from _within(f"{name}.{key}".removeprefix("."), part)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The types that a union, within annotations and other unions, is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from accounting.integers.fixed_point import NoiseLaw
 from dpfed.aggregation.dropouts import most_missing
+from dpfed.config.privacy_tables import CoinPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
-from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
 
 EDGE_OF_SIGNS = 0.1
@@ -15,25 +15,17 @@ EDGE_OF_SIGNS = 0.1
 
 def seen(config: Config) -> str:
     """What a private run releases: "sum" or "uploads"."""
-    return (config.privacy.release or "sum") if config.privacy is not None else "sum"
+    return config.privacy.release if config.privacy is not None else "sum"
 
 
 def integer_noise(config: Config) -> NoiseLaw | None:
-    """The law of integer noise: the one that is asked for; where none is, discrete Gaussian on private secure sums.
-
-    None: no privacy, coins, or Gaussian noise, which `dpfed.methods.refusals` refuses on secure sums.
-    """
-    table = config.privacy
-    if table is None:
-        return None
-    if table.noise is None and config.aggregation.kind != "plain" and not method(config.method.name).coins:
-        return "discrete-gaussian"
-    return table.noise if table.noise in ("discrete-gaussian", "skellam") else None
+    """The distribution of integer noise, if that is what a run has."""
+    return config.privacy.noise if isinstance(config.privacy, IntegerPrivacy) else None
 
 
 def signs_are_coins(config: Config, facts: MethodFacts) -> bool:
     """Whether an update's signs are private by their own coins."""
-    return config.privacy is not None and not facts.coins and config.privacy.noise == "coins"
+    return isinstance(config.privacy, CoinPrivacy) and not facts.coins
 
 
 def coins_of_moves(config: Config) -> bool:
@@ -62,11 +54,12 @@ def edge_of(config: Config) -> float:
     none of them. Where others are "anywhere" it relies on them to keep to [c, 1 - c], so as much as on their clip.
     """
     table = config.privacy
-    if table is not None and table.edge is not None:
-        return table.edge
+    assert isinstance(table, CoinPrivacy)
     if config.method.name == "fedpm" and not coins_of_moves(config):
         return (config.mask or Mask()).edge
-    if table is None or table.linf_clip is None or table.noise_std:
+    if table.edge is not None:
+        return table.edge
+    if table.linf_clip is None or table.noise_std:
         return EDGE_OF_SIGNS
     farthest = table.linf_clip / (2 if table.clip_metric == "fisher" else 1)
     return max(EDGE_OF_SIGNS, 0.5 - farthest)
@@ -80,7 +73,7 @@ def others_of(config: Config) -> str:
     only where privacy.others says so.
     """
     table = config.privacy
-    if table is not None and table.others is not None:
+    if isinstance(table, CoinPrivacy) and table.others is not None:
         return table.others
     own_clients = config.aggregation.kind == "plain" and config.data.partition != "nodes"
     return "near-reference" if own_clients else "anywhere"

@@ -1,15 +1,16 @@
-"""What a private run promises: the mechanism of its rounds, from the configuration."""
+"""What a private run promises: its mechanism, which draws, is charged and is read by audits; delta; and a budget."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from accounting import budget
-from accounting.budget import NoiseSchedule, Plan
-from accounting.budget.integers import IntegerNoise
+from accounting.budget import NoiseSchedule, Plan, integers
+from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
 from accounting.compose.twins import overflow
@@ -18,26 +19,36 @@ from accounting.integers.fixed_point import NoiseLaw
 from accounting.ledger import Planned
 from accounting.mechanisms import (
     Composed,
-    CorrelatedRounds,
-    Gaussian,
+    DiscreteGaussian,
     GaussianShares,
     SingleRelease,
-    Subsampled,
-    schedule_of,
+    Skellam,
+    sampling_of,
     subsample,
+    unsampled,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 from dpfed.aggregation.summed import least_uploads
-from dpfed.config.privacy_tables import PrivacyTable
+from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.aborts import check_aborts, participants_follow_clients
-from dpfed.methods.choices import coins_of_moves, edge_of, integer_noise, others_of, seen, signs_are_coins, tolerance_of
+from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
 from dpfed.methods.facts import MethodFacts
 from dpfed.participation.of_run import allocated, sampler_of, stream_of
+from dpfed.randomness import Randomness, randomness_of
+from dpfed.seeds import Seeds
+from dpfed.stages.clip import Clip
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.coins import PrivateCoins
+from dpfed.stages.dithered import DitheredNoise
+from dpfed.stages.gaussian_noise import GaussianNoise
+from dpfed.stages.integer_noise import IntegerNoise
+from dpfed.stages.integers import Integers
+from dpfed.stages.stage import Private, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,43 +68,66 @@ class IntegerTerms:
     slots: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PrivacyGoal:
-    """What the run promises: the mechanism of a round, delta, and the epsilon it may not exceed (None: only stated).
+    """The mechanism of a run's rounds, delta, and the epsilon it may not exceed (None: only stated).
 
-    noise_multiplier: of Gaussian noise, None for coins
-    schedule:         factors of the noise multiplier over the rounds; `mechanism` is then that of the least noise
-    varies:           rounds are charged with what arrived; `mechanism` is then that of `least` uploads, the fewest that
-                      a round may end with
+    private: the stage that draws the noise and is charged for it; bound: the stages right before it, which its account
+             rests on. noise_multiplier: None for coins. least: the fewest uploads that a round may end with, where
+             rounds are charged with what arrived (`varies`)
     """
 
-    mechanism: SingleRelease
+    private: Private
+    bound: tuple[Stage, ...]
     delta: float
     budget: float | None
     accountant: Accountant
     noise_multiplier: float | None
     clip_norm: float
-    varies: bool = False
     least: int | None = None
     integers: IntegerTerms | None = None
-    schedule: NoiseSchedule | None = None
     unit: Literal["client"] = "client"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Bound and noise, for rows of a chain."""
+        return *self.bound, self.private
+
+    @property
+    def varies(self) -> bool:
+        return self.least is not None
+
+    @property
+    def mechanism(self) -> SingleRelease:
+        """Of a round, at the most that it may be charged."""
+        return self.private.mechanism(self.least)
+
+    @property
+    def schedule(self) -> NoiseSchedule | None:
+        return getattr(self.private, "schedule", None)
+
+    @property
+    def integer_rows(self) -> Integers | None:
+        return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
 
     def of_round(self, number: int) -> SingleRelease:
         """The mechanism of round `number`, counted from 0, at the most that it may be charged."""
-        if self.schedule is None:
-            return self.mechanism
-        assert self.noise_multiplier is not None
-        noise = Gaussian(
-            noise_multiplier=self.noise_multiplier * self.schedule.factor(number), adjacency=self.mechanism.adjacency
-        )
-        return replace(self.mechanism, mechanism=noise) if isinstance(self.mechanism, Subsampled) else noise
+        if isinstance(self.private, GaussianNoise) and self.private.schedule is not None:
+            return self.private.in_round(number)
+        return self.mechanism
 
     def run(self, rounds: int) -> Composed:
         """The first `rounds` rounds, at the most that they may be charged."""
         if self.schedule is None:
             return Composed(parts=((self.mechanism, rounds),))
         return Composed.of([self.of_round(number) for number in range(rounds)])
+
+    def is_like(self, other: PrivacyGoal) -> bool:
+        """Whether a round of the one is a round of the other."""
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
+        )
 
     def planned(self, rounds: int) -> Planned:
         """The plan of a run of so many rounds, for the header of its ledger."""
@@ -108,9 +142,11 @@ class PrivacyGoal:
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
-def goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
+def goal_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyGoal:
     """What the run promises; ConfigError for choices without an account."""
-    goal = _goal_of(config, facts, sent)
+    seeds = Seeds(root=config.run.seed)
+    drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
+    goal = _MADE[type(config.privacy)](config, sent, drawn_from)
     if seen(config) == "sum":
         adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
         check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
@@ -126,81 +162,98 @@ def goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
     return goal
 
 
-def _goal_of(config: Config, facts: MethodFacts, sent: int) -> PrivacyGoal:
+def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any) -> PrivacyGoal:
     table = config.privacy
     assert table is not None
-    if facts.coins or signs_are_coins(config, facts):
-        return _coin_goal(config, table, sent, signs=not facts.coins or coins_of_moves(config))
-    kind = integer_noise(config)
-    if kind is not None:
-        return _integer_goal(config, table, sent, kind)
-    return _dithered_goal(config, table) if facts.dithered else _gaussian_goal(config, table)
-
-
-def _gaussian_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
-    clip = _clip_norm(table)
-    charged = table.missing_shares == "charged"
-    plan = _plan(config, table)
-    z = table.noise_multiplier or _calibrated(plan, table, config.federation.rounds)
-    worst, least, schedule = z, None, None
-    if plan.noise_schedule is not None:
-        schedule = NoiseSchedule(factors=plan.noise_schedule, rounds=config.federation.rounds)
-        worst = z * schedule.least
-    if charged:
-        uploads = plan.cohort
-        z *= 1.0 if table.noise_multiplier else (1 - config.aggregation.dropout) ** -0.5
-        least = least_uploads(uploads, tolerance_of(config) or 0.0)
-        worst = z * math.sqrt(least / uploads)
     return PrivacyGoal(
-        mechanism=_as_drawn(_round(plan, worst, config.federation.rounds), config),
-        delta=plan.delta,
+        private=private,
+        bound=bound,
+        delta=delta_of(config),
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
         clip_norm=clip,
-        varies=charged,
-        least=least,
-        schedule=schedule,
+        **more,
     )
 
 
-def _dithered_goal(config: Config, table: PrivacyTable) -> PrivacyGoal:
+def delta_of(config: Config) -> float:
+    """Return privacy.delta, or its default."""
+    assert config.privacy is not None
+    return config.privacy.delta or default_delta(config.federation.clients)
+
+
+def _gaussian(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+    table, who = config.privacy, sampler_of(config)
+    assert isinstance(table, GaussianPrivacy)
+    noise = GaussianNoise.calibrated(
+        table,
+        who,
+        randomness,
+        rounds=config.federation.rounds,
+        delta=delta_of(config),
+        tolerance=tolerance_of(config) or 0.0,
+        dropout=config.aggregation.dropout,
+        momentum=config.server.momentum if config.server.rule == "step" else 0.0,
+        stream=stream_of(config),
+    )
+    assert table.clip_norm is not None
+    least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
+    clip = Clip(adaptive=noise.adaptive)
+    return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
+
+
+def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+    """m trials are m coins for each number that is sent, whose probabilities move together: sqrt(m) times as far."""
+    table, who = config.privacy, sampler_of(config)
+    assert isinstance(table, CoinPrivacy)
+    coins, clip = PrivateCoins.calibrated(
+        table,
+        who,
+        randomness,
+        sent=sent,
+        edge=edge_of(config),
+        others=others_of(config),
+        reference=None if config.method.name == "fedpm" and not coins_of_moves(config) else 0.5,
+        rounds=config.federation.rounds,
+        delta=delta_of(config),
+    )
+    moves = ClipMoves(linf=coins.coins.linf_clip, metric=coins.coins.clip_metric, edge=coins.edge)
+    return _goal(config, coins, moves, z=None, clip=clip)
+
+
+def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
     """Noise in shares of the uploads: as many as are in every sum, or under Poisson sampling as `slots` says."""
-    plan, rounds = _plan(config, table), config.federation.rounds
-    if plan.adjacency is Adjacency.ADD_REMOVE and table.adjacency is None:
-        plan = replace(plan, adjacency=Adjacency.ZERO_OUT)
-    delta, (shares, overflow) = plan.delta, (plan.cohort, 0.0)
-    if plan.sampling.name == "poisson":
-        shares, overflow = default_slots(
-            plan.cohort, plan.clients, delta=delta, adjacency=plan.adjacency, slots=table.slots
-        )
-    z = table.noise_multiplier
-    if z is None:  # at what of delta is left: 1e-5 of it a round is charged for cohorts that are too large
-        z = _calibrated(replace(plan, delta=max(delta - rounds * overflow, delta / 2)), table, rounds)
-    noise = GaussianShares(noise_multiplier=z, adjacency=plan.adjacency, shares=shares, overflow=overflow)
-    return PrivacyGoal(
-        mechanism=_as_drawn(subsample(noise, plan.sampler), config),
-        delta=delta,
-        budget=table.epsilon,
-        accountant=table.accountant,
-        noise_multiplier=z,
-        clip_norm=_clip_norm(table),
-    )
+    table, who, rounds, delta = config.privacy, sampler_of(config), config.federation.rounds, delta_of(config)
+    assert isinstance(table, DitheredPrivacy)
+    default = Adjacency.REPLACE_ONE if config.federation.sampling == "fixed" else Adjacency.ZERO_OUT
+    adjacency = Adjacency.of(table.adjacency or default)
+    shares, lost = int(who.expected), 0.0
+    if config.federation.sampling == "poisson":
+        cohort, clients = config.federation.cohort, config.federation.clients
+        shares, lost = default_slots(cohort, clients, delta=delta, adjacency=adjacency, slots=table.slots)
+    # At what of delta is left: 1e-5 of it a round is charged for cohorts that are too large.
+    plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
+    left = max(delta - rounds * lost, delta / 2)
+    z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=left)
+    noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares, overflow=lost)
+    made = DitheredNoise(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
+    assert table.clip_norm is not None
+    return _goal(config, made, Clip(), z=z, clip=table.clip_norm)
 
 
-def _round(plan: Plan, noise_multiplier: float, rounds: int) -> SingleRelease:
-    """One of so many rounds; of correlated noise, of the matrix that is made for them."""
-    return plan.round(noise_multiplier, rounds)
+def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
+    """Still by `accounting.Plan`, whose integer rounds size shares, slots and steps."""
+    from dpfed.methods.sums import integers_of
 
-
-def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw) -> PrivacyGoal:
-    federation, sums = config.federation, config.aggregation
+    table, federation, sums = config.privacy, config.federation, config.aggregation
+    assert isinstance(table, IntegerPrivacy)
     charged, tolerance = table.missing_shares == "charged", tolerance_of(config) or 0.0
     plan = Plan(
         clients=federation.clients,
         cohort=federation.clients if federation.sampling == "all" else federation.cohort,
         dimension=sent,
-        mechanism=kind,
+        mechanism=table.noise,
         sampling=federation.sampling,
         adjacency=Adjacency(table.adjacency) if table.adjacency else None,
         delta=table.delta,
@@ -214,148 +267,66 @@ def _integer_goal(config: Config, table: PrivacyTable, sent: int, kind: NoiseLaw
         **_schedule(config),
     )
     made = plan.mechanism
-    assert isinstance(made, IntegerNoise)  # `kind` names it
+    assert isinstance(made, integers.IntegerNoise)  # `table.noise` names it
     uploads = made.uploads(plan)
     slots = uploads if made.is_filled(plan) or table.placement == "clients" else None
     if table.adjacency is None and made.secure and participants_follow_clients(config, slots):
-        plan = plan.changed(adjacency=_kept_in_number(plan.adjacency))
+        kept = Adjacency.ZERO_OUT if plan.adjacency is Adjacency.ADD_REMOVE else plan.adjacency
+        plan = replace(plan, adjacency=kept)
     z = table.noise_multiplier
     if z is None:
-        z = _calibrated(
-            replace(plan, mechanism=replace(made, dropout=sums.dropout)) if charged else plan, table, federation.rounds
-        )
+        assert table.epsilon is not None
+        sized = replace(plan, mechanism=replace(made, dropout=sums.dropout)) if charged else plan
+        z = budget.noise_multiplier(sized, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
         z /= math.sqrt(1 - sums.dropout) if charged else 1.0
-    noise = made.release(plan, z)
     least = least_uploads(uploads, tolerance) if charged else None
-    return PrivacyGoal(
-        mechanism=_as_drawn(subsample(noise if least is None else replace(noise, shares=least), plan.sampler), config),
-        delta=plan.delta,
-        budget=table.epsilon,
-        accountant=table.accountant,
-        noise_multiplier=z,
-        clip_norm=_clip_norm(table),
-        varies=charged,
-        least=least,
-        integers=IntegerTerms(
-            kind=kind,
-            placement=table.placement,
-            uploads=uploads,
-            share_variance=int(noise.share_variance),
-            scale=float(made.scale or 0),
-            slots=slots,
-        ),
+    noise, who = made.release(plan, z), sampler_of(config)
+    assert isinstance(noise, DiscreteGaussian | Skellam)
+    terms = IntegerTerms(
+        kind=table.noise,
+        placement=table.placement,
+        uploads=uploads,
+        share_variance=int(noise.share_variance),
+        scale=float(made.scale or 0),
+        slots=slots,
     )
+    assert table.clip_norm is not None
+    rows = integers_of(config, table.clip_norm, terms, sent, randomness, Seeds(root=config.run.seed))
+    drawn = noise if least is None else replace(noise, shares=least)
+    private = IntegerNoise(
+        noise=drawn,
+        sampling=sampling_of(subsample(drawn, who.law)),
+        placement=table.placement,
+        randomness=randomness,
+        steps_per_unit=rows.fixed_point.steps_per_unit,
+        detail={
+            "divided_by": who.expected,
+            "noise": table.noise,
+            "steps_per_unit": rows.fixed_point.steps_per_unit,
+            "integers": rows.fixed_point.padded,
+            "bits": rows.bits,
+        },
+        charged=charged,
+    )
+    return _goal(config, private, Clip(), rows, z=z, clip=table.clip_norm, least=least, integers=terms)
 
 
-def _kept_in_number(adjacency: Adjacency | None) -> Adjacency | None:
-    """The adjacency under which neighbours have equally many clients, where none is asked for; it costs the same."""
-    return Adjacency.ZERO_OUT if adjacency is Adjacency.ADD_REMOVE else adjacency
+_MADE: dict[type, Callable[[Config, int, Randomness], PrivacyGoal]] = {
+    GaussianPrivacy: _gaussian,
+    IntegerPrivacy: _integers,
+    CoinPrivacy: _coins,
+    DitheredPrivacy: _dithered,
+}
 
 
 def slots_of(goal: PrivacyGoal) -> int | None:
     """The fixed number of uploads that the account of a round rests on, if it does."""
-    release = goal.mechanism
-    inside = release.mechanism if isinstance(release, Subsampled) else release
+    inside = unsampled(goal.mechanism)
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort
     if isinstance(inside, GaussianShares):
         return inside.shares
     return goal.integers.slots if goal.integers is not None else None
-
-
-def _clip_norm(table: PrivacyTable) -> float:
-    assert table.clip_norm is not None  # refused
-    return table.clip_norm
-
-
-def _calibrated(plan: Plan, table: PrivacyTable, rounds: int) -> float:
-    """The smallest noise multiplier for the epsilon that is asked for."""
-    assert table.epsilon is not None  # refused
-    return budget.noise_multiplier(plan, epsilon=table.epsilon, rounds=rounds, accountant=table.accountant)
-
-
-def _coin_goal(config: Config, table: PrivacyTable, sent: int, *, signs: bool) -> PrivacyGoal:
-    """Who sends single uploads is seen (`_sampling`). m trials are m coins for each number that is sent, whose
-    probabilities move together: sqrt(m) times as far."""
-    federation, released, root = config.federation, seen(config), math.sqrt(table.trials)
-    plan = Plan(
-        clients=federation.clients,
-        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
-        dimension=table.trials * sent,
-        edge=edge_of(config),
-        mechanism="bernoulli-aggregate" if released == "sum" else "bernoulli-channel",
-        sampling=_sampling(config),
-        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
-        delta=table.delta,
-        clip_norm=root * table.clip_norm if table.clip_norm else (None if table.linf_clip else 1.0),
-        linf_clip=table.linf_clip,
-        noise_std=table.noise_std or 0.0,
-        slots=table.slots,
-        clip_metric=table.clip_metric,
-        others=others_of(config) if released == "sum" else "anywhere",
-        reference=0.5 if signs else None,
-    )
-    clip = table.clip_norm
-    if clip is None:
-        assert table.epsilon is not None  # refused
-        found = budget.clip_norm(plan, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
-        clip = found / root
-    return PrivacyGoal(
-        mechanism=_as_drawn(plan.changed(clip_norm=root * clip).round(), config),
-        delta=plan.delta,
-        budget=table.epsilon,
-        accountant=table.accountant,
-        noise_multiplier=None,
-        clip_norm=clip,
-    )
-
-
-def _plan(config: Config, table: PrivacyTable) -> Plan:
-    federation = config.federation
-    all_take_part = _sampling(config) == "all"
-    # A client more or less would be a share of noise, or an upload, more or less.
-    add_remove_fails = seen(config) == "uploads" or (table.placement == "clients" and federation.sampling == "all")
-    default = Adjacency.ZERO_OUT if add_remove_fails else None
-    return Plan(
-        clients=federation.clients,
-        cohort=federation.clients if all_take_part else federation.cohort,
-        sampling="all" if all_take_part else federation.sampling,
-        adjacency=Adjacency(table.adjacency) if table.adjacency else default,
-        delta=table.delta,
-        noise_schedule=table.noise_schedule,
-        **({} if all_take_part else _schedule(config)),
-        **_correlation(config, table),
-    )
-
-
-def _sampling(config: Config) -> str:
-    """What the account may rest on. Who sends single uploads is seen: they are charged to every client in every round,
-    or by the order of the clients where that is public."""
-    name = config.federation.sampling
-    return name if seen(config) == "sum" or name == "cyclic" else "all"
-
-
-def _as_drawn(release: SingleRelease, config: Config) -> SingleRelease:
-    """The same, with the name of the stream that a schedule is drawn from."""
-    if not isinstance(release, Subsampled) or schedule_of(release) is None:
-        return release
-    if isinstance(release.sampling, CorrelatedRounds):
-        return replace(release, sampling=replace(release.sampling, stream=stream_of(config)))
-    return replace(release, sampling=sampler_of(config).law)
-
-
-def _correlation(config: Config, table: PrivacyTable) -> dict[str, Any]:
-    """What a plan needs to know of noise that is taken back. The model is a sum of steps along the mean update."""
-    if table.bands is None and table.buffers is None:
-        return {}
-    steps = config.server.rule == "step"
-    return {
-        "noise": "banded" if table.bands is not None else "blt",
-        "bands": table.bands,
-        "buffers": table.buffers,
-        "factorisation": table.factorisation,
-        "server_momentum": config.server.momentum if steps else 0.0,
-    }
 
 
 def _schedule(config: Config) -> dict[str, Any]:

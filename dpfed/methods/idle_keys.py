@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
@@ -95,7 +96,7 @@ RULES = (
     Needs(
         ("privacy.correction",),
         "privacy.noise_std > 0 (coins that are private without noise need no correction)",
-        lambda config, facts: config.privacy is not None and bool(config.privacy.noise_std),
+        lambda config, facts: isinstance(config.privacy, CoinPrivacy) and bool(config.privacy.noise_std),
     ),
     Needs(
         ("aggregation.dropout_at",),

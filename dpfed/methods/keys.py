@@ -32,7 +32,7 @@ def is_set(config: Config, key: str) -> bool:
     """Whether the key, or the table, is away from its default."""
     *path, name = key.split(".")
     table = value_of(config, ".".join(path)) if path else config
-    if table is None:
+    if table is None or name not in type(table).model_fields:
         return False
     default = type(table).model_fields[name].get_default(call_default_factory=True)
     return bool(getattr(table, name) != default)

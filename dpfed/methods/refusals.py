@@ -47,7 +47,6 @@ def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
         _units(config),
         _sums(config, facts),
         noise_refusals.noise(config, facts),
-        noise_refusals.coins(config, facts),
         noise_refusals.dithered(config, facts),
         noise_refusals.randomness(config, facts),
         _schedules(config),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.choices import is_linear, seen, signs_are_coins
@@ -11,27 +12,22 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.refusals import problems
 
 
-def released(config: Config, facts: MethodFacts) -> Config:
-    """Return the configuration with all that a model for release needs; unchanged without run.release.
+def check_release(config: Config, facts: MethodFacts) -> None:
+    """Raise ConfigError, with every reason and what to change, if this method or setting has no release.
 
-    Noise, cohorts and dropouts come from the operating system (run.randomness = "secure", set when the configuration
-    is read). Noise that is added is drawn exactly, in whole numbers: privacy.noise is "discrete-gaussian" where none is
-    given. Coins are exact as they are. ConfigError with every reason for which this method, or this setting, has no
-    release, and what to change.
+    Noise, cohorts and dropouts of a release come from the operating system, and noise that is added is drawn exactly,
+    in whole numbers: run.randomness is "secure" and privacy.noise "discrete-gaussian" where they are not given, set
+    when the configuration is read. Coins are exact as they are.
     """
     if not config.run.release:
-        return config
-    reasons, chosen = list(_reasons(config, facts)), config
+        return
+    reasons, checked = list(_reasons(config, facts)), config
     if reasons:  # what else is wrong, apart from the release
-        chosen = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
-    elif config.privacy is not None and config.privacy.noise is None and not facts.coins and facts.privacy != "never":
-        privacy = config.privacy.model_copy(update={"noise": "discrete-gaussian"})
-        chosen = config.model_copy(update={"privacy": privacy})
-    reasons += problems(chosen, facts)
+        checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
+    reasons += problems(checked, facts)
     if reasons:
         listed = "\n  ".join(reasons)
         raise ConfigError(f"run.release=true (--release) with method.name={facts.name!r}: is refused.\n  {listed}")
-    return chosen
 
 
 def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
@@ -69,7 +65,7 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
     if table is None:
         return
     gaussian = "is floating-point Gaussian noise, whose last bits leak what it hides. Remove it, or run.release."
-    if table.noise_std:
+    if isinstance(table, CoinPrivacy) and table.noise_std:
         yield f"privacy.noise_std={table.noise_std}: {gaussian}"
     if table.noise == "gaussian":
         yield f"privacy.noise='gaussian': {gaussian}"

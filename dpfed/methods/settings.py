@@ -20,18 +20,17 @@ from dpfed.errors import ConfigError
 from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
-from dpfed.methods.private_stages import dithered_noise, gaussian_noise, integer_noise_on, private_coins
 from dpfed.methods.schemes import scheme, sparse_scheme
-from dpfed.methods.sums import integers_of, most_uploads
+from dpfed.methods.sums import filled_to, integers_of, most_uploads
 from dpfed.models.flat import FlatModel
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
-from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import Coins
+from dpfed.stages.clip import DropNotFinite, FixedClip
+from dpfed.stages.coins import Coins, PrivateCoins
+from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.maps import MapChoice
@@ -113,20 +112,20 @@ class Settings:
             return self._integers(project, goal, own)
         if self.whole_numbers:
             return self._symbols(project, goal, own)
+        encode = self._encode(choice, goal)
         if goal is None:
-            return Stages(project, *own, DropNotFinite(), self._encode(choice, goal), *self._weigh())
-        noise = self.noise(choice)
-        clip, encode = Clip(adaptive=noise.adaptive), self._encode(choice, goal)
-        if self.linear or noise.in_every_upload:
-            return Stages(project, *own, clip, noise, encode)
-        return Stages(project, *own, encode, clip, noise)
+            return Stages(project, *own, DropNotFinite(), encode, *self._weigh())
+        if self.linear or goal.private.in_every_upload:
+            return Stages(project, *own, *goal.stages, encode)
+        return Stages(project, *own, encode, *goal.stages)
 
     def noise(self, choice: MapChoice) -> GaussianNoise:
         """The Gaussian noise of a private run, for a chain of one's own: it stands right behind `Clip`."""
         goal = self.goal(choice.sent)
         if goal is None:
             raise ConfigError("a chain with noise, without [privacy]: set it, or leave the noise out where it is not.")
-        return gaussian_noise(self.config, goal, self.sampler, self.randomness)
+        assert isinstance(goal.private, GaussianNoise)
+        return goal.private
 
     def encode(self, choice: MapChoice) -> Encode:
         """The method's scheme, for a chain of one's own."""
@@ -140,31 +139,31 @@ class Settings:
         """
         project, goal = Project(choice=choice), self.goal(choice.sent)
         secure = self.config.aggregation.kind != "plain"
-        trials = 1 if self.config.privacy is None else self.config.privacy.trials
-        bits = (trials * most_uploads(self.config, goal)).bit_length() if secure else None
+        table = self.config.privacy
+        trials = 1 if table is None else table.trials
+        most = trials * most_uploads(self.config, filled_to(self.config, goal))
+        bits = most.bit_length() if secure else None
         if goal is None:
             stochastic = self.facts.name != "fedmask"
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
             return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
-        canaries = self.canaries(goal)
-        private = private_coins(
-            self.config,
-            goal,
-            self.randomness,
-            canaries=None if canaries is None else canaries.present_in,
-            bits=bits,
-        )
+        canaries, private = self.canaries(goal), goal.private
+        assert isinstance(private, PrivateCoins)
+        present = None if canaries is None else canaries.present_in
+        private = replace(private, canaries=present, bits=private.bits or bits)
         single = private.slots is None and trials == 1
         an_entry = private.bits or (None if single else (trials * (private.slots or 1)).bit_length())
-        coins = private.coins
-        clip = ClipMoves(linf=coins.linf_clip, metric=coins.clip_metric, edge=coins.floor)
-        return Stages(project, clip, private, self._mask_wire(choice.sent, an_entry, trials))
+        return Stages(project, *goal.bound, private, self._mask_wire(choice.sent, an_entry, trials))
 
     def dithered(self, choice: MapChoice) -> Stages:
         """Project > Clip > DitheredNoise: encoding is the noise."""
         goal = self.goal(choice.sent)
-        assert goal is not None  # refused
-        return Stages(Project(choice=choice), Clip(), dithered_noise(goal, self.sampler, self.randomness))
+        if goal is None or not isinstance(goal.private, DitheredNoise):
+            raise ConfigError(
+                "a chain with DitheredNoise in a method whose noise is not in shares: its quantiser is for "
+                "dp-dithered. Use that method, or GaussianNoise (Settings.noise)."
+            )
+        return Stages(Project(choice=choice), *goal.stages)
 
     def largest_in_public(self, kept: int) -> MapChoice:
         """Fed-SMP's top-k: the coordinates that move most in training on public data."""
@@ -204,7 +203,7 @@ class Settings:
         if self.config.privacy is None:
             return None
         if sent not in self._goals:
-            self._goals[sent] = goal_of(self.config, self.facts, sent)
+            self._goals[sent] = goal_of(self.config, self.facts, sent, self.randomness)
         return self._goals[sent]
 
     @cached_property
@@ -227,20 +226,22 @@ class Settings:
         )
 
     def _integers(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
-        integers = integers_of(self.config, goal, project.sent, self.randomness, self.seeds)
-        words = Words(size=integers.fixed_point.padded, bits=integers.bits)
-        if goal is None or goal.integers is None:
+        if goal is None or goal.integer_rows is None:
+            clip = self.config.aggregation.clip_norm if goal is None else goal.clip_norm
+            integers = integers_of(self.config, clip, None, project.sent, self.randomness, self.seeds)
             largest = self._weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
-            return Stages(project, *own, FixedClip(norm=integers.clip_norm), *weigh, integers, words)
-        noise = integer_noise_on(integers, goal, self.sampler, self.randomness)
-        return Stages(project, *own, Clip(), integers, noise, words)
+            bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)
+        else:
+            integers, bound = goal.integer_rows, goal.stages
+        words = Words(size=integers.fixed_point.padded, bits=integers.bits)
+        return Stages(project, *own, *bound, words)
 
     def _symbols(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
         """ConfigError for a scheme whose sums cannot be decoded."""
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)
-        bits = ((alphabet - 1) * most_uploads(self.config, goal)).bit_length()
+        bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, goal))).bit_length()
         symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self._seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)

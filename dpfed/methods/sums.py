@@ -89,16 +89,24 @@ def filled_to(config: Config, goal: PrivacyGoal | None) -> int | None:
     return slots_of(goal) if in_integers(config) else None
 
 
-def most_uploads(config: Config, goal: PrivacyGoal | None) -> int:
-    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], that of all clients."""
+def most_uploads(config: Config, slots: int | None) -> int:
+    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], that of all clients.
+    slots: to which it is filled, if it is (`filled_to`)."""
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
     if federation.sampling in ("fixed", "all"):
         return canaries + (federation.clients if federation.sampling == "all" else federation.cohort)
-    return canaries + (filled_to(config, goal) or federation.clients)
+    return canaries + (slots or federation.clients)
 
 
-def integers_of(config: Config, goal: PrivacyGoal | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
+def integers_of(
+    config: Config,
+    clip: float | None,
+    integers: IntegerTerms | None,
+    sent: int,
+    randomness: Randomness,
+    seeds: Seeds,
+) -> Integers:
     """Rows of `sent` numbers as integers: steps and ring, from the plan that is accounted.
 
     The ring holds the sum, noise and all, but for `wrap_probability`, if clients do not choose rows by the signs of the
@@ -106,11 +114,10 @@ def integers_of(config: Config, goal: PrivacyGoal | None, sent: int, randomness:
     """
     table = config.aggregation
     padded = padded_dimension(sent, rotate=table.rotation)
-    clip = goal.clip_norm if goal is not None else table.clip_norm
     assert clip is not None  # refused
-    integers = goal.integers if goal is not None else None
     steps = integers.scale if integers is not None else table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
-    uploads = most_uploads(config, goal)
+    filled = None if integers is None or config.federation.sampling != "poisson" else integers.slots
+    uploads = most_uploads(config, filled)
     bits = sum_bits(
         law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
         uploads=uploads,

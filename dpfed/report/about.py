@@ -1,4 +1,4 @@
-"""What no run knows of itself and a statement of privacy must say: given in a file, or left marked."""
+"""Facts that a statement of privacy needs and no run knows: given in a file, or left marked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class About:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The keys that nobody has answered."""
+        """Keys of the unanswered questions."""
         return tuple(key for key in QUESTIONS if key not in self.answers)
 
     def words(self, key: str, *, mark: str) -> str:
@@ -49,7 +49,7 @@ class About:
         return str(self.answers.get(key, mark.format(QUESTIONS[key])))
 
     def list_of(self, key: str, *, mark: str) -> list[str]:
-        """As `words`, of an answer that is a list."""
+        """Return an answer that is a list, or the mark with the question."""
         return list(self.answers.get(key, [mark.format(QUESTIONS[key])]))
 
 

@@ -35,7 +35,7 @@ class OneRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collection:
-    """What a report shows. `missing` runs are listed but not finished; `repeat` are the commands that make them all.
+    """Runs of a report. `missing` runs are listed but not finished; `repeat` are the commands that make them all.
     differing: of run folders, the keys in which their configurations differ, with the value in each of `folders`;
     empty for a sweep, whose axes say it."""
 
@@ -67,7 +67,7 @@ class Collection:
 
 
 def collect(folders: Sequence[Path]) -> Collection:
-    """What is in a sweep's folder, or in one or more run folders. RunError where nothing is finished there."""
+    """Read a sweep's folder, or one or more run folders. RunError where nothing is finished there."""
     if len(folders) == 1 and (folders[0] / NAME).exists():
         return _of_sweep(folders[0], read_sweep(folders[0]))
     for folder in folders:

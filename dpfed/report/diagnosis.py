@@ -58,7 +58,7 @@ def findings_of(found: Evidence) -> list[Cause]:
 
 
 def is_learning(found: Evidence) -> bool | None:
-    """Whether the last evaluations are better than the first; None for fewer than two. Public."""
+    """Return True if the last evaluation is better than the first, None for fewer than two. Public."""
     if len(found.losses) >= 2 and len(found.accuracies) < 2:
         return found.losses[-1] < 0.9 * found.losses[0]
     if len(found.accuracies) < 2:
@@ -67,7 +67,7 @@ def is_learning(found: Evidence) -> bool | None:
 
 
 def measures_of(found: Evidence) -> list[Measure]:
-    """What there is, in words."""
+    """Return the numbers of the evidence as text."""
     planned = "" if found.planned is None else f" of {found.planned:,}"
     measures = [Measure(name="rounds", value=f"{found.rounds:,}{planned}")]
     if found.accuracies:

@@ -72,7 +72,7 @@ def _content(collection: Collection) -> dict[str, Any]:
 
 
 def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, Card]]:
-    """Of run folders that are few: each row's run with the largest epsilon, which bounds the others'."""
+    """Return for few run folders the card of each row's run with the largest epsilon, which bounds the others'."""
     if collection.x is not None or not collection.differences or len(groups) > _MOST_CARDS:
         return []
     worst = [max(group.runs, key=lambda run: float(run.summary.get("epsilon") or 0)) for group in groups]
@@ -89,7 +89,7 @@ def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequ
 
 
 def _decimals(published: Sequence[float]) -> int | None:
-    """As many as the paper prints in this column; None where it prints nothing."""
+    """Return the decimals that the paper prints in this column, or None if it prints nothing."""
     return max((len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in published), default=None)
 
 
@@ -116,8 +116,7 @@ def _places(collection: Collection) -> str:
 
 
 def _notes(collection: Collection, key: str) -> list[str]:
-    """What the summaries say under this key (what no epsilon covers, or where one says little), with the rows it is
-    true of."""
+    """Return the notes of the summaries under this key, each with the rows that have it."""
     rows: dict[str, dict[str, None]] = {}
     for run in collection.runs:
         for note in run.summary.get(key, []):

@@ -1,4 +1,4 @@
-"""Which figures an experiment has, and their data."""
+"""Figures of an experiment, and their data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from accounting.rounding import upwards
 from dpfed.report.collection import Collection
 from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
+from dpfed.report.figures.figure import Look, looks_of
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.figures.looks import Look, looks_of
 from dpfed.report.statistics import Group, groups_of, mean_of, short
 from dpfed.run.quantities import QUANTITIES
 
@@ -127,7 +127,7 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
 
 
 def _looks(collection: Collection) -> dict[str, Look]:
-    """Of the rows: the same in every figure."""
+    """Return a look for each row, the same in every figure."""
     return looks_of([run.row for run in collection.runs])
 
 

@@ -39,7 +39,7 @@ class LedgerWords:
 
 
 def ledger_words(file: Path) -> LedgerWords | None:
-    """Of the ledger in this file; None where there is none, as of a run that is not private."""
+    """Describe the ledger in this file; None if there is none, as for a run that is not private."""
     if not file.exists():
         return None
     try:

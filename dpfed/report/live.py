@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
-from dpfed.report.figures.run import Records, plot_runs
+from dpfed.report.figures.run import Records, plot_run
 from dpfed.report.finished_run import read_finished
 from dpfed.report.page import rendered
-from dpfed.report.privacy_card import Badge, Card, Number
+from dpfed.report.privacy_card import Badge, Card, Number, score_of
 from dpfed.report.run import page_of
-from dpfed.report.units import percent, significant, size
+from dpfed.report.units import size
 
 _LONGEST = 300
 
@@ -25,7 +26,7 @@ def live_page(folder: Path) -> str:
     """RunError where there is no run in this folder."""
     if (folder / "summary.json").exists():
         found = read_finished(folder)
-        return page_of(folder, found.summary, plot_runs({found.summary["method"]: found.metrics}, None), live=True)
+        return page_of(folder, found.summary, plot_run(found.summary["method"], found.metrics, None), live=True)
     try:
         config = tomllib.loads(read_text(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         metrics = _lines(folder / "metrics.jsonl")
@@ -43,7 +44,7 @@ def _running(config: Mapping[str, Any], metrics: Records) -> str:
         connects=True,
         scripts=("live.js",),
         card=Card(badges=(Badge(words="under way", mood="mind"),), numbers=_numbers(config, metrics), facts=()),
-        group=plot_runs({config["method"]["name"]: metrics}, None),
+        group=plot_run(config["method"]["name"], metrics, None),
     )
 
 
@@ -57,23 +58,12 @@ def _numbers(config: Mapping[str, Any], metrics: Records) -> tuple[Number, ...]:
         budget = config.get("privacy", {}).get("epsilon")
         beside = "no budget is set" if budget is None else f"of {downwards(budget)}"
         numbers.append(Number(name="epsilon spent, at most", value=upwards(last["epsilon"]), beside=beside))
-    numbers += _score(metrics)
+    tested = [line for line in metrics if line.get("test_accuracy", line.get("test_loss")) is not None]
+    if tested:
+        numbers.append(replace(score_of(tested[-1]), beside=f"round {tested[-1]['round']:,}"))
     if last.get("uplink_megabytes") is not None:
         numbers.append(Number(name="sent by all clients", value=size(1e6 * last["uplink_megabytes"]), beside=""))
     return tuple(numbers)
-
-
-def _score(metrics: Records) -> list[Number]:
-    """The last evaluation."""
-    for line in reversed(metrics):
-        if line.get("test_accuracy") is not None:
-            return [
-                Number(name="test accuracy", value=percent(line["test_accuracy"]), beside=f"round {line['round']:,}")
-            ]
-        if line.get("test_loss") is not None:
-            value = significant(line["test_loss"], 4)
-            return [Number(name="test loss", value=value, beside=f"round {line['round']:,}")]
-    return []
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
-"""A model card in the format of the Hugging Face hub: metadata as YAML, then words. What nobody has said is marked as
-their template marks it."""
+"""A model card in the format of the Hugging Face hub: metadata as YAML, then text.
+
+Unanswered questions are marked as in the hub's template."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from dpfed.report.about import About
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.privacy_card import card_of, score_of
 from dpfed.report.privacy_words import statement
+from dpfed.report.registry_entry import to_yaml
 from dpfed.report.units import duration, size
-from dpfed.report.yaml_text import to_yaml
 
 MARK = "[More Information Needed]"
 _IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "svhn")

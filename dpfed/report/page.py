@@ -7,6 +7,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import jinja2
@@ -14,27 +15,35 @@ from markupsafe import Markup
 
 from dpfed import __version__
 
+_HERE = files(__package__)
+
 
 def rendered(
     template: str,
     *,
     title: str,
+    room: Traversable = _HERE,
     connects: bool = False,
     state: str = "done",
     scripts: Sequence[str] = (),
     style: str | None = None,
     **content: Any,
 ) -> str:
-    """The page of a template in this folder. `connects`: it may ask its own server, and nothing else; `state`: what
-    changes when there is news. `scripts` and `style` are more files of this folder."""
-    script = "".join(_text(name) for name in scripts)
+    """Return the page of a template. `connects`: it may ask its own server, and nothing else; `state` changes when
+    there is news. The template, `scripts` and `style` are files of `room`, or else of this one."""
+
+    def text(name: str) -> str:
+        file = room / name
+        return (file if file.is_file() else _HERE / name).read_text(encoding="utf-8")
+
+    script = "".join(text(name) for name in scripts)
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        loader=jinja2.FunctionLoader(text), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template(template).render(
         title=title,
         state=state,
-        css=Markup(_text("page.css") + (_text(style) if style else "")),
+        css=Markup(text("page.css") + (text(style) if style else "")),
         script=Markup(script),
         policy=_policy(script, connects),
         version=__version__,
@@ -43,11 +52,7 @@ def rendered(
 
 
 def _policy(script: str, connects: bool) -> str:
-    """What the page may load: its own style and this very script."""
+    """Return the content security policy: the page may load its own style and script only."""
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{known}'"
     return f"{policy}; connect-src 'self'" if connects else policy
-
-
-def _text(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")

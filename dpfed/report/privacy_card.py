@@ -49,7 +49,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What stands at the top of a run's page."""
+    """Badges, numbers and facts at the top of a run's page."""
 
     badges: tuple[Badge, ...]
     numbers: tuple[Number, ...]
@@ -62,7 +62,7 @@ def card_of(summary: Mapping[str, Any]) -> Card:
 
 
 def short_card_of(summary: Mapping[str, Any]) -> Card:
-    """As `card_of`, without the words: to stand beside others."""
+    """Return the card without its facts, to be shown beside others."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
 
 
@@ -154,15 +154,18 @@ def _sampled(summary: Mapping[str, Any]) -> str:
 
 def _other_epsilons(summary: Mapping[str, Any]) -> list[Fact]:
     facts = []
-    if summary.get("server_epsilon") is not None:
-        words = f"Epsilon at most {upwards(summary['server_epsilon'])} against the server, which knows who took part."
-        facts.append(Fact(name="Against the server", words=words))
-    if summary.get("hostile_clients_epsilon") is not None and summary["sampling"] != "all":
-        words = f"Epsilon at most {upwards(summary['hostile_clients_epsilon'])}, whatever other clients send."
-        facts.append(Fact(name="Hostile clients", words=words))
+    for key, name, words in (
+        ("server_epsilon", "Against the server", " against the server, which knows who took part"),
+        ("hostile_clients_epsilon", "Hostile clients", ", whatever other clients send"),
+    ):
+        if summary.get(key) is not None and (key == "server_epsilon" or summary["sampling"] != "all"):
+            rounds, drawn = summary.get(f"{key}_rounds"), ""
+            if rounds is not None:
+                drawn = f", for a client drawn in at most {rounds:,} rounds (delta covers those drawn more often)"
+            facts.append(Fact(name=name, words=f"Epsilon at most {upwards(summary[key])}{words}{drawn}."))
     if summary.get("project_epsilon") is not None:
         words = f"Epsilon at most {upwards(summary['project_epsilon'])} for all runs of {summary['project_ledger']}."
-        facts.append(Fact(name="Whole project", words=words))
+        facts.append(Fact(name="Whole project", words=f"{words} {summary.get('project_condition') or ''}".rstrip()))
     return facts
 
 
@@ -186,4 +189,6 @@ def _sentences(notes: list[str]) -> tuple[str, ...]:
 
 def _device(summary: Mapping[str, Any]) -> str:
     name = str(summary.get("device") or "an unknown device")
-    return {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)
+    processes = summary.get("processes", 1)
+    where = {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)
+    return where if processes == 1 else f"{where}, {processes:,} processes"

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accounting.budget import Plan
+from accounting.mechanisms import (
+    Allocation,
+    BallsAndBins,
+    FixedSizeSampling,
+    FullParticipation,
+    MinSeparation,
+    PoissonSampling,
+)
 from accounting.rounding import downwards, upwards
 
 _FACTORS = 8
-"""Of a noise schedule, as many as are written one by one."""
+"""Number of factors of a noise schedule that are written one by one."""
 
 
 def statement(summary: Mapping[str, Any]) -> str:
@@ -55,7 +64,7 @@ def _statement(summary: Mapping[str, Any]) -> str:
 
 
 def noise_words(summary: Mapping[str, Any]) -> str:
-    """What makes the run private, in words."""
+    """Return the mechanism of the run as text."""
     z, placement = summary["noise_multiplier"], summary["noise_placement"]
     if placement is None:
         return "no release at all"
@@ -72,7 +81,7 @@ def noise_words(summary: Mapping[str, Any]) -> str:
 
 
 def _changes(summary: Mapping[str, Any]) -> str:
-    """Of the noise multiplier over the rounds; a run that ended early has had the first of them."""
+    """Return the noise schedule as text; a run that ended early has used its first rounds."""
     factors = summary.get("noise_schedule")
     if not factors:
         return ""
@@ -100,6 +109,26 @@ def sampling_words(summary: Mapping[str, Any]) -> str:
 def sampler_name(name: object) -> str:
     """Poisson was a person."""
     return "Poisson" if name == "poisson" else str(name)
+
+
+def sampler_words(plan: Plan) -> str:
+    """Describe how the cohorts of a plan are drawn."""
+    each = f"each of {plan.clients} clients"
+    match plan.sampler:
+        case PoissonSampling(probability=rate):
+            return f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"
+        case FixedSizeSampling():
+            return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
+        case FullParticipation():
+            return f"all {plan.clients} clients in every round"
+        case BallsAndBins(bins=bins):
+            return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
+        case Allocation(participations=times, rounds=rounds):
+            return f"allocation, {each} in {times} secret rounds of {rounds}"
+        case MinSeparation(separation=separation, probability=rate):
+            return f"min-separation, {each} with probability {rate:.6g} a round, at most once in {separation} rounds"
+        case _:
+            return f"a public order, {each} in every {plan.period}th round"
 
 
 _NEIGHBOURS = {
@@ -152,9 +181,11 @@ def _server_words(summary: Mapping[str, Any]) -> str:
 
 
 def delta_words(summary: Mapping[str, Any]) -> str:
-    """What delta is, beside the number of those it protects."""
+    """Return delta as text, beside the number of clients it protects."""
     delta, clients = summary["delta"], summary["clients"]
     words = f"at delta {upwards(delta)}"
     if summary["unit"] == "client" and clients:
         words += f", {'below' if delta < 1 / clients else 'not below'} 1/{clients:,}"
+    if summary.get("delta_charged_for_failures"):
+        words += f"; {upwards(summary['delta_charged_for_failures'])} of it for rounds with too many clients drawn"
     return words

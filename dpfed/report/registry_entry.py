@@ -6,8 +6,9 @@ its authors answer for it.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,30 @@ def _mechanisms(folder: Path, summary: Mapping[str, Any]) -> str:
         "simulated": "Noise and cohorts come from a seed: this is an experiment and not fit for release.",
     }.get(str(summary.get("randomness")), "")
     return f"{said} Implemented with dpfed {__version__}. {origin}".strip()
+
+
+def to_yaml(table: Mapping[str, Any]) -> str:
+    """Return nested tables as YAML: block mappings, every text in JSON's quotes, which YAML reads as they are."""
+    return "".join(f"{line}\n" for line in _table(table))
+
+
+def _table(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield f"{key}:"
+            yield from (f"  {line}" for line in _table(value))
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield f"{key}:"
+            yield from (f"  {line}" for line in _list(value))
+        else:
+            yield f"{key}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+
+
+def _list(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, Mapping):
+            first, *others = _table(value)
+            yield f"- {first}"
+            yield from (f"  {line}" for line in others)
+        else:
+            yield f"- {json.dumps(value, ensure_ascii=False, allow_nan=False)}"

@@ -9,12 +9,12 @@ from typing import Any
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.figures.run import plot_runs
+from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Fact, card_of
 from dpfed.report.privacy_words import sampler_name
-from dpfed.report.units import duration, significant, size
+from dpfed.report.units import significant, size
 from dpfed.run.durable_files import put
 from dpfed.run.loop import Outcome
 
@@ -25,7 +25,7 @@ def write_report(outcome: Outcome) -> None:
     """Write curves.png and report.html into the run folder."""
     plot, target = outcome.folder / "curves.png", outcome.folder / "report.html"
     try:
-        group = plot_runs({outcome.summary["method"]: outcome.metrics}, plot)
+        group = plot_run(outcome.summary["method"], outcome.metrics, plot)
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:
@@ -43,15 +43,15 @@ def page_of(folder: Path, summary: Mapping[str, Any], group: ChartGroup, *, live
         scripts=("live.js",) if live else (),
         card=card_of(summary),
         group=group,
-        ran=_ran(summary),
+        ran=what_ran(summary),
         ledger=ledger_words(folder / "ledger.jsonl"),
         commands=_commands(summary),
         configuration=_configuration(folder / "config.toml"),
     )
 
 
-def _ran(summary: Mapping[str, Any]) -> list[Fact]:
-    """What a reader asks of an experiment; what it does not have is not named."""
+def what_ran(summary: Mapping[str, Any]) -> list[Fact]:
+    """Return network, clients, rounds, scores, traffic and seed of a run, as far as it has them."""
     clients = f"{summary['clients']:,}, {_sampling(summary)}"
     facts = [
         Fact(name="Network", words=f"{summary.get('model', 'unknown')}, {summary.get('parameters', 0):,} parameters"),
@@ -62,7 +62,6 @@ def _ran(summary: Mapping[str, Any]) -> list[Fact]:
     ]
     if summary.get("local_training"):
         facts.append(Fact(name="Local training", words=_training(summary["local_training"])))
-    facts.append(Fact(name="Time", words=_time(summary)))
     facts.append(Fact(name="Seed", words=str(summary["seed"])))
     return facts
 
@@ -109,12 +108,6 @@ def _traffic(summary: Mapping[str, Any]) -> str:
 def _training(plan: Mapping[str, Any]) -> str:
     how = "one after the other, one a core" if plan["chunk"] is None else f"side by side, {plan['chunk']:,} at a time"
     return f"{how}, in {plan['precision']}"
-
-
-def _time(summary: Mapping[str, Any]) -> str:
-    words = f"{duration(summary['seconds'])} on {summary.get('device') or 'an unknown device'}"
-    processes = summary.get("processes", 1)
-    return words if processes == 1 else f"{words}, {processes:,} processes"
 
 
 def _commands(summary: Mapping[str, Any]) -> list[str]:

@@ -57,6 +57,9 @@ class Mean:
         return max(usual, 1 - math.floor(math.log10(abs(self.mean))))
 
 
+_COLUMNS = (
+    "quantity", "unit", "over_seeds", "n", "mean", "std", "published", "difference", "published_where"
+)  # fmt: skip
 _OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "largest": max,
@@ -96,35 +99,15 @@ def write_table(collection: Collection, target: Path) -> None:
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
     stream = io.StringIO(newline="")
     lines = csv.writer(stream)
-    lines.writerow(
-        [
-            "row",
-            *axes,
-            "quantity",
-            "unit",
-            "over_seeds",
-            "n",
-            "mean",
-            "std",
-            "published",
-            "difference",
-            "published_where",
-        ]
-    )
+    lines.writerow(["row", *axes, *_COLUMNS])
     for group in groups:
         for key in collection.quantities:
             one = mean_of(group, key, collection)
-            there = one.published
+            there, quantity = one.published, one.quantity
             numbers = [one.mean, one.std, there.value if there else None, one.difference]
             lines.writerow(
-                [
-                    group.row,
-                    *(group.at.get(name, "") for name in axes),
-                    key,
-                    one.quantity.unit,
-                    one.quantity.over_seeds,
-                    one.n,
-                ]
+                [group.row, *(group.at.get(name, "") for name in axes)]
+                + [key, quantity.unit, quantity.over_seeds, one.n]
                 + ["" if number is None else _written(key, number) for number in numbers]
                 + [there.where if there else ""]
             )
@@ -142,7 +125,7 @@ def short(axis: str) -> str:
 
 
 def _published(group: Group, key: str, collection: Collection) -> Published | None:
-    """What the paper prints for this row at this x, or else without an x: once for the whole row."""
+    """Return the number that the paper prints for this row at this x, or else once for the whole row."""
     at = group.at.get(collection.x or "")
     found = {one.x: one for one in collection.published if (one.row, one.quantity) == (group.row, key)}
     return found.get(at, found.get(None))

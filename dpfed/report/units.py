@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """With `digits` significant digits, no power of ten below a million: 12.8929 -> "12.9"."""
+    """Return the value with `digits` significant digits, without a power of ten below a million: 12.8929 -> "12.9"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if not 1e-4 <= abs(value) < 1e6:

@@ -29,7 +29,7 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.records import RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
-from dpfed.methods.release import released
+from dpfed.methods.release import check_release
 from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
@@ -107,16 +107,13 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     if own is None or own.model is None:
         models.check_name(config.model.name)
     check_rule(config.server.rule)
-    refuse(released(config, chosen), chosen)
+    check_release(config, chosen)
+    refuse(config, chosen)
     return chosen
 
 
 def resolved(config: Config) -> Config:
-    """Return the configuration with the keys set that follow from others, as far as they need no data.
-
-    They are those of a run for release (`dpfed.methods.release`), and the default delta of clients. ConfigError.
-    """
-    config = released(config, method(config.method.name))
+    """Return the configuration with privacy.delta set: the default delta of its clients where none is given."""
     if config.privacy is None or config.privacy.delta is not None:
         return config
     return config.with_delta(default_delta(config.federation.clients))
@@ -179,7 +176,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     stages = _chain(settings)
     goal = _charged(settings, stages)
     method = _method(settings, stages, goal, ranks)
-    beside = method.aggregation.overhead_bits(most_uploads(config, goal))
+    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, goal)))
     stated = goal or records
     if records is not None:
         config = config.with_delta(records.delta)
@@ -270,7 +267,7 @@ def _charged(settings: Settings, stages: Stages) -> PrivacyGoal | None:
     require_forgetful(stages, settings.clients)
     _check_own_scheme(stages)
     assert stages.private is not None
-    return replace(goal, mechanism=stages.private.mechanism(goal.least))
+    return replace(goal, private=stages.private)
 
 
 def _check_own_scheme(stages: Stages) -> None:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header, Planned
+from accounting.ledger import Header, LocalRelease, Planned, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
-from dpfed.aggregation.summed import Closing
 from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
+from dpfed.diagnostics.record import INTERRUPTED, RoundRecord
 from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.methods.records import RecordGoal
 from dpfed.randomness import Secure
-from dpfed.round import NO_RESULT, begin_round, cohort_of, end_round
+from dpfed.round import NO_RESULT, OpenRound, Source, Trained, cohort_of, open_round, run_round
 from dpfed.run import exceeded
 from dpfed.run.binding import Binding, Heads, binding_of
 from dpfed.run.book import Book
@@ -38,18 +38,7 @@ from dpfed.run.prolonging import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
 from dpfed.run.spending import spending
 from dpfed.run.summary import summary_of, uplink_megabytes
-from dpfed.run.watched import (
-    INTERRUPTED,
-    RoundFacts,
-    WatchedRound,
-    facts_of,
-    facts_record,
-    open_watched,
-    take_part_watched,
-    without_result,
-)
 from dpfed.server.state import ServerState
-from dpfed.stages.stage import Round
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -84,7 +73,7 @@ def run(
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = _all_rounds(opened, experiment, stop)
+        outcome = opened.all_rounds(InProcess(trained=Trained(seeds=experiment.seeds)), stop)
     except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
         raise
     except BaseException:
@@ -102,19 +91,19 @@ def follow(experiment: Experiment) -> None:
     method = experiment.method
     with _training("a round"):
         for task in method.ranks.follow(experiment.start):
-            now = method.announce(task, experiment.seeds)
-            take_part_watched(open_watched(now, method, method.aggregation), seeds=experiment.seeds)
+            Trained(seeds=experiment.seeds).take_part(open_round(method.announce(task, experiment.seeds), method))
 
 
-def _all_rounds(run: Run, experiment: Experiment, stop: Callable[[], bool]) -> Outcome:
-    method = experiment.method
-    while (now := run.next_round(stop)) is not None:
-        method.ranks.lead(now.task)
-        with _training(f"round {now.number + 1}"):
-            opened = open_watched(now, method, method.aggregation)
-            take_part_watched(opened, seeds=experiment.seeds)
-        run.finish_round(opened)
-    return run.close()
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InProcess:
+    """Clients of this process and those that it leads; what fails in training is one error of ours."""
+
+    trained: Trained
+
+    def take_part(self, opened: OpenRound[Any]) -> None:
+        opened.method.ranks.lead(opened.now.task)
+        with _training(f"round {opened.now.number + 1}"):
+            self.trained.take_part(opened)
 
 
 @contextmanager
@@ -138,11 +127,8 @@ def _let_go(experiment: Experiment) -> None:
 
 
 class Run:
-    """A run, round by round, whoever trains the clients: this process, or the nodes of another engine.
-
-    `next_round`, somebody's work on it, `finish_round`, and again until there is none; then `close`. The claims are
-    those of `run`.
-    """
+    """A run, round by round, whoever trains the clients: this process, or the nodes of another engine (its source of
+    rows). The claims are those of `run`."""
 
     def __init__(
         self,
@@ -153,7 +139,7 @@ class Run:
         binding: Binding,
         project: ProjectLedger | None = None,
     ) -> None:
-        self._began = self._started = time.monotonic()
+        self._began = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round, self._binding = folder, on_round, binding
         self._book = _open_book(experiment, folder, saved, binding, project) if experiment.goal else None
@@ -162,7 +148,6 @@ class Run:
         self._uplink = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        self._now: Round | None = None
         if saved.report:  # whatever kept it out of the other files
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
@@ -212,57 +197,52 @@ class Run:
         """Whether all rounds are done, or no budget pays for another."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
-    def next_round(self, stop: Callable[[], bool] = lambda: False) -> Round | None:
-        """The next round's; None where all rounds are done or no budget pays for another. RunInterrupted where `stop`
-        says that this is the end for now."""
+    def all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Every round that is left and paid for, and the summary. RunInterrupted where `stop` says that this is the end
+        for now."""
+        while not self.finished:
+            if stop():
+                done, rounds = self.state.round, self.experiment.config.federation.rounds
+                raise RunInterrupted(f"interrupted after round {done} of {rounds}, which is saved.")
+            self.one_round(source)
+        return self.close()
+
+    def one_round(self, source: Source) -> None:
+        """Affordable, charged, saved, reported: in this order. Without effect where no budget pays for it."""
         experiment, state = self.experiment, self.state
-        self._now = None
-        if self.finished:
-            return None
-        if stop():
-            raise RunInterrupted(
-                f"interrupted after round {state.round} of {experiment.config.federation.rounds}, which is saved."
-            )
-        cohort = cohort_of(experiment.method, state.round)
+        cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
         if not self._affordable(cohort):
             self._stopped_by = "budget"
-            return None
-        self._started = time.monotonic()
+            return
         try:
-            self._now = begin_round(state, experiment.method, cohort, seeds=experiment.seeds, ledger=self._book)
+            done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
         except BudgetSpent as why:  # another run was faster
             self._project_refuses(why)
-        return self._now
+            return
+        self._save(done.state, done.record, time.monotonic() - started, release=done.release)
 
-    def finish_round(self, opened: WatchedRound[Closing]) -> Mapping[str, Any] | None:
-        """Charge, step and save what came of the round. The line of metrics.jsonl; None if nothing was released."""
-        assert self._now is not None
-        try:
-            ended = end_round(opened, ledger=self._book)
-        except BudgetSpent as why:  # another run was faster
-            self._project_refuses(why)
-            return None
-        self.state, facts = ended.state, facts_of(ended, opened.watch, opened.method)
-        seconds = time.monotonic() - self._started
-        uplink = self._uplink + (facts.uplink_bytes or 0)
-        report = _report_of(self.state, facts, uplink, seconds)
+    def _save(
+        self, state: ServerState, record: RoundRecord, seconds: float, *, release: Release | LocalRelease | None = None
+    ) -> None:
+        """The checkpoint, which holds the lines of the round as well; then these lines in their files."""
+        self.state = state
+        report = {
+            "uplink": self._uplink + (record.uplink_bytes or 0),
+            "diagnostics": record.line(state.round, seconds),
+            "canaries": record.canary_lines(state.round),
+        }
         heads = self._book.heads if self._book is not None else Heads()
-        self._folder.save_checkpoint(Checkpoint(state=self.state, report=report, heads=heads))
-        return self._write_report(report, self._spent.charge(facts.release))
+        self._folder.save_checkpoint(Checkpoint(state=state, report=report, heads=heads))
+        self._write_report(report, self._spent.charge(release))
 
     def _leave_out(self) -> None:
         """The next round was charged before an interruption: of a schedule it is not repeated, with other noise, but
         charged as it was and left without a result."""
         method = self.experiment.method
-        drawn = cohort_of(method, self.state.round)
-        self.state = replace(self.state, round=self.state.round + 1)
-        facts = without_result(drawn, method.sampler.clients, INTERRUPTED)
-        report = _report_of(self.state, facts, self._uplink, 0.0)
-        heads = self._book.heads if self._book is not None else Heads()
-        self._folder.save_checkpoint(Checkpoint(state=self.state, report=report, heads=heads))
-        self._write_report(report, self._spent.charge(None))
+        record = RoundRecord.without_result(cohort_of(method, self.state.round), method.sampler.clients, INTERRUPTED)
+        self._save(replace(self.state, round=self.state.round + 1), record, 0.0)
 
-    def _write_report(self, report: Mapping[str, Any], epsilon: float) -> Mapping[str, Any]:
+    def _write_report(self, report: Mapping[str, Any], epsilon: float) -> None:
         """The lines of a round that is saved."""
         self._uplink = report["uplink"]
         record = _round_record(self.experiment, self.state, epsilon, self._uplink)
@@ -274,7 +254,6 @@ class Run:
         self._folder.append_metrics(record)
         self._metrics.append(record)
         self._on_round(record)
-        return record
 
     def close(self) -> Outcome:
         """The model and the summary. RunError if the budget did not pay for a single round."""
@@ -379,12 +358,3 @@ def _round_record(experiment: Experiment, state: ServerState, epsilon: float, up
     record["clip_norm"] = state.clip_norm if math.isfinite(state.clip_norm) else None
     record["uplink_megabytes"] = uplink_megabytes(experiment, state.round, uplink)
     return record
-
-
-def _report_of(state: ServerState, facts: RoundFacts, uplink: int, seconds: float) -> dict[str, Any]:
-    """What the files beside the checkpoint say of a round: it is in the checkpoint, and so never lost."""
-    return {
-        "uplink": uplink,
-        "diagnostics": facts_record(state, facts, seconds),
-        "canaries": [{"round": state.round, **asdict(score)} for score in facts.canaries],
-    }

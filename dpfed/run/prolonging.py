@@ -44,7 +44,7 @@ def require_same_rounds(before: Mapping[str, Any], config: Config, facts: Method
         shorter = goal_of(parse_written(before, source="config.toml"), facts, sent)
     except ConfigError as error:
         raise RunError(f"{said} what it began with is refused: {error}") from None
-    if shorter != goal:
+    if not shorter.is_like(goal):
         raise RunError(
             f"{said} its noise follows from the number of rounds (privacy.epsilon alone, privacy.slots or tolerances "
             "by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting import budget
 from accounting.bernoulli import debias
+from accounting.budget.coin_clip import widest
 from accounting.ledger import Release
-from accounting.mechanisms import BernoulliAggregate, BernoulliChannel, Cyclic, Sampling, SingleRelease, subsample
+from accounting.mechanisms import (
+    BernoulliAggregate,
+    BernoulliChannel,
+    Composed,
+    Cyclic,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+    SingleRelease,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
 from dpfed.compress.counter import at_least
 from dpfed.compress.ring import centred
+from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.errors import ConfigError
+from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.stages.stage import Round
 
@@ -105,6 +124,68 @@ class PrivateCoins:
             raise ConfigError(f"privacy.trials={self.trials} with privacy.noise_std: is not built. Remove one of them.")
         if self.correction not in ("none", "linear", "invert"):
             raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")
+
+    @classmethod
+    def calibrated(
+        cls,
+        table: CoinPrivacy,
+        who: Sampler,
+        randomness: Randomness,
+        *,
+        sent: int,
+        edge: float,
+        others: str,
+        reference: float | None,
+        rounds: int,
+        delta: float,
+    ) -> tuple[PrivateCoins, float]:
+        """What [privacy] asks for, and its clip norm: the largest that epsilon allows, by its own account, where none
+        is given. Who sends single uploads is seen: they are charged to every client in every round, or by the order of
+        the clients where that is public. others, reference: as `BernoulliAggregate` has them."""
+        fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
+        root, size = math.sqrt(table.trials), table.trials * sent
+        coins: BernoulliAggregate | BernoulliChannel
+        common: dict[str, Any] = {
+            "dimension": size,
+            "floor": edge,
+            "adjacency": Adjacency.of(table.adjacency or (Adjacency.REPLACE_ONE if fixed else Adjacency.ZERO_OUT)),
+            "l2_clip": root * table.clip_norm if table.clip_norm else (None if table.linf_clip else 1.0),
+            "linf_clip": table.linf_clip,
+            "noise_std": table.noise_std or 0.0,
+            "clip_metric": table.clip_metric,
+            "reference": reference,
+        }
+        if table.release == "uploads":
+            coins = BernoulliChannel(**common)
+        else:
+            slots, overflow = int(who.expected), 0.0
+            if isinstance(who.law, PoissonSampling):
+                slots, overflow = default_slots(
+                    round(who.expected), who.clients, delta=delta, adjacency=common["adjacency"], slots=table.slots
+                )
+            coins = BernoulliAggregate(**common, cohort=slots, overflow=overflow, others=others)
+        made = cls(
+            coins=coins,
+            sampling=who.law if table.release == "sum" or isinstance(who.law, Cyclic) else FullParticipation(),
+            randomness=randomness,
+            correction=table.correction or "linear",
+            bits=table.count_bits,
+            trials=table.trials,
+        )
+        if table.clip_norm is not None:
+            return made, table.clip_norm
+        assert table.epsilon is not None
+        clip = budget.largest_clip(
+            lambda clip: Composed(parts=((made._clipped(clip).mechanism(), rounds),)),
+            widest=widest(edge, size, table.clip_metric),
+            epsilon=table.epsilon,
+            delta=delta,
+            accountant=table.accountant,
+        )
+        return made._clipped(root * (clip / root)), clip / root
+
+    def _clipped(self, clip: float) -> PrivateCoins:
+        return replace(self, coins=replace(self.coins, l2_clip=clip))
 
     @property
     def edge(self) -> float:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting import budget
 from accounting.budget import NoiseSchedule
+from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.ledger import Release
 from accounting.mechanisms import (
+    Composed,
     CorrelatedRounds,
     Cyclic,
+    FixedSizeSampling,
+    FullParticipation,
     Gaussian,
     MinSeparation,
     PoissonSampling,
     Schedule,
     SingleRelease,
+    Subsampled,
+    sampling_of,
     simultaneous,
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.aggregation.summed import least_uploads
+from dpfed.config.privacy_tables import GaussianPrivacy, Noised
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
@@ -105,6 +114,83 @@ class GaussianNoise:
             object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
+    @classmethod
+    def calibrated(
+        cls,
+        table: GaussianPrivacy,
+        who: Sampler,
+        randomness: Randomness,
+        *,
+        rounds: int,
+        delta: float,
+        tolerance: float,
+        dropout: float,
+        momentum: float,
+        stream: str,
+    ) -> GaussianNoise:
+        """What [privacy] asks for, calibrated by its own account where that is an epsilon.
+
+        tolerance, dropout: of missing uploads; momentum: of the server's step; stream: what correlated noise is named
+        by in the ledger.
+        """
+        uploads, in_shares = table.release == "uploads", table.placement == "clients"
+        charged, law = table.missing_shares == "charged" and in_shares, who.law
+        # A client more or less would be a share of noise, or an upload, more or less.
+        kept = uploads or (in_shares and isinstance(law, FullParticipation))
+        default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
+        plain = cls(
+            noise_multiplier=table.noise_multiplier or 1.0,
+            adjacency=Adjacency.of(table.adjacency or (Adjacency.ZERO_OUT if kept else default)),
+            sampler=who,
+            randomness=randomness,
+            placement="uploads" if uploads else table.placement,
+            shares=least_uploads(int(who.expected), tolerance) if in_shares and not charged else None,
+            charged=charged,
+            correlated=_correlated(table, who, rounds=rounds, momentum=momentum, stream=stream),
+            schedule=None
+            if table.noise_schedule is None
+            else NoiseSchedule(factors=table.noise_schedule, rounds=rounds),
+        )
+        if table.noise_multiplier is None:
+            z = plain.smallest_multiplier(table, rounds=rounds, delta=delta)
+            plain = replace(plain, noise_multiplier=z * (1 - dropout) ** -0.5 if charged else z)
+        if table.adaptive is None:
+            return plain
+        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would use it all.
+        count = AdaptiveClip(
+            quantile=table.adaptive.quantile,
+            rate=table.adaptive.rate,
+            count_noise_std=table.adaptive.count_noise_std or max(who.expected / 20, plain.noise_multiplier),
+            cohort=who.expected,
+            randomness=randomness,
+        )
+        return replace(plain, adaptive=count)
+
+    def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
+        """The smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
+        assert table.epsilon is not None
+        released = self._released(1.0)
+        sampled = self.adjacency.sensitivity_in_clips
+        return budget.multiplier_for(
+            lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
+            epsilon=table.epsilon,
+            delta=delta,
+            rounds=rounds,
+            shift=2.0 if isinstance(sampling_of(released), FixedSizeSampling) else sampled,
+            probability=self.sampler.law.probability if isinstance(released, Subsampled) else 1.0,
+            accountant=table.accountant,
+        )
+
+    def in_round(self, number: int) -> SingleRelease:
+        """The release of round `number`, counted from 0, at the most that it may be charged."""
+        return self.mechanism() if self.schedule is None else self._with(self._factor(number))
+
+    def run(self, rounds: int) -> Composed:
+        """All rounds."""
+        if self.schedule is None:
+            return Composed(parts=((self.mechanism(), rounds),))
+        return Composed.of([self.in_round(number) for number in range(rounds)])
+
     @property
     def update_noise_multiplier(self) -> float:
         """Noise on the update sum over C: `noise_multiplier`, or more where a count shares the budget."""
@@ -131,10 +217,14 @@ class GaussianNoise:
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        plain = Gaussian(noise_multiplier=noise * self.noise_multiplier, adjacency=self.adjacency)
+        return self._released(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
+
+    def _released(self, noise_multiplier: float) -> SingleRelease:
+        """A round's sum, or uploads, under so much noise: the one place where a mechanism is made of it."""
+        noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
-            return plain
-        return subsample(joint or plain, self.sampler.law if self.correlated is None else self.correlated.law)
+            return noise
+        return subsample(noise, self.sampler.law if self.correlated is None else self.correlated.law)
 
     @property
     def in_rows(self) -> bool:
@@ -198,6 +288,23 @@ class GaussianNoise:
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
+
+
+def _correlated(
+    table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
+) -> Correlated | None:
+    """The matrix of least error for these rounds. The model is a sum of steps along the mean update."""
+    if table.bands is None and table.buffers is None:
+        return None
+    law: Any = who.law
+    noise = (
+        BufferedNoise(buffers=table.buffers, server_momentum=momentum)
+        if table.buffers is not None
+        else BandedNoise(bands=table.bands or 1, factorisation=table.factorisation, server_momentum=momentum)
+    )
+    separation = law.period if isinstance(law, Cyclic) else law.separation
+    matrix = noise.public_stream(rounds, separation=separation, stream=stream)
+    return Correlated(law=matrix)
 
 
 def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:

@@ -32,25 +32,6 @@ class Observer(Protocol):
         """A sum before the server half of a stage."""
 
 
-class Nobody:
-    """Looks at nothing; for observers of a few things."""
-
-    def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        pass
-
-    def left(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        pass
-
-    def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        pass
-
-    def noise(self, noise: Tensor, draws: int = 1) -> None:
-        pass
-
-    def summed(self, stage: Any, total: Tensor) -> None:
-        pass
-
-
 class Together:
     """Several observers at once."""
 

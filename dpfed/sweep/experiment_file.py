@@ -1,17 +1,28 @@
-"""The TOML file of an experiment: rows, axes, profiles, tuning. An unknown key is an error."""
+"""TOML file of an experiment (rows, axes, profiles, tuning), and the CSV of published numbers beside it.
+
+An unknown key is an error.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.tables import flat, read_toml, shown
 from dpfed.errors import ConfigError
 from dpfed.run.quantities import quantity
+from dpfed.run.sweep_folder import Published
+from dpfed.sweep.row_settings import label
 
+_LARGEST = 1e100
+_COLUMNS = ["row", "x", "quantity", "value", "where"]
 FlatSettings = Annotated[dict[str, Any], BeforeValidator(flat)]
 Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], BeforeValidator(flat)]
 
@@ -127,3 +138,63 @@ def _problem(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
     return f"{where}={shown(item['input'])}: {item['msg']}."
+
+
+def read_published(path: Path, experiment: ExperimentFile) -> tuple[Published, ...]:
+    """The lines of the CSV; ConfigError for one that no run of the experiment can be held against."""
+    try:
+        reader = csv.DictReader(io.StringIO(read_text(path, at_most=LARGEST_DOCUMENT), newline=""))
+        if reader.fieldnames != _COLUMNS:
+            raise ConfigError(f"{path}: the first line must be {','.join(_COLUMNS)}, not {shown(reader.fieldnames)}.")
+        lines = [_published(f"{path}, line {reader.line_num}", line, experiment) for line in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: the published numbers cannot be read ({error}).") from None
+    keys = [(line.row, line.x, line.quantity) for line in lines]
+    for row, x, name in keys:
+        if keys.count((row, x, name)) > 1:
+            raise ConfigError(f"{path}: {name} of {row!r}{f' at {x}' if x else ''} is there twice.")
+    return tuple(lines)
+
+
+def _published(where: str, line: dict[str | Any, str | Any], experiment: ExperimentFile) -> Published:
+    if None in line or None in line.values():
+        raise ConfigError(f"{where}: must have {len(_COLUMNS)} columns; put quotes around a text with commas.")
+    known_row(line["row"], experiment, where=where)
+    if line["quantity"] not in experiment.quantities:
+        raise ConfigError(
+            f"{where}: {line['quantity']!r} is not shown; quantities are {', '.join(experiment.quantities)}."
+        )
+    try:
+        value = float(line["value"])
+    except ValueError:
+        value = math.nan
+    if not abs(value) <= _LARGEST:
+        raise ConfigError(f"{where}: value={shown(line['value'])} must be a number, at most {_LARGEST:g}.")
+    (row,) = (one for one in experiment.row if one.name == line["row"])
+    return Published(
+        row=line["row"],
+        x=_at(where, line["x"], row, experiment),
+        quantity=line["quantity"],
+        value=value,
+        where=line["where"],
+    )
+
+
+def _at(where: str, given: str, row: Row, experiment: ExperimentFile) -> str | None:
+    """The value of the x axis, as labels are written."""
+    if not given:
+        return None
+    axes = [experiment.axes, row.axes, *(profile.axes for profile in experiment.profiles.values())]
+    values = [label(value) for each in axes for value in each.get(experiment.x or "", [])]
+    x = _number_label(given)
+    if x not in values:
+        known = ", ".join(dict.fromkeys(values)) or "none: name the axis in `x`"
+        raise ConfigError(f"{where}: nothing runs at {experiment.x or 'x'}={given}; values are {known}.")
+    return x
+
+
+def _number_label(text: str) -> str:
+    try:
+        return label(float(text)) if text.strip() not in ("true", "false") else text
+    except ValueError:
+        return text

@@ -1,4 +1,4 @@
-"""From an experiment to its runs: every row at every point of its axes, as checked configurations."""
+"""Grid of an experiment: every row at every point of its axes, as checked configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.run.experiment import check
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, known_row
-from dpfed.sweep.row_settings import Axes, RowSettings, put, values_at
+from dpfed.sweep.row_settings import Axes, RowSettings, put_all, values_at
 
 SEED = "run.seed"
 TUNING = "_tune"
@@ -31,13 +31,13 @@ class Cell:
 
     def with_values(self, values: Mapping[str, Any]) -> Cell:
         """The run with the values that were chosen for it."""
-        config = parse(put(self.config.to_dict(), values), source=f"row {self.row!r}, tuned")
+        config = parse(put_all(self.config.to_dict(), values), source=f"row {self.row!r}, tuned")
         return replace(self, config=config, choice=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What [tune] decides, for a row at a point without the seed: the run of every candidate, and what it sets."""
+    """Choice of [tune] for a row at a point without the seed: the run of every candidate, and the keys it sets."""
 
     row: str
     at: Mapping[str, str]
@@ -72,6 +72,7 @@ def expand(
     for key in profile.drop:
         if not any(one.has(key) for one in known.values()):
             raise ConfigError(f"profile: drop {key!r}: no row has such a key. Remove it from drop.")
+    given: dict[str, Any] = flat(override({}, settings))
     own_axes = {name for one in known.values() for name in one.axes}
     grid = Grid(cells=(), choices=())
     for row in rows:
@@ -79,7 +80,7 @@ def expand(
             continue
         mine = known[row.name]
         axes = {name: values for name, values in profile.axes.items() if name in mine.axes or name not in own_axes}
-        mine = mine.without(profile.drop).with_last(profile.set).with_axes(axes).with_last(_given(settings))
+        mine = mine.without(profile.drop).with_last(profile.set).with_axes(axes).with_last(given)
         tuned = _tuned(experiment, row) if profile.tune else {}
         grid = _with_row(grid, experiment, row, mine, tuned)
     if not grid.cells:
@@ -94,7 +95,7 @@ def slug(text: str) -> str:
 
 
 def _settings(experiment: ExperimentFile, row: Row) -> RowSettings:
-    """What the file says about a row, without the profiles."""
+    """Return the settings of a row in the file, without the profiles."""
     base = dict(experiment.base)
     preset, drop = base.pop("preset", None), base.pop("drop", [])
     preset = row.preset or preset
@@ -103,12 +104,6 @@ def _settings(experiment: ExperimentFile, row: Row) -> RowSettings:
     start = RowSettings(where=f"row {row.name!r}", tables=presets.tables(preset) if preset else {})
     common = start.without(drop).with_settings(flat(base)).with_axes(experiment.axes)
     return common.without(row.drop, must_be_there=True).with_settings(row.set).with_axes(row.axes)
-
-
-def _given(settings: Sequence[str]) -> dict[str, Any]:
-    """--set as dotted keys."""
-    found: dict[str, Any] = flat(override({}, settings))
-    return found
 
 
 def _with_row(grid: Grid, experiment: ExperimentFile, row: Row, settings: RowSettings, tuned: Axes) -> Grid:

@@ -1,23 +1,29 @@
-"""What a sweep would do: the experiment, its grid, and how far each run's folder has come."""
+"""Plan of a sweep: the experiment, its grid, and the state of each run's folder."""
 
 from __future__ import annotations
 
+import platform
+import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy
+import torch
+
 from accounting.caveats import LARGEST_DEFAULT_DELTA
+from dpfed import __version__
 from dpfed.config.own_code import code_hash
 from dpfed.config.tables import flat, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.experiment import own_code_of, resolved
 from dpfed.run.folder import own_code_in, with_delta_of
-from dpfed.run.sweep_folder import Published
-from dpfed.sweep.experiment_file import ExperimentFile, read_experiment
+from dpfed.run.sweep_folder import Listed, Published, Sweep
+from dpfed.sweep.experiment_file import ExperimentFile, read_experiment, read_published
 from dpfed.sweep.grid import Cell, Grid, expand, slug
-from dpfed.sweep.published import read_published
 
 State = Literal["to run", "interrupted", "finished", "after tuning"]
 
@@ -42,7 +48,7 @@ class PlannedSweep:
         return self.experiment.title
 
     def state(self, cell: Cell) -> State:
-        """How far the run has come; RunError if its folder holds another one."""
+        """Return the state of the run; RunError if its folder holds another one."""
         return "after tuning" if cell.choice is not None else state_of(self.folder / cell.folder, cell)
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +103,7 @@ def plan(
 
 
 def state_of(folder: Path, cell: Cell) -> State:
-    """How far the run in `folder` has come; RunError if it is another one."""
+    """Return the state of the run in `folder`; RunError if it is another run."""
     if not (folder / "config.toml").exists():
         return "to run"
     before = with_delta_of(folder, read_toml(folder / "config.toml"))
@@ -123,10 +129,52 @@ def _as_run(cell: Cell, folder: Path, there: Mapping[str, Any]) -> dict[str, Any
 
 
 def _note(note: str, settings: Sequence[str]) -> str:
-    """What the profile leaves out, and what --set has changed after it: the page must not claim otherwise."""
+    """Return the note of the profile, with the settings changed by --set: the page must not claim otherwise."""
     return "; ".join(words for words in (note, f"changed by --set: {', '.join(settings)}" if settings else "") if words)
 
 
 def _name(file: Path, profile: str | None) -> str:
     words = [file.parent.name, file.stem, profile]
     return slug("-".join(word for word in words if word))
+
+
+def listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
+    """Return the content of sweep.json: the whole grid of the profile, even if --only has run a part of it."""
+    file = plan.experiment
+    return Sweep(
+        title=file.title,
+        paper=file.paper,
+        profile=plan.profile,
+        note=plan.note,
+        quantities=tuple(file.quantities),
+        x=file.x,
+        rows=tuple(dict.fromkeys(cell.row for cell in plan.whole.cells)),
+        runs=tuple(Listed(row=cell.row, at=dict(cell.at), folder=cell.folder) for cell in plan.whole.cells),
+        published=plan.published,
+        command=_command(plan),
+        versions={
+            "dpfed": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+        commit=_commit(plan.file.parent),
+        tuned=tuple(tuned),
+    )
+
+
+def _command(plan: PlannedSweep) -> str:
+    words = ["dpfed", "sweep", str(plan.file), "--out", str(plan.folder)]
+    words += ["--profile", plan.profile] if plan.profile else []
+    for setting in plan.settings:
+        words += ["--set", setting]
+    return shlex.join(words)
+
+
+def _commit(folder: Path) -> str | None:
+    """The git commit that the experiment's file is in; None where there is none."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

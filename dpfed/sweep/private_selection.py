@@ -18,12 +18,10 @@ from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
 from dpfed.randomness import Randomness, Secure
-from dpfed.run.durable_files import put
 from dpfed.sweep.grid import SEED, Cell
+from dpfed.sweep.jobs import workers
 from dpfed.sweep.plan import PlannedSweep
-from dpfed.sweep.sweep import OnRun, run_all
-from dpfed.sweep.tuning import RULES, best_of
-from dpfed.sweep.workers import workers
+from dpfed.sweep.sweep import RULES, OnRun, best_of, run_all, write_json
 
 DRAWN, OPERATOR, SELECTED, DOCUMENT = "drawn.json", "not-to-publish", "selected", "selection.json"
 _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
@@ -31,14 +29,14 @@ _SAME = ("federation.clients", "privacy.delta", "privacy.adjacency")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """What may be drawn, and what one run of each releases."""
+    """Candidates that may be drawn, and the mechanism of one run of each."""
 
     cells: tuple[Cell, ...]
     mechanisms: tuple[Mechanism, ...]
     delta: float
 
     def epsilon(self, runs: RandomRuns) -> float:
-        """Of the chosen run and its choice, whatever the number of runs that was drawn. Upper bound."""
+        """Return epsilon of the chosen run and its choice, for any number of runs drawn. Upper bound."""
         return selection.epsilon(*self.mechanisms, runs=runs, delta=self.delta)
 
 
@@ -84,8 +82,9 @@ def select(
     on_run: OnRun = lambda done: None,
     randomness: Randomness | None = None,
 ) -> dict[str, Any]:
-    """Draw how many runs there are, and a candidate for each; run them; release the best. What selected/selection.json
-    holds.
+    """Draw the number of runs, and a candidate for each; run them; release the best.
+
+    Returns the content of selected/selection.json.
 
     Claim: selected/ satisfies the epsilon stated in it, for one client, if nothing else of the folder is published: not
     the number of runs, no other run, no time. The draws are on disk before the first run starts, so that going on after
@@ -121,7 +120,7 @@ def _drawn(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: R
         which = randomness.uniform(count, "selection.candidates") * len(candidates.cells)
         seeds = randomness.bits(count, "selection.seeds")
         drawn = [{"candidate": int(i), "seed": int(s >> 11)} for i, s in zip(which, seeds, strict=True)]
-        _put(file, {**question, "drawn": drawn})
+        write_json(file, {**question, "drawn": drawn})
     try:
         found = json.loads(read_text(file, at_most=LARGEST_DOCUMENT))
         if found["runs"] != question["runs"] or found["candidates"] != json.loads(json.dumps(question["candidates"])):
@@ -182,12 +181,4 @@ def _publish(folder: Path, cell: Cell, document: Mapping[str, Any]) -> None:
             shutil.copyfile(file, target / file.name)
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
-    _put(target / DOCUMENT, document)
-
-
-def _put(target: Path, document: Any) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        put(target, (json.dumps(document, indent=2) + "\n").encode())
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
+    write_json(target / DOCUMENT, document)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpfed.config.tables import flat, override
+from dpfed.config.tables import flat, override, put
 from dpfed.errors import ConfigError
 
 Axes = Mapping[str, Sequence[Any]]
@@ -26,7 +26,7 @@ class RowSettings:
     last: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, keys: Sequence[str], *, must_be_there: bool = False) -> RowSettings:
-        """Without these keys or tables, and without axes on them."""
+        """Return the settings without these keys or tables, and without axes on them."""
         for key in keys:
             if must_be_there and not self.has(key):
                 raise ConfigError(f"{self.where}: drop {key!r}: there is no such key to take out. Remove it from drop.")
@@ -37,20 +37,20 @@ class RowSettings:
         )
 
     def has(self, key: str) -> bool:
-        """Whether the key, or something below it, is set or is an axis."""
+        """Return True if the key, or a key below it, is set or is an axis."""
         return any(_below(name, [key]) for name in (*flat(self.tables), *self.axes))
 
     def with_settings(self, settings: Mapping[str, Any]) -> RowSettings:
-        """With these dotted keys; an axis of the same name keeps this value alone."""
+        """Set these dotted keys; an axis of the same name keeps this value alone."""
         pinned = {name: [settings[name]] for name in self.axes if name in settings}
-        return replace(self, tables=put(self.tables, settings), axes={**self.axes, **pinned})
+        return replace(self, tables=put_all(self.tables, settings), axes={**self.axes, **pinned})
 
     def with_last(self, settings: Mapping[str, Any]) -> RowSettings:
-        """With these keys, whatever a table of an axis says about them."""
+        """Set these keys, even against a table of an axis."""
         return replace(self.with_settings(settings), last={**self.last, **settings})
 
     def with_axes(self, axes: Axes) -> RowSettings:
-        """With these axes; one of the same name is replaced, in its place."""
+        """Add these axes; an axis of the same name is replaced, in its place."""
         for name, values in axes.items():
             labels = [label(value) for value in values]
             if len(set(labels)) < len(labels) or "" in labels:
@@ -66,16 +66,16 @@ class RowSettings:
         for values in itertools.product(*self.axes.values()):
             point = dict(zip(self.axes, values, strict=True))
             labels = {name: label(value) for name, value in point.items()}
-            found.append((labels, replace(self, tables=put(self.tables, values_at(point)), axes={})))
+            found.append((labels, replace(self, tables=put_all(self.tables, values_at(point)), axes={})))
         return found
 
     def to_tables(self) -> dict[str, Any]:
         """The tables of a run configuration."""
-        return put(self.tables, self.last)
+        return put_all(self.tables, self.last)
 
 
 def label(value: Any) -> str:
-    """How a value of an axis is written in tables, in folders, and in the column x of published numbers."""
+    """Return a value of an axis as written in tables, in folders, and in the column x of published numbers."""
     if isinstance(value, Mapping):
         return str(value.get("label", ""))
     if isinstance(value, bool):
@@ -86,30 +86,22 @@ def label(value: Any) -> str:
 
 
 def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys that a point sets, axis by axis."""
+    """Return the dotted keys that a point sets, axis by axis."""
     found: dict[str, Any] = {}
     for name, value in point.items():
-        several = {key: each for key, each in flat(value).items() if key != "label"} if _is_table(value) else {}
-        found |= several if _is_table(value) else {name: value}
+        if isinstance(value, Mapping):
+            found |= {key: one for key, one in flat(value).items() if key != "label"}
+        else:
+            found[name] = value
     return found
 
 
-def put(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables with dotted keys set."""
+def put_all(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables with these dotted keys set. ConfigError for a key below a value."""
     result = override(dict(tables), [])
     for key, value in settings.items():
-        *way, last = key.split(".")
-        place = result
-        for name in way:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                raise ConfigError(f"{key}: {name} is a value, not a table.")
-        place[last] = value
+        put(result, key, value, given=key, form="table.key, as in federation.rounds")
     return result
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _below(name: str, keys: Sequence[str]) -> bool:

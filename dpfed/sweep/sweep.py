@@ -12,14 +12,17 @@ from typing import Any, Literal
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.durable_files import put
 from dpfed.run.sweep_folder import NAME, read_sweep, write_sweep
-from dpfed.sweep.grid import SEED, Cell
-from dpfed.sweep.listing import listing
-from dpfed.sweep.one_run import Job, Result, build_job, run_job
-from dpfed.sweep.plan import PlannedSweep, State, state_of
-from dpfed.sweep.tuning import Tuned, pick
-from dpfed.sweep.workers import Workers, workers
+from dpfed.sweep.grid import SEED, Cell, Choice
+from dpfed.sweep.jobs import Job, Result, Workers, build_job, run_job, workers
+from dpfed.sweep.plan import PlannedSweep, State, listing, state_of
 
 OnRun = Callable[["Done"], None]
+_ENDING = "after the last round of one run; of equal ones the first in the file"
+RULES = {
+    "validation_accuracy": f"highest validation accuracy {_ENDING}",
+    "validation_loss": f"lowest validation loss {_ENDING}",
+}
+"""Rule of a choice, by its score: the loss if targets are no classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,32 @@ class Done:
     summary: dict[str, Any] | None = None
     error: str | None = None
     trace: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """Choice for a row at a point: `values` of the best candidate, None where a candidate's run failed;
+    `score` is the key of summary.json that was looked at."""
+
+    row: str
+    at: Mapping[str, str]
+    values: Mapping[str, Any] | None
+    scores: tuple[tuple[Mapping[str, Any], float | None], ...]
+    seed: int
+    validation: int
+    score: str = "validation_accuracy"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry of tuned.json."""
+        return {
+            "row": self.row,
+            "at": dict(self.at),
+            "chosen": None if self.values is None else dict(self.values),
+            "scores": [{"values": dict(values), self.score: score} for values, score in self.scores],
+            "rule": RULES[self.score],
+            "seed": self.seed,
+            "validation_samples": self.validation,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +97,10 @@ class FinishedSweep:
 
 
 def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = lambda done: None) -> FinishedSweep:
-    """Run what is not finished yet, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
+    """Run all unfinished runs, `jobs` at a time (default: one a GPU, or else a core); `on_run` gets each.
 
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
-    Interrupted at any moment, the same call goes on from the rounds that were saved.
+    Interrupted at any moment, the same call continues from the rounds that were saved.
     """
     with workers(jobs) as pool:
         _build_all(plan, pool)
@@ -82,7 +111,7 @@ def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = la
         tuned = _tuned(plan, [one.summary for one in tried])
         records = [*kept, *(one.to_dict() for one in tuned)]
         if records:
-            _write(plan.folder / "tuned.json", records)
+            write_json(plan.folder / "tuned.json", records)
         write_sweep(plan.folder, listing(plan, records))
         cells, lost = _with_choices(plan, tuned)
         for one in lost:
@@ -140,7 +169,7 @@ def _job(plan: PlannedSweep, number: int, cell: Cell, state: State) -> Job:
 
 
 def _tuned(plan: PlannedSweep, summaries: Sequence[Mapping[str, Any] | None]) -> tuple[Tuned, ...]:
-    """What is chosen by the summaries of all candidates, choice by choice."""
+    """Return every choice, by the summaries of its candidates."""
     left = iter(summaries)
     return tuple(pick(choice, [next(left) for _ in choice.runs]) for choice in plan.grid.choices)
 
@@ -162,15 +191,41 @@ def _with_choices(plan: PlannedSweep, tuned: Sequence[Tuned]) -> tuple[list[Cell
 
 
 def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, Any]]:
-    """What earlier sweeps in this folder chose for rows that are not run now."""
+    """Return the choices of earlier sweeps in this folder for rows that are not run now."""
     if not (plan.folder / NAME).exists():
         return []
     now = {choice.row for choice in plan.grid.choices}
     return [one for one in read_sweep(plan.folder).tuned if one["row"] not in now]
 
 
-def _write(target: Path, document: Any) -> None:
+def write_json(target: Path, document: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Write the document, and its folder. RunError where that is not possible."""
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         put(target, (json.dumps(document, indent=2) + "\n").encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
+
+
+def pick(choice: Choice, summaries: Sequence[Mapping[str, Any] | None]) -> Tuned:
+    """The best of the candidates whose runs ended with these summaries (None: it failed)."""
+    best, key, scores = best_of(summaries)
+    config = choice.runs[0].config
+    return Tuned(
+        row=choice.row,
+        at=choice.at,
+        values=None if best is None else choice.values[best],
+        scores=tuple(zip(choice.values, scores, strict=True)),
+        seed=config.run.seed,
+        validation=config.data.validation or 0,
+        score=key,
+    )
+
+
+def best_of(summaries: Sequence[Mapping[str, Any] | None]) -> tuple[int | None, str, list[float | None]]:
+    """Return the number of the best run (None if one failed), the key of the score, and all scores."""
+    of_classes = all(one is None or one["validation_accuracy"] is not None for one in summaries)
+    key, best = ("validation_accuracy", max) if of_classes else ("validation_loss", min)
+    scores = [None if summary is None else summary.get(key) for summary in summaries]
+    given = [score for score in scores if score is not None]
+    return scores.index(best(given)) if given and len(given) == len(scores) else None, key, scores

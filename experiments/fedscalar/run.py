@@ -26,9 +26,9 @@ from torch.nn.functional import cross_entropy
 from dpfed import compress
 from dpfed.config.tables import Config
 from dpfed.report.figures.figure import figure
+from dpfed.round import Trained, run_round
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.watched import watched_round
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent
@@ -107,7 +107,8 @@ def train(experiment: Experiment, row: str, seed: int) -> Iterable[dict[str, Any
             }
         if state.round == config.federation.rounds:
             return
-        state, _ = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=None)
+        source = Trained(seeds=experiment.seeds)
+        state = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=None).state
 
 
 def experiments(profile: str) -> dict[tuple[str, int], Config]:

@@ -9,10 +9,10 @@ import torch
 
 from accounting.errors import LedgerError
 from dpfed.data.partition import of_lists
-from dpfed.round import run_round
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.stages.clip import Clip
+
+from ..rounds import only_state, watched_round
 
 
 class Book:
@@ -210,7 +210,7 @@ def squared_shift(method, start, seeds, one, other):
 
     one, other: the method on each dataset, and its cohort. In units of the noise on each part.
     """
-    states = [run_round(start, world, seeds=seeds, ledger=Book(), cohort=cohort) for world, cohort in (one, other)]
+    states = [only_state(start, world, seeds=seeds, ledger=Book(), cohort=cohort) for world, cohort in (one, other)]
     noise, adaptive = method.stages.private, method.stages.find(Clip).adaptive
     total = (states[0].broadcast - states[1].broadcast).double().norm() * method.sampler.expected
     count = math.log(states[1].clip_norm / states[0].clip_norm) / adaptive.rate * adaptive.cohort

@@ -12,8 +12,7 @@ from dpfed.report.collection import collect, write_results
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of
 from dpfed.report.statistics import write_table as write_statistics
-from dpfed.sweep.experiment_file import read_experiment
-from dpfed.sweep.published import read_published
+from dpfed.sweep.experiment_file import read_experiment, read_published
 
 _SUMMARY = {
     "method": "dp-fedavg", "dataset": "digits", "seed": 1, "rounds": 2, "seconds": 1.5, "epsilon": 1.0, "delta": 1e-5,

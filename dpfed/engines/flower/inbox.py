@@ -18,8 +18,7 @@ from dpfed.engines.flower.conversation import UploadMessage, read_upload, tells_
 from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
-from dpfed.round import add
-from dpfed.run.watched import WatchedRound
+from dpfed.round import OpenRound
 from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.integers import Integers
 from dpfed.stages.stage import Tally
@@ -28,7 +27,7 @@ NodesTotal = PlainSum | NodeSum
 """A sum of uploads that come as messages: as rows, or under masks."""
 
 
-def sees_rows(opened: WatchedRound[NodesTotal]) -> TypeGuard[WatchedRound[PlainSum]]:
+def sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
     """Whether rows can be added to the sum as they are."""
     return isinstance(opened.total, PlainSum)
 
@@ -44,7 +43,7 @@ class Inbox:
     """One round's uploads: read, checked, through the stages after the wire, and added. The round counts those of the
     cohort's clients, not of those that only fill up."""
 
-    def __init__(self, opened: WatchedRound[NodesTotal]) -> None:
+    def __init__(self, opened: OpenRound[NodesTotal]) -> None:
         stages, watch = opened.method.stages, opened.watch
         self._opened, self._told = opened, tells_clipping(opened.method)
         self._trained = set(opened.now.task.cohort.tolist())
@@ -85,7 +84,7 @@ class Inbox:
             note_loss(client, f"in round {now.number}", error)
             return False
         assert sees_rows(opened)
-        add(opened, client_halves(stages.after_wire, rows, ids, now), ids)
+        opened.arrived(client_halves(stages.after_wire, rows, ids, now), ids)
         if trained:
             self._count(upload, now.tally)
         return True

@@ -14,12 +14,11 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.own_code import load
 from dpfed.config.tables import parse, read_toml
-from dpfed.engines.flower.conversation import arrays_of
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.in_flight import InFlight, most_at_once
+from dpfed.engines.flower.nodes import Nodes, sums_of_nodes
 from dpfed.engines.flower.own_data import equal_weights
 from dpfed.engines.flower.settings import check_engine, fingerprint
-from dpfed.engines.flower.strategy import PrivateStrategy
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
@@ -89,12 +88,10 @@ def serve(
     print_ = fingerprint(config)
     directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
     directory.wait(more_may_join=more_may_join)
+    experiment = replace(experiment, method=replace(experiment.method, aggregation=sums_of_nodes(experiment.method)))
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
         grid = cast(Grid, InFlight(grid, at_once=most_at_once(len(run.state.broadcast))))
-        strategy = PrivateStrategy(run, directory, grid, print_, timeout=timeout, stop=stop)
-        rounds = config.federation.rounds - run.state.round
-        strategy.start(grid, initial_arrays=arrays_of(run.state.broadcast), num_rounds=rounds, timeout=timeout)
-        return run.close()
+        return run.all_rounds(Nodes(directory, grid, print_, timeout=timeout), stop)
     finally:
         run.release()

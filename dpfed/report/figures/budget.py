@@ -1,19 +1,25 @@
-"""Epsilon over rounds, one line for each accountant of the same plan."""
+"""Figures of a budget: epsilon over rounds, and the epsilon in other words (profile, trade-off, groups, belief)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from accounting import budget
 from accounting.budget import BernoulliUploads, Budget, Plan
+from accounting.compose import readings
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
+from accounting.compose.profiles import Profile, profile
 from accounting.compose.rdp import Conversion
 from accounting.errors import UnsupportedMechanism
 from accounting.rounding import upwards
-from dpfed.report.figures.figure import figure
+from dpfed.report.figures.figure import COLOURS, figure
 from dpfed.report.privacy_words import factors_words
 
 _POINTS = 12
+_MOST_TOGETHER = 8
+_LARGEST = 50.0
+_PRIORS = (0.01, 0.1, 0.5)
 _LINES: tuple[tuple[Accountant, Conversion], ...] = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
 
 
@@ -65,3 +71,70 @@ def _at(plan: Plan, answer: Budget, rounds: int, accountant: Accountant, convers
         conversion=conversion,
         with_lower_bound=accountant == "best",
     )
+
+
+def readings_path(path: Path) -> Path:
+    """Return the path of the figure of readings, beside that of epsilon over rounds."""
+    return path.with_name(f"{path.stem}-readings{path.suffix or '.png'}")
+
+
+def plot_readings(answer: Budget, path: Path) -> bool:
+    """Write the figure; False where no account of the mechanism has a profile. All four are from that one profile."""
+    try:
+        claim = profile(answer.mechanism)
+    except UnsupportedMechanism:
+        return False
+    delta = answer.plan.delta
+    with figure(path, columns=2, rows=2) as (above, curve, groups, belief):
+        _profile(above, claim, answer.epsilon, delta)
+        _tradeoff(curve, claim)
+        _groups(groups, claim, delta)
+        _belief(belief, answer.epsilon)
+        for axes in (above, curve, groups, belief):
+            axes.title.set_fontsize(10)
+            axes.tick_params(labelsize=9)
+    return True
+
+
+def _profile(axes: Any, claim: Profile, epsilon: float, delta: float) -> None:
+    at = np.linspace(0.0, max(2 * epsilon, 0.1), 300)
+    values = claim(at)
+    axes.plot(at, values)
+    axes.plot([epsilon], [delta], "o", color=COLOURS[1])
+    axes.annotate(
+        f"({upwards(epsilon)}, {upwards(delta)})", (epsilon, delta), (4, 5), textcoords="offset points", fontsize=9
+    )
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=max(float(values[values > 0].min(initial=1.0)), delta * 1e-5), top=1.5)
+    axes.set(title="privacy profile", xlabel="epsilon", ylabel="delta")
+
+
+def _tradeoff(axes: Any, claim: Profile) -> None:
+    rate = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 400)])
+    axes.plot(rate, readings.tradeoff(claim, rate))
+    axes.plot([0, 1], [1, 0], "--", color="gray", linewidth=1)
+    axes.text(0.52, 0.52, "guessing", color="gray", fontsize=9)
+    axes.text(0.98, 0.97, f"advantage at most {upwards(readings.advantage(claim))}", ha="right", va="top", fontsize=9)
+    axes.set(title="trade-off of any test", xlabel="false positive rate", ylabel="false negative rate, at least")
+    axes.set(xlim=(0, 1), ylim=(0, 1.08))
+
+
+def _groups(axes: Any, claim: Profile, delta: float) -> None:
+    sizes = np.arange(1, _MOST_TOGETHER + 1)
+    found = np.array([readings.epsilon_at(readings.of_group(claim, int(size)), delta) for size in sizes])
+    known = found <= _LARGEST
+    axes.plot(sizes[known], found[known], marker="o", markersize=4)
+    if not known.all():
+        axes.text(0.98, 0.04, f"larger groups: above {_LARGEST:g}", ha="right", fontsize=9, transform=axes.transAxes)
+    axes.set(title=f"groups, at delta {upwards(delta)}", xlabel="clients together", ylabel="epsilon")
+    axes.set(ylim=(0, None), xlim=(0.5, _MOST_TOGETHER + 0.5), xticks=sizes)
+
+
+def _belief(axes: Any, epsilon: float) -> None:
+    at = np.linspace(0.0, max(2 * epsilon, 0.1), 200)
+    for prior in _PRIORS:
+        axes.plot(at, [readings.posterior(epsilon=float(one), prior=prior) for one in at], label=f"{prior:g}")
+    axes.axvline(epsilon, color="gray", linewidth=1, linestyle=":")
+    axes.set(title="largest belief afterwards", xlabel="privacy loss of the outcome", ylabel="posterior probability")
+    axes.set(ylim=(0, 1.42), xlim=(0, at[-1]), yticks=np.linspace(0, 1, 6))
+    axes.legend(frameon=False, fontsize=9, loc="upper center", ncols=3, title="belief before", title_fontsize=9)

@@ -33,7 +33,7 @@ class Axis:
 
     @staticmethod
     def of(text: str) -> "Axis":
-        """From NAME=LOW:HIGH, as in rounds=10:1000."""
+        """Read NAME=LOW:HIGH, as in rounds=10:1000."""
         name, _, ends = text.partition("=")
         try:
             low, high = (float(end) for end in ends.split(":"))
@@ -86,7 +86,7 @@ def budget_map(
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
 ) -> BudgetMap:
-    """Epsilon over `axes`; `fixed` has the noise multiplier or the rounds that is no axis (and no cohort: the plan's).
+    """Compute epsilon over two axes; `fixed` holds the third of noise multiplier and rounds (the cohort is the plan's).
 
     Renyi accounts of sampled Gaussians are computed all at once, on a fine grid; the others cell by cell.
     """
@@ -118,7 +118,7 @@ def budget_map(
 
 
 def _on_a_grid(plan: Plan) -> bool:
-    """Whether `accounting.compose.grid` has the plan's account."""
+    """Return True if `accounting.compose.grid` has the plan's account."""
     poisson = plan.sampling.name == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
     gaussian = isinstance(plan.mechanism, GaussianNoise) and plan.noise_schedule is None
     return gaussian and plan.before is None and (poisson or plan.sampling.name == "fixed")

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.rounding import upwards
-from dpfed.report.figures.figure import figure, legend_beside, plain_log_ticks
+from dpfed.report.figures.figure import Look, figure, legend_beside, looks_for, plain_log_ticks
 from dpfed.report.figures.inline import ChartGroup, inline, tooltips
-from dpfed.report.figures.looks import Look, looks_for
 from dpfed.report.units import significant
 
 _BESIDE = 2.4
@@ -127,7 +126,7 @@ def plot_over(
 
 
 def _aside(number: int, rows: int) -> float:
-    """Where a row stands beside the others, around 0."""
+    """Return the offset of a row beside the others, around 0."""
     return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
 
 

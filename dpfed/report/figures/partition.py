@@ -1,4 +1,4 @@
-"""Who holds how many samples of which label."""
+"""Figure of a partition: number of samples of each label at each client."""
 
 from pathlib import Path
 from typing import Any

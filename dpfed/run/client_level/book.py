@@ -52,6 +52,7 @@ class LoopBook:
 
     def __init__(self, ledger: Ledger, lock: FileLock) -> None:
         self.ledger, self._lock = ledger, lock
+        self._written: Entry | None = None
 
     @classmethod
     def open(cls, path: Path, header: Header) -> LoopBook:
@@ -79,8 +80,14 @@ class LoopBook:
         """Rounds that stand in the ledger; a round is never done twice, and so its noise never drawn twice."""
         return max((entry.round + 1 for entry in self.ledger.entries), default=0)
 
+    def pending(self, number: int) -> bool:
+        """Whether this process has charged round `number` last: what failed after that may be tried again."""
+        return self._written is not None and self._written.round == number
+
     def record(self, entry: Entry) -> None:
-        """The line of a round, on the disk when this returns."""
+        """The line of a round, on the disk when this returns; the very line that was written last stands."""
+        if entry == self._written:
+            return
         with _held(self._lock, self.ledger.path):
             if self.ledger.catch_up():
                 raise RunError(
@@ -89,6 +96,7 @@ class LoopBook:
                 )
             self.ledger.record(entry)
             kept_head.write(self.ledger.path, self.ledger.head)
+            self._written = entry
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """A line of diagnostics."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,10 @@ from torch import Tensor
 from dpfed.aggregation.plain import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.round import Method, OpenRound, add
+from dpfed.round import Method
 from dpfed.run.client_level.plan import Parts, require_charged_as_drawn, whole_update
 from dpfed.server.state import ServerState
-from dpfed.stages.chain import Stages, client_halves
+from dpfed.stages.chain import Stages
 from dpfed.stages.soundness import require_sound
 
 StagesOf = Callable[[Parts], Stages]
@@ -40,7 +40,7 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
     else:
         require_charged_as_drawn(stages, parts)
     assert stages.private is not None
-    goal = replace(parts.goal(stages.project.sent), mechanism=stages.private.mechanism())
+    goal = replace(parts.goal(stages.project.sent), private=stages.private)
     method = Method(
         stages=stages,
         sampler=parts.sampler,
@@ -52,16 +52,6 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
         divisor=parts.sampler.expected,
     )
     return Machine(size=parts.size, method=method, goal=goal)
-
-
-def add_rows(opened: OpenRound[Any], groups: Iterator[Tensor], cohort: NDArray[np.int64]) -> None:
-    """Rows [g, size] of the cohort's clients, in its order, through the client halves and into the sum."""
-    start = 0
-    for rows in groups:
-        ids = cohort[start : start + len(rows)]
-        opened.now.tally.trained += len(ids)
-        add(opened, client_halves(opened.method.stages, rows, ids, opened.now), ids)
-        start += len(ids)
 
 
 class Elsewhere:

@@ -13,14 +13,11 @@ from dpfed.config.tables import Config, parse_written
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
 from dpfed.methods.goals import PrivacyGoal, goal_of
-from dpfed.methods.private_stages import gaussian_noise, integer_noise_on
 from dpfed.methods.refusals import refuse
-from dpfed.methods.sums import integers_of
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip
 from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
@@ -70,7 +67,7 @@ class Parts:
 
     def goal(self, sent: int) -> PrivacyGoal:
         """What is promised for updates of which `sent` numbers are sent."""
-        return goal_of(self.config, method(self.config.method.name), sent)
+        return goal_of(self.config, method(self.config.method.name), sent, self.randomness)
 
     def private(self, sent: int) -> tuple[Stage, ...]:
         """Clip, noise as planned, and wire, for rows [c, sent]: the end of a chain.
@@ -78,12 +75,13 @@ class Parts:
         Gaussian: Clip > GaussianNoise > Encode. Integers: Clip > Integers > IntegerNoise > Words.
         """
         goal = self.goal(sent)
-        if goal.integers is None:
-            noise = gaussian_noise(self.config, goal, self.sampler, self.randomness)
-            return Clip(), noise, Encode(scheme=Dense(), seeds=self.seeds, sizes_secret=True)
-        integers = integers_of(self.config, goal, sent, self.randomness, self.seeds)
-        noisy = integer_noise_on(integers, goal, self.sampler, self.randomness)
-        return Clip(), integers, noisy, Words(size=integers.fixed_point.padded, bits=integers.bits)
+        rows = goal.integer_rows
+        wire = (
+            Encode(scheme=Dense(), seeds=self.seeds, sizes_secret=True)
+            if rows is None
+            else Words(size=rows.fixed_point.padded, bits=rows.bits)
+        )
+        return *goal.stages, wire
 
 
 def whole_update(s: Parts) -> Stages:

@@ -27,18 +27,16 @@ from dpfed.methods.goals import PrivacyGoal
 from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import draw_cohort
 from dpfed.randomness import randomness_of
-from dpfed.round import begin_round, end_round
+from dpfed.round import Given, run_round
 from dpfed.run import exceeded
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
-from dpfed.run.client_level.machine import Machine, StagesOf, add_rows, machine_of
+from dpfed.run.client_level.machine import Machine, StagesOf, machine_of
 from dpfed.run.client_level.plan import Noise, Parts, config_of
 from dpfed.run.client_level.step import Step
 from dpfed.run.client_level.updates import Form, first_of, in_groups
 from dpfed.run.spending import OfEqualRounds
-from dpfed.run.watched import facts_of, facts_record, open_watched
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
-from dpfed.stages.stage import Round, Tally
 
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 
@@ -140,7 +138,6 @@ class ClientLevel:
         self.stopped_by: Literal["", "rounds", "budget"] = ""
         self._form: Form | None = None
         self._step: Step | None = None
-        self._announced: Round | None = None
         self._state: ServerState | None = None
         self._spent: OfEqualRounds | None = None
         self._began = time.monotonic()
@@ -192,19 +189,28 @@ class ClientLevel:
         form, rows = first_of(updates)
         form = self._known(form)
         machine = self._machine_for(form)
-        now = self._announcement(machine, step, form)
-        opened = open_watched(now, machine.method, machine.method.aggregation)
+        if self._book.rounds_done > step.round and not self._book.pending(step.round):
+            raise RunError(
+                f"round {step.round} is charged already and was interrupted. Go on with the next one: a round is "
+                "not repeated, so that no noise is."
+            )
+        nowhere = torch.zeros(form.size, device=form.device)
+        before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
         spent = self._spending(machine.goal)  # of the rounds before this one
-        add_rows(opened, in_groups(rows, form, len(step.cohort), at_once=at_once), step.cohort)
-        ended = end_round(opened, ledger=self._book)
-        self._step, self._announced, self._state = None, None, ended.state
-        facts = facts_of(ended, opened.watch, machine.method)
-        spent.charge(facts.release)
-        self._book.note(facts_record(ended.state, facts, time.monotonic() - self._began))
-        assert ended.moved is not None
-        assert ended.divisor is not None
-        return form.like_them(ended.moved / ended.divisor)
+        done = run_round(
+            replace(before, round=step.round, broadcast=nowhere),
+            machine.method,
+            Given(rows=in_groups(rows, form, len(step.cohort), at_once=at_once)),
+            seeds=self._parts.seeds,
+            ledger=self._book,
+            cohort=step.cohort,
+        )
+        self._step, self._state = None, done.state
+        spent.charge(done.release)
+        self._book.note(done.record.line(done.state.round, time.monotonic() - self._began))
+        assert done.mean is not None
+        return form.like_them(done.mean)
 
     def __repr__(self) -> str:
         clients, done = self._parts.config.federation.clients, self._book.rounds_done
@@ -212,7 +218,7 @@ class ClientLevel:
 
     def _next(self) -> Step | None:
         number = self._book.rounds_done
-        self._step = self._announced = None
+        self._step = None
         if number >= self.rounds_planned:
             self.stopped_by = "rounds"
         elif self._goal is not None and not self._affordable(self._goal):
@@ -238,22 +244,6 @@ class ClientLevel:
         released = any(entry.round == step.round for entry in self._book.ledger.releases)
         what = "was released already" if released else "is over, or another has begun"
         raise RunError(f"round {step.round} {what}. Release inside the loop over rounds(), once for every step.")
-
-    def _announcement(self, machine: Machine, step: Step, form: Form) -> Round:
-        """The round as it begins; what uploads tell by themselves is charged here, once."""
-        if self._announced is None:
-            if self._book.rounds_done > step.round:
-                raise RunError(
-                    f"round {step.round} is charged already and was interrupted. Go on with the next one: a round is "
-                    "not repeated, so that no noise is."
-                )
-            nowhere = torch.zeros(form.size, device=form.device)
-            before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
-            state = replace(before, round=step.round, broadcast=nowhere)
-            self._announced = begin_round(
-                state, machine.method, step.cohort, seeds=self._parts.seeds, ledger=self._book
-            )
-        return replace(self._announced, tally=Tally(), votes=[])
 
     def _known(self, form: Form | None) -> Form:
         """The form of these updates, which is that of all before; of an empty cohort's, the one that is known."""

@@ -12,8 +12,8 @@ from dpfed.errors import ConfigError
 from dpfed.round import NO_RESULT, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 
+from ...rounds import watched_round
 from ..test_round import Book, random_updates, with_updates
 
 pytestmark = pytest.mark.slow_but_one_in(3)

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 import dpfed
-from dpfed.api.clipping import clipping_hint
-from dpfed.api.progress import shown
+from dpfed.api.progress import clipping_hint, shown
 from dpfed.api.track import tracked
 from dpfed.errors import ConfigError
 

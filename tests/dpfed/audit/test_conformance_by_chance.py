@@ -12,10 +12,10 @@ from dpfed.audit import canary_test, cohort_law, cohort_members, noise_evidence,
 from dpfed.audit.run import STATISTICAL
 from dpfed.audit.run_files import RunFiles
 from dpfed.audit.run_lines import SumNoise
+from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
-from dpfed.run.noise_facts import noise_facts
 from dpfed.seeds import Seeds
 from dpfed.stages.integer_laws import SkellamLaw
 

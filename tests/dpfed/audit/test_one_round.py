@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from dpfed.audit import whole_round
 from dpfed.audit.clip_check import norm_check
 from dpfed.audit.method_setting import configured, round_of
 from dpfed.audit.one_stream import NoDraws, OneStream
 from dpfed.audit.round_audit import claimed
 from dpfed.audit.whole_round import WholeRounds
-from dpfed.run import watched
 from dpfed.run.experiment import build
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
@@ -71,16 +71,16 @@ def test_a_whole_round_shows_what_its_clients_sent_and_what_was_summed():
 
 def test_a_clip_norm_that_no_stage_came_to_is_seen(monkeypatch):
     """Without an adaptive clip, and changed after one that is."""
-    sound = watched.end_round
+    sound = whole_round.run_round
 
-    def moving(opened, *, ledger):
-        ended = sound(opened, ledger=ledger)
-        return replace(ended, state=replace(ended.state, clip_norm=1.01 * ended.state.clip_norm))
+    def moving(*given, **more):
+        done = sound(*given, **more)
+        return replace(done, state=replace(done.state, clip_norm=1.01 * done.state.clip_norm))
 
     rounds = [WholeRounds(one=made("dp-fedavg", *settings)) for settings in ((), ADAPTIVE)]
     zeros = torch.zeros(4, rounds[0].one.method.clients.course.size)
     assert all(one.run(zeros, np.arange(4)).replays for one in rounds)
-    monkeypatch.setattr(watched, "end_round", moving)
+    monkeypatch.setattr(whole_round, "run_round", moving)
     assert not any(one.run(zeros, np.arange(4)).replays for one in rounds)
 
 

@@ -31,10 +31,11 @@ WAYS = {
 @contextmanager
 def calibrated_with(factor):
     """In it runs get so many times the noise that their epsilon needs."""
-    noise, clip = budget.noise_multiplier, budget.clip_norm
+    noise, whole, clip = budget.multiplier_for, budget.noise_multiplier, budget.largest_clip
     with (
-        patch.object(budget, "noise_multiplier", lambda *given, **named: factor * noise(*given, **named)),
-        patch.object(budget, "clip_norm", lambda *given, **named: clip(*given, **named) / factor),
+        patch.object(budget, "multiplier_for", lambda *given, **named: factor * noise(*given, **named)),
+        patch.object(budget, "noise_multiplier", lambda *given, **named: factor * whole(*given, **named)),
+        patch.object(budget, "largest_clip", lambda *given, **named: clip(*given, **named) / factor),
     ):
         yield
 

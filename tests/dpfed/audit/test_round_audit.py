@@ -13,7 +13,7 @@ from accounting import gaussian
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit import round_checks
+from dpfed.audit import round_checks, whole_round
 from dpfed.audit.claims import claim_of, trade_off
 from dpfed.audit.coin_ratios import BiasOfCoins, CoinRatio
 from dpfed.audit.method_setting import audit_upload, audited_methods, configured, round_of
@@ -23,7 +23,6 @@ from dpfed.audit.two_worlds import TwoWorlds
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.run import watched
 from dpfed.run.experiment import build
 
 from .broken_rounds import no_clip_after_the_scale
@@ -128,36 +127,47 @@ def test_enough_trials_pass_and_say_what_they_would_have_found():
     assert 0.1 < done.power.too_far <= done.power.noise_short <= 0.2  # whole scores see how far a client moves the sum
 
 
+class Opened:
+    """A source that keeps the round whose rows it adds."""
+
+    def __init__(self, source):
+        self._source = source
+
+    def take_part(self, opened):
+        self._source.take_part(opened)
+        self.round = opened
+
+
 def test_a_new_state_that_is_not_post_processing_is_refuted(monkeypatch):
     """A tenth of what the clients sent, added to the state after the server's rule: in the round itself."""
-    sound = watched.end_round
+    sound = whole_round.run_round
 
-    def leaky(opened, *, ledger):
-        ended = sound(opened, ledger=ledger)
-        leaked = ended.state.broadcast + 0.1 * opened.total.close().total / 4
-        return replace(ended, state=replace(ended.state, broadcast=leaked))
+    def leaky(state, method, source, **more):
+        done = sound(state, method, source := Opened(source), **more)
+        leaked = done.state.broadcast + 0.1 * source.round.total.close().total / 4
+        return replace(done, state=replace(done.state, broadcast=leaked))
 
-    monkeypatch.setattr(watched, "end_round", leaky)
+    monkeypatch.setattr(whole_round, "run_round", leaky)
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=12, draws=1_000)
     assert {check.name for check in done.checks if not check.passed} >= {"norm", "state"}
 
 
 def test_charges_that_depend_on_data_are_refuted(monkeypatch):
-    sound = watched.end_round
+    sound = whole_round.run_round
 
     class Loud:
-        def __init__(self, ledger):
-            self._ledger = ledger
+        def __init__(self, ledger, source):
+            self._ledger, self._source = ledger, source
 
         def record(self, entry):
-            self._ledger.record(replace(entry, clip_norm=1.5))
+            tally = self._source.round.now.tally
+            self._ledger.record(replace(entry, clip_norm=1.5) if tally.inside < tally.counted else entry)
 
-    def leaky(opened, *, ledger):
-        tally = opened.now.tally
-        loud = ledger is not None and tally.inside < tally.counted
-        return sound(opened, ledger=Loud(ledger) if loud else ledger)
+    def leaky(state, method, source, *, ledger, **more):
+        source = Opened(source)
+        return sound(state, method, source, ledger=None if ledger is None else Loud(ledger, source), **more)
 
-    monkeypatch.setattr(watched, "end_round", leaky)
+    monkeypatch.setattr(whole_round, "run_round", leaky)
     done = audit_upload("dp-fedavg", settings=[SMALL], trials=60, draws=1_000)
     assert "ledger" in {check.name for check in done.checks if not check.passed}
 

@@ -11,9 +11,9 @@ from scipy.stats import binom, norm
 from dpfed.audit import cohort_members, count_evidence, noise_shape
 from dpfed.audit.cohort_members import SeenCohorts
 from dpfed.audit.noise_evidence import ChargedNoise
+from dpfed.diagnostics import noise_facts
 from dpfed.participation import members
 from dpfed.randomness import Simulated
-from dpfed.run import noise_facts
 from dpfed.seeds import Seeds
 from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dpfed.cli.budget import budget
-from dpfed.cli.planner.question import Question
 from dpfed.errors import ConfigError
+from dpfed.planner.question import Question
 
 
 def printed(capsys, compare=False, **options):

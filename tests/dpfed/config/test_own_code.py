@@ -9,8 +9,7 @@ import tomli_w
 from reference.bounded import bounded
 
 from dpfed.cli import status
-from dpfed.sweep.one_run import Job, Result, build_job
-from dpfed.sweep.workers import workers
+from dpfed.sweep.jobs import Job, Result, build_job, workers
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

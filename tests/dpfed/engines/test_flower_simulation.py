@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 pytest.importorskip("ray", reason="ray is not installed: make test-flower")
 
 PATIENCE = 500
-COINS = {"clip_norm": 0.5, "accountant": "rdp"}
+COINS = {"clip_norm": 0.5, "accountant": "rdp", "delta": 0.1}
 PRIVATE = {**COINS, "noise_multiplier": 2.0}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
 SMALL = ("federation.clients=8", "federation.cohort=4")

@@ -23,12 +23,12 @@ from dpfed.methods.choices import tolerance_of
 from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
-from dpfed.round import NO_RESULT, begin_round, cohort_of
+from dpfed.round import NO_RESULT, Method, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 
+from ...rounds import watched_round
 from ..conftest import config_with
 from ..test_round import Book
 
@@ -90,14 +90,11 @@ def participants(config, promise, clients):
         fill=promise.fill,
         dropouts=None,
         canaries=None,
-        announce=lambda task, seeds: SimpleNamespace(task=task),
-        release_of_uploads=lambda now: None,
     )
     asked = set()
     for round in range(25):
         state = SimpleNamespace(round=round)
-        now = begin_round(state, method, cohort_of(method, round), seeds=None, ledger=None)
-        asked.add(len(now.task.participants))
+        asked.add(len(Method.task(method, state, cohort_of(method, round)).participants))
     return asked
 
 

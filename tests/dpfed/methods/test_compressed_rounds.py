@@ -19,10 +19,10 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.server.averaging import Averaging
 from dpfed.stages.chain import Stages
 
+from ...rounds import watched_round
 from ..announced import a_round, announced, arrive
 
 pytestmark = pytest.mark.slow_but_one_in(3)

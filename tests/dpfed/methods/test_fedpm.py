@@ -18,9 +18,9 @@ from dpfed.models.mask_file import load_mask
 from dpfed.run import loop as federation
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.stages.coins import PrivateCoins
 
+from ...rounds import watched_round
 from ..announced import Recorder, bound
 
 TABLES = {

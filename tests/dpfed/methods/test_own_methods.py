@@ -17,13 +17,14 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, every_method, method
-from dpfed.round import run_round
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.soundness import require_forgetful
+
+from ...rounds import only_state as run_round
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

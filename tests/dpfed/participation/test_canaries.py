@@ -12,10 +12,10 @@ from dpfed.errors import ConfigError
 from dpfed.participation.canaries import LOUD, Canaries
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.coins import PrivateCoins
 
+from ...rounds import watched_round
 from ..announced import Recorder
 
 WAYS = {

@@ -2,12 +2,16 @@
 
 import re
 
+import numpy as np
 import pytest
 
+from dpfed.report.figures.experiment import Curve, plot_curves
 from dpfed.report.figures.figure import figure
 from dpfed.report.figures.inline import inline, tooltips
-from dpfed.report.figures.run import plot_runs
+from dpfed.report.figures.run import plot_run
 from dpfed.report.units import duration, percent, significant, size
+
+NAMES = list(enumerate("abcdefgh"))
 
 
 def drawn(points, **axes_settings):
@@ -39,20 +43,21 @@ def test_marks_stand_where_the_ticks_say(points):
     assert 'aria-label="T &amp; t, over x"' in picture
 
 
-def test_every_colour_of_a_picture_follows_the_page():
-    runs = {
-        name: [{"round": i, "test_accuracy": 0.1 * i, "epsilon": 0.2 * i, "uplink_megabytes": i} for i in range(1, 9)]
-        for name in "abcdefgh"
-    }
-    group = plot_runs(runs, None)
+def test_every_colour_of_a_picture_follows_the_page(tmp_path):
+    records = [{"round": i, "test_accuracy": 0.1 * i, "epsilon": 0.2 * i, "uplink_megabytes": i} for i in range(1, 9)]
+    group = plot_run("a", records, None)
     assert [panel.caption for panel in group.panels] == [
         "Test accuracy, %",
         "Test accuracy, %",
         "Epsilon spent (upper bound)",
     ]
-    assert [entry.name for entry in group.legend] == list("abcdefgh")
-    for one in (*group.panels, *group.legend):
-        assert "var(--c0)" in one.picture or one in group.legend
+    at, scores = np.arange(1, 9), np.arange(8.0)
+    curves = [Curve(name=name, rounds=at, megabytes=0.1 * at, accuracies=scores[None] + k) for k, name in NAMES]
+    several = plot_curves(curves, tmp_path / "curves.png")
+    assert [entry.name for entry in several.legend] == [name for _, name in NAMES]
+    for one in (*group.panels, *several.panels):
+        assert "var(--c0)" in one.picture
+    for one in (*group.panels, *several.panels, *several.legend):
         assert not re.search(r"#[0-9a-fA-F]{6}\b|https?:|<script|<style", one.picture)
 
 

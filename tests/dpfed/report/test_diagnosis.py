@@ -7,10 +7,10 @@ import torch
 
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
+from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
 from dpfed.report.evidence import evidence_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.update_norms import count_norms, no_norms, typical
 
 TABLES = {
     "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [16]},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpfed.report.figures.looks import looks_for, looks_of
+from dpfed.report.figures.figure import looks_for, looks_of
 
 BLOCKS = ["as published", "Poisson", "tight", "epsilon 3.24"]
 FED_SMP = ["FedAvg", *(f"{method}, {block}" for block in BLOCKS for method in ("DP-FedAvg", "top-k", "rand-k"))]

@@ -12,8 +12,7 @@ from run_folders import PRIVATE, run_folder
 from dpfed.cli import status
 from dpfed.report.about import QUESTIONS, About, ask
 from dpfed.report.finished_run import read_finished
-from dpfed.report.registry_entry import registry_entry
-from dpfed.report.yaml_text import to_yaml
+from dpfed.report.registry_entry import registry_entry, to_yaml
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
 ANSWERS = """

@@ -9,9 +9,9 @@ import pytest
 from run_folders import PRIVATE, run_folder
 
 from dpfed.cli import status
-from dpfed.cli.loopback import address_of
 from dpfed.cli.watch import server_of
 from dpfed.report.live import live_page
+from dpfed.report.loopback import address_of
 
 
 @pytest.fixture

@@ -20,9 +20,10 @@ from dpfed.methods import presets
 from dpfed.randomness import Secure
 from dpfed.run.experiment import build
 from dpfed.run.loop import run
-from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import clip_rows
+
+from ...rounds import watched_round
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])

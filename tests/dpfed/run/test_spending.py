@@ -1,5 +1,7 @@
 """Noise that was calibrated pays for all of its rounds, also where running accounts are a bit looser than the whole."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -30,8 +32,9 @@ def test_as_many_rounds_as_were_planned_and_none_more(sampling, account):
     participations = {"participations": 4} if sampling == "balls-and-bins" else {}
     plan = Plan(clients=200, cohort=20, sampling=sampling, delta=1e-10, **participations)
     z = budget.noise_multiplier(plan, epsilon=2.0, rounds=30)
+    noise = SimpleNamespace(mechanism=lambda uploads: plan.round(z))
     goal = PrivacyGoal(
-        mechanism=plan.round(z), delta=1e-10, budget=2.0, accountant="best", noise_multiplier=z, clip_norm=1.0
+        private=noise, bound=(), delta=1e-10, budget=2.0, accountant="best", noise_multiplier=z, clip_norm=1.0
     )
     spent = account(goal, 30, 0 if account is OfEqualRounds else [])
     line = Release(round=0, mechanism=goal.mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")

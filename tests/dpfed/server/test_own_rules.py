@@ -7,9 +7,10 @@ import torch
 
 from dpfed import server
 from dpfed.errors import ConfigError, RunInterrupted
-from dpfed.round import run_round
 from dpfed.run import loop
 from dpfed.run.experiment import build
+
+from ...rounds import only_state as run_round
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,7 +147,7 @@ def test_the_planted_clip_without_slack_would_pass():
 
 KEYS = {
     "privacy.clip_norm": (),
-    "privacy.linf_clip": (),
+    "privacy.linf_clip": ("method.name=fedpm", "privacy.noise_multiplier="),
     "aggregation.clip_norm": (),
     "local.record.clip_norm": ("local.record.noise_multiplier=1.0",),
 }
@@ -166,7 +166,8 @@ def test_one_error_names_the_key(key, value):
 @pytest.mark.parametrize("value", ["1e-15", "1e15"])
 def test_a_run_at_the_ends_is_finite_and_noised(value):
     experiment = build(config_with(f"privacy.clip_norm={value}"))
-    from ..test_round import Book, watched_round
+    from ...rounds import watched_round
+    from ..test_round import Book
 
     book = Book()
     after, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)

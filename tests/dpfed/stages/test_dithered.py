@@ -184,8 +184,8 @@ def small(*settings):
     [
         ("privacy.adjacency=add-remove", "add-remove"),
         ("privacy.release=uploads", "release='uploads'"),
-        ("privacy.placement=clients", "placement='clients'"),
-        ("privacy.noise=discrete-gaussian", "integer noise"),
+        ("privacy.placement=clients", "privacy.placement"),
+        ("privacy.noise=discrete-gaussian", "dithered is the noise of dp-dithered"),
         ("aggregation.kind=protocol", "protocol"),
         ("run.randomness=secure", "secure"),
         ("audit.canaries=4", "canaries"),
@@ -210,7 +210,12 @@ def test_its_noise_is_that_of_dp_fedavg(sampling):
     cohort = ("federation.cohort=650",) if sampling == "all" else ()
     mine = build(small(f"federation.sampling={sampling}", *cohort))
     adjacency = f"privacy.adjacency={mine.goal.mechanism.adjacency}"
-    peer = build(parse(override(mine.config.to_dict(), ["method.name=dp-fedavg", adjacency]), source="test"))
+    peer = build(
+        parse(
+            override(mine.config.to_dict(), ["method.name=dp-fedavg", "privacy.noise=gaussian", adjacency]),
+            source="test",
+        )
+    )
     assert mine.goal.noise_multiplier == pytest.approx(peer.goal.noise_multiplier, rel=1e-4)
     assert mine.goal.noise_multiplier >= peer.goal.noise_multiplier * (1 - 1e-9)
     assert (overflow(mine.goal.mechanism) > 0) == (sampling == "poisson")

@@ -9,11 +9,11 @@ import torch
 from dpfed.config.tables import override, parse
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.integers import Integers
 
+from ...rounds import watched_round
 from ..announced import bound
 from ..test_round import Book, random_updates, with_updates
 

@@ -11,11 +11,11 @@ from accounting.compose import accountant
 from dpfed.errors import ConfigError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.integers import Integers
 
+from ...rounds import watched_round
 from ..announced import Recorder, announced
 from ..test_round import Book, random_updates, with_updates
 
@@ -243,13 +243,16 @@ def test_the_epsilon_of_a_plan_is_that_of_the_run(tiny_config, tmp_path):
 
 
 REFUSED = {
-    ("privacy.noise=skellam", "privacy.release=uploads"): "integer noise is for sums",
+    ("privacy.noise=skellam", "privacy.release=uploads"): "privacy.release='uploads'",
     ("privacy.noise=skellam", "privacy.missing_shares=charged"): "does not get lost",
     ("privacy.noise=skellam", "aggregation.tolerance=0.1"): "does not get lost",
-    ("privacy.missing_shares=charged",): "the server's noise is whole",
+    ("privacy.missing_shares=charged",): "the server's noise does not get lost",
     ("privacy.noise=skellam", "privacy.placement=clients", "privacy.adjacency=add-remove"): "add-remove",
     ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=add-remove"): "a share of noise",
-    ("privacy.noise=skellam", "privacy.adaptive.quantile=0.5"): "steps are fixed",
+    (
+        "privacy.noise=skellam",
+        "privacy.adaptive.quantile=0.5",
+    ): "privacy.adaptive with privacy.noise='skellam': is for gaussian",
     ("privacy.noise=skellam", "method.name=qsgd"): "cannot be decoded from their sum",
     ("privacy.noise=skellam", "method.name=fedpm"): "coins",
     ("privacy.slots=20",): "coins",

@@ -12,9 +12,9 @@ from dpfed.compress.largest import largest_indices
 from dpfed.config.tables import override, parse
 from dpfed.data.dataset import Dataset
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
+from ...rounds import watched_round
 from ..announced import announced, arrive, decoded, messages, read
 
 pytestmark = pytest.mark.slow_but_one_in(3)

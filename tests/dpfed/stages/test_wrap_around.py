@@ -25,7 +25,6 @@ from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.watched import watched_round
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages, server_halves
 from dpfed.stages.integer_noise import IntegerNoise
@@ -33,6 +32,7 @@ from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 
+from ...rounds import watched_round
 from ..announced import a_round, announced, private_coins
 from ..test_round import Book
 

@@ -14,11 +14,9 @@ from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.sweep_folder import read_sweep
 from dpfed.sweep import sweep
-from dpfed.sweep.one_run import Job, Result, _settle
+from dpfed.sweep.jobs import Job, Result, _settle, workers
 from dpfed.sweep.plan import plan
-from dpfed.sweep.sweep import run_sweep
-from dpfed.sweep.tuning import pick
-from dpfed.sweep.workers import workers
+from dpfed.sweep.sweep import pick, run_sweep
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfed.run.probes import probe_of
+from dpfed.diagnostics.probes import probe_of
 
 _MOST_BINS = 1 << 18
 """Longer noise is folded before its correlations are looked at."""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, RunError
 
 _HOST = "127.0.0.1"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Listens at once. ConfigError for a port that is taken."""
+    """Server of one page, listening at once. ConfigError for a port that is taken."""
 
     daemon_threads = True
 
-    def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
-        self.secret = secrets.token_urlsafe(16)
+    def __init__(self, port: int, page: Callable[[], str], handler: type[LoopbackHandler] | None = None) -> None:
+        self.secret, self.page = secrets.token_urlsafe(16), page
         try:
-            super().__init__((_HOST, port), handler)
+            super().__init__((_HOST, port), handler or LoopbackHandler)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"--port {port}: cannot be listened on ({error}). Use 0 for any port that is free."
@@ -28,33 +29,43 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def names(self) -> tuple[str, str]:
-        """Under which it may be asked: host and port."""
+        """Host and port, under both names of this machine."""
         port = self.server_address[1]
         return f"{_HOST}:{port}", f"localhost:{port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: who asked has gone."""
+        """Ignore the error: the client has closed its connection."""
 
 
 def address_of(server: LoopbackServer) -> str:
-    """Where the page is."""
+    """Return the address of the page."""
     return f"http://{server.names[0]}/{server.secret}/"
 
 
 class LoopbackHandler(BaseHTTPRequestHandler):
-    """Knows whether it is asked under the name of this machine, at the secret path."""
+    """Handler of GET at the secret path, under the name of this machine."""
 
     server: LoopbackServer
     timeout = 30
     server_version, sys_version = "dpfed", ""
 
+    def do_GET(self) -> None:
+        """Answer with the page at the secret path, and with an error elsewhere."""
+        if not self.is_for(""):
+            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            return
+        try:
+            self.answer(HTTPStatus.OK, self.server.page(), "text/html")
+        except RunError as error:
+            self.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+
     def is_for(self, path: str) -> bool:
-        """Whether the request is for the secret path and `path` behind it."""
+        """True if the request is for the secret path and `path` behind it."""
         expected = f"/{self.server.secret}/{path}".encode()
         return self.headers.get("Host") in self.server.names and secrets.compare_digest(self.path.encode(), expected)
 
     def answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
-        """The whole answer, which nobody keeps or frames."""
+        """Send the whole answer, which no browser may keep or frame."""
         body = text.encode()
         self.send_response(status)
         for name, value in (
@@ -70,4 +81,4 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nothing: the address holds the secret."""
+        """Log nothing: the address holds the secret."""

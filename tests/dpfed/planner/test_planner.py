@@ -1,20 +1,21 @@
 """What the planner states is what `dpfed budget` and the Python lines beside it give; quick answers are above it."""
 
+import dataclasses
 import io
 import json
 import shlex
 from contextlib import redirect_stdout
+from urllib.parse import urlencode
 
 import pytest
 
 from accounting.budget import compare
 from dpfed.cli import status
 from dpfed.cli.plan import _start
-from dpfed.cli.planner.answers import answer, axis, brief, curve, grid
-from dpfed.cli.planner.form import DETAILS, NUMBERS, PEOPLE
-from dpfed.cli.planner.question import Question, _kinds, opened, question_of
-from dpfed.cli.planner.worker import done
 from dpfed.errors import ConfigError
+from dpfed.planner.answers import answer, axis, brief, curve, done, grid
+from dpfed.planner.page import DETAILS, NUMBERS, PEOPLE
+from dpfed.planner.question import Question, opened, question_of
 
 PAPER = {"clients": "6000", "cohort": "100"}
 FORWARD = {**PAPER, "rounds": "180", "noise_multiplier": "1.4"}
@@ -132,7 +133,7 @@ def test_axes_have_their_middle_and_their_end():
 
 def test_every_option_of_a_question_is_on_the_page():
     boxes = [box.name for box in (*NUMBERS, *PEOPLE, *DETAILS)]
-    assert sorted(boxes) == sorted(_kinds())
+    assert sorted(boxes) == sorted(field.name for field in dataclasses.fields(Question))
 
 
 @pytest.mark.parametrize("options", [*QUESTIONS, {}])
@@ -141,7 +142,7 @@ def test_a_plan_comes_back_from_its_file_and_its_link(options, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text(question.to_json())
     assert opened(str(file)) == question
-    assert opened(f"http://127.0.0.1:1234/#{question.fragment}") == question
+    assert opened(f"http://127.0.0.1:1234/#{urlencode(question.texts)}") == question
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_what_no_plan_has_is_refused(options, words):
         ({**FORWARD, "sampling": "allocation"}, "participations is missing"),
         ({**FORWARD, "edge": "0.1"}, "Remove it"),
         ({"cohort": "5"}, "--clients is missing"),
-        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "of coins"),
+        ({**PAPER, **COINS, "rounds": "5", "noise_multiplier": "1"}, "coins: it is for Gaussian noise"),
     ],
 )
 def test_what_describes_no_plan_is_one_message(options, words):

@@ -1,4 +1,4 @@
-"""What a question comes to: the number, epsilon over rounds, a map, and the same plan run otherwise.
+"""Answers to a question: the number, epsilon over rounds, a map, and the same plan with another sampling.
 
 Every epsilon is an upper bound. Those of `dpfed budget` are by the account "best"; others are quicker and state more.
 """
@@ -6,24 +6,26 @@ Every epsilon is an upper bound. Those of `dpfed budget` are by the account "bes
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
 
 from accounting import budget
-from accounting.budget import Plan
+from accounting.budget import Budget, Plan
 from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.compose.accountant import Accountant
-from accounting.errors import AccountingError
+from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
-from dpfed.cli.budget_tables import sampler_words
-from dpfed.cli.planner.question import Question
 from dpfed.errors import DpfedError
+from dpfed.planner.question import Question, question_of
+from dpfed.report.privacy_words import sampler_words
 
 Over = Literal["noise-multiplier", "cohort"]
 ACCOUNTS = {
+    "best": "default account",
     "rdp": "Renyi account",
     "pld": "account of loss distributions",
     "analytic-gaussian": "closed form",
@@ -35,8 +37,10 @@ _ACROSS, _UP, _REACH = 9, 7, 4.0
 
 
 def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
-    """The wanted one of the three, with what must be named beside it. Direction of error: epsilon and noise upwards,
-    rounds downwards. Errors: ConfigError, AccountingError."""
+    """Solve for the third number, and return it with all that a page shows beside it.
+
+    Epsilon and noise are rounded upwards, rounds downwards. Errors: ConfigError, AccountingError.
+    """
     plan, solved = question.plan(), question.solved
     found = budget.solve(
         plan,
@@ -46,11 +50,11 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         accountant=account,
         with_lower_bound=False,
     )
-    record = found.to_dict()
     return {
+        **described(found),
         "solved": solved,
         "quick": account != "best",
-        "epsilon": record["epsilon"],
+        "epsilon": found.to_dict()["epsilon"],
         "noise_multiplier": found.noise_multiplier,
         "rounds": found.rounds,
         "delta": plan.delta,
@@ -60,61 +64,60 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
             "rounds": f"{found.rounds:,}",
             "delta": upwards(plan.delta),
         },
-        "cohort": record["cohort"],
-        "adjacency": record["adjacency"],
         "account": ACCOUNTS.get(found.accountant, found.accountant),
-        "words": sampler_words(plan)[0].upper() + sampler_words(plan)[1:] + ".",
-        "sensitivity": f"{record['sensitivity_in_clips']:g} C",
         "notes": list(found.notes),
         "command": question.command,
         "python": question.python,
-        "fragment": question.fragment,
         "file": question.to_json(),
         "others": others(question, plan) if account == "best" else [],
     }
 
 
-def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
-    """The same question about another sampler, schedule or neighbours, as far as there is an account of it."""
-    found = []
-    for change, detail in _changes(question, plan):
-        other = question.changed(**change)
-        try:
-            there = other.plan()
-        except (AccountingError, DpfedError):
-            continue
-        line = {
-            "sampling": there.sampling.name,
-            "detail": detail,
-            "adjacency": str(there.adjacency),
-            "options": texts(other),
-        }
-        found.append(line)
-    return found
-
-
-def _changes(question: Question, plan: Plan) -> list[tuple[dict[str, Any], str]]:
-    """What to change, and what must be said of it. Schedules let a client take part as often as now, on average."""
-    times = math.ceil((question.rounds or 0) / plan.period)
-    rest = max(plan.period // 2, 2)
-    more: dict[str, tuple[dict[str, Any], str]] = {
-        "allocation": ({"participations": times or None}, f"{times:,} rounds each"),
-        "min-separation": ({"separation": rest}, f"{rest:,} rounds apart"),
-    }
-    same: dict[str, Any] = {"cohort": plan.cohort, "participations": None, "separation": None, "adjacency": None}
-    found = []
-    for name in SAMPLING_CLASSES:
-        if name != plan.sampling.name:
-            change, detail = more.get(name, ({}, ""))
-            found.append(({**same, "sampling": name, **change}, detail))
-    return found + [({"adjacency": str(one)}, "") for one in Adjacency if one is not plan.adjacency]
-
-
-def texts(question: Question) -> dict[str, str]:
-    """The options as a page has them."""
+def described(found: Budget) -> dict[str, Any]:
+    """Return what an epsilon holds for: cohort, neighbours, sensitivity, sampling in words."""
+    record, words = found.to_dict(), sampler_words(found.plan)
     return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in question.given.items()
+        "cohort": record["cohort"],
+        "adjacency": record["adjacency"],
+        "sensitivity": f"{record['sensitivity_in_clips']:g} C",
+        "words": f"{words[0].upper()}{words[1:]}.",
     }
+
+
+def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
+    """Return the same question for every other sampling and adjacency that has an account.
+
+    In a schedule a client takes part as often as in the plan, on average.
+    """
+    rest = max(plan.period // 2, 2)
+    times = math.ceil((question.rounds or 0) / plan.period)
+    detail = {"allocation": f"{times:,} rounds each", "min-separation": f"{rest:,} rounds apart"}
+    changes: list[dict[str, Any]] = [
+        {
+            "cohort": plan.cohort,
+            "sampling": name,
+            "participations": (times or None) if name == "allocation" else None,
+            "separation": rest if name == "min-separation" else None,
+            "adjacency": None,
+        }
+        for name in SAMPLING_CLASSES
+        if name != plan.sampling.name
+    ]
+    changes += [{"adjacency": str(one)} for one in Adjacency if one is not plan.adjacency]
+    found = []
+    for change in changes:
+        other = question.changed(**change)
+        with suppress(AccountingError, DpfedError):  # no account of it, so no row
+            there = other.plan()
+            found.append(
+                {
+                    "sampling": there.sampling.name,
+                    "detail": detail.get(change.get("sampling", ""), ""),
+                    "adjacency": str(there.adjacency),
+                    "options": other.texts,
+                }
+            )
+    return found
 
 
 def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
@@ -129,17 +132,13 @@ def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]
         one = budget.epsilon(plan, noise_multiplier=question.noise_multiplier, rounds=count, accountant=accountant)
         points.append((count, one, f"{count:,} rounds: epsilon {upwards(one)}"))
     finite = [point for point in points if math.isfinite(point[1])]
-    return {"points": finite, "quick": account != "best", "account": _words_of(accountant)}
+    return {"points": finite, "account": ACCOUNTS[accountant]}
 
 
 def unhurried(plan: Plan) -> Accountant:
     """The default account, but where many of it take minutes (adaptive, 1 s each) that of loss distributions."""
     gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
     return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
-
-
-def _words_of(accountant: Accountant) -> str:
-    return "default account" if accountant == "best" else ACCOUNTS[accountant]
 
 
 def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, Any]:
@@ -162,13 +161,12 @@ def grid(question: Question, over: Over, *, account: Accountant = "best") -> dic
         "values": [[repr(x) if over != "cohort" else str(int(x)) for x in across], [str(int(count)) for count in up]],
         "cells": [_shown(one) for one in cells],
         "here": [across.index(middle), up.index(rounds)],
-        "quick": account != "best",
-        "account": _words_of(accountant),
+        "account": ACCOUNTS[accountant],
     }
 
 
 def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
-    """At most so many values in equal ratios, from a quarter of `middle` to four times it, with `middle`."""
+    """Return at most `count` values in equal ratios, from a quarter of `middle` to four times it, with `middle`."""
     values = [middle * _REACH ** (2 * k / (count - 1) - 1) for k in range(count)]
     nearest = min(range(count), key=lambda k: abs(math.log(values[k] / middle)))
     values[nearest] = middle
@@ -176,12 +174,11 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
         values = [float(max(1, round(float(f"{value:.2g}")))) if value != middle else value for value in values]
     else:
         values = [middle if value == middle else float(f"{value:.2g}") for value in values]
-    kept = sorted({min(value, most) for value in values} | {float(middle)})
-    return [a for a, b in pairwise(kept) if b > a] + kept[-1:]
+    return sorted({min(value, most) for value in values} | {float(middle)})
 
 
 def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
-    """None where there is no account."""
+    """Return epsilon at one point, or None if it has no account."""
     try:
         there = plan if cohort == plan.cohort else plan.changed(cohort=cohort)
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
@@ -190,16 +187,39 @@ def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accoun
 
 
 def _shown(epsilon: float | None) -> list[Any]:
-    """For the colour, for the cell, and for who looks closer."""
+    """Return the number for the colour, the text of the cell, and its title."""
     if epsilon is None:
         return [None, "–", "no account"]
     return [epsilon if math.isfinite(epsilon) else None, brief(epsilon), f"epsilon {upwards(epsilon)}"]
 
 
 def brief(epsilon: float) -> str:
-    """In a cell of a map: short, rounded upwards."""
+    """Return epsilon as a short text, rounded upwards."""
     if epsilon > 999:
         return "∞" if math.isinf(epsilon) else ">999"
     if epsilon < 0.1:
         return upwards(max(math.ceil(100 * epsilon) / 100, epsilon), digits=2)
     return upwards(epsilon, digits=2 if epsilon < 10 else 1)
+
+
+def done(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a job of the page; {"error": text} for a question without one.
+
+    {"unknown": True} if another account may have an answer.
+    """
+    account = job["account"]
+    try:
+        question = question_of(job["options"])
+        match job["kind"]:
+            case "curve":
+                return curve(question, account=account)
+            case "noise-multiplier" | "cohort" as over:
+                return grid(question, over, account=account)
+            case _:
+                return answer(question, account=account)
+    except (CalibrationError, UnsupportedMechanism) as error:
+        return {"error": str(error)} if account == "best" else {"unknown": True}
+    except (AccountingError, DpfedError) as error:
+        return {"error": str(error)}
+    except (ArithmeticError, MemoryError) as error:
+        return {"error": f"no account for such numbers ({type(error).__name__}). Change one."}

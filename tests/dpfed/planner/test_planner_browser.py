@@ -13,10 +13,10 @@ from browser import Browser
 from accounting import budget
 from accounting.rounding import upwards
 from dpfed.cli import status
-from dpfed.cli.loopback import address_of
-from dpfed.cli.planner.question import opened, question_of
-from dpfed.cli.planner.server import PlannerServer
-from dpfed.cli.planner.static import static_page
+from dpfed.planner.question import opened, question_of
+from dpfed.planner.server import PlannerServer
+from dpfed.planner.static import static_page
+from dpfed.report.loopback import address_of
 
 START = {"clients": "600", "cohort": "10", "rounds": "12", "noise_multiplier": "1.4"}
 LOOKS = [(1280, False), (400, True), (1280, True), (400, False)]

@@ -1,5 +1,6 @@
-"""One process that computes what takes long, one job after the other; a newer question ends the job of an older one,
-and a spare process goes on."""
+"""Process for long computations, one job after the other.
+
+A newer question ends the job of an older one; a spare process takes over."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ import sys
 import threading
 from collections.abc import Mapping
 from typing import IO, Any
+
+from dpfed.planner.answers import done
+
+_LIGHT = {"clients": 100, "cohort": 1, "rounds": 1, "epsilon": 1}
 
 
 class Superseded(Exception):
@@ -38,7 +43,7 @@ class Lane:
             self._process = self._spare = None
 
     def ask(self, turn: int, job: Mapping[str, Any]) -> dict[str, Any]:
-        """What the job comes to. Superseded where a job of a later turn came before it was done."""
+        """Return the answer to a job. Superseded if a job of a later turn arrived before."""
         with self._state:
             self._newest = max(self._newest, turn)
             if 0 < self._running < turn:
@@ -68,7 +73,7 @@ class Lane:
         raise Superseded
 
     def _end(self) -> None:
-        """End the process and what it computes; another goes on."""
+        """End the process with its job; the spare one replaces it."""
         process, self._process = self._process, self._spare
         self._kill(process)
         self._spare = _started()
@@ -84,7 +89,7 @@ class Lane:
 
 
 def _line_of(process: subprocess.Popen[str], job: Mapping[str, Any]) -> str:
-    """Its answer; nothing, or a part of a line, if it has ended."""
+    """Return the answer of the process as a line; an empty or partial line if the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -102,5 +107,16 @@ def _close(stream: IO[str] | None) -> None:
 
 
 def _started() -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "dpfed.cli.planner.worker"]
+    command = [sys.executable, "-m", "dpfed.planner.lane"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def main() -> None:
+    """Answer a line of JSON on standard input with one on standard output, until there are no more."""
+    done({"kind": "answer", "options": _LIGHT, "account": "best"})  # loads what the first question needs
+    for line in sys.stdin:
+        print(json.dumps(done(json.loads(line)), allow_nan=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()

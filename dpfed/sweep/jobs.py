@@ -1,18 +1,27 @@
-"""One run of a sweep in a worker process: an ordinary run folder, made, gone on with, or left as it is."""
+"""Runs of a sweep in worker processes of joblib, which share the cores and have a GPU each.
+
+A run is an ordinary run folder: made, continued, or left as it is.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import tempfile
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+import joblib
+import torch
 from filelock import BaseFileLock, FileLock, Timeout
+from joblib.externals.loky import get_reusable_executor
 
 from accounting.errors import AccountingError
 from dpfed.config.own_code import VARIABLE as OWN_CODE
@@ -23,7 +32,7 @@ from dpfed.errors import DpfedError
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker gets. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
+    """Job of a worker. `gpus` are the visible ones, by the names that CUDA_VISIBLE_DEVICES takes; in the folder
     `places` each worker holds a lock for as long as it lives, so that no two have the same place in line. `own_code`
     is $DPFED_OWN_CODE of the process that sends: the worker may be older than it."""
 
@@ -38,12 +47,61 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of job `number`: its summary, or the error that ended it (`trace` where it was not expected)."""
+    """Result of job `number`: its summary, or the error that ended it (`trace` where it was not expected)."""
 
     number: int
     summary: dict[str, Any] | None = None
     error: str | None = None
     trace: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """`count` of them; one is this process itself. `places`: see `Job`."""
+
+    count: int
+    places: Path
+
+    def results(self, work: Callable[[Job], Result], jobs: Sequence[Job]) -> Iterator[Result]:
+        """Yield the result of every job as it ends. BrokenProcessPool if a worker died.
+
+        Each worker has its part of the cores: threads that wait for a core would only cost time.
+        """
+        count = min(self.count, len(jobs))
+        if count <= 1:
+            yield from map(work, jobs)
+            return
+        gpus = _gpus()
+        own_code = os.environ.get(OWN_CODE, "")
+        sent = [replace(job, gpus=gpus, places=self.places, own_code=own_code) for job in jobs]
+        with joblib.parallel_config(backend="loky", n_jobs=count, inner_max_num_threads=_threads(count)):
+            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch=count)
+            yield from parallel(joblib.delayed(work)(job) for job in sent)
+
+
+@contextmanager
+def workers(count: int | None) -> Iterator[Workers]:
+    """Start `count` workers; by default one for each GPU, or else for each core.
+
+    They end with the block: joblib would keep them for the next sweep of this process, each with the GPU it had.
+    """
+    number = count or torch.cuda.device_count() or int(joblib.cpu_count())
+    with tempfile.TemporaryDirectory(prefix="dpfed-sweep-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Workers(count=number, places=Path(folder))
+        finally:
+            if number > 1:
+                get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+
+
+def _threads(count: int) -> int:
+    return max(1, int(joblib.cpu_count()) // count)
+
+
+def _gpus() -> tuple[str, ...]:
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    return tuple(names or map(str, range(torch.cuda.device_count())))
 
 
 def run_job(job: Job) -> Result:

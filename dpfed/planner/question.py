@@ -1,4 +1,4 @@
-"""What the planner is asked: the options of `dpfed budget` that describe a plan, and two of its three numbers."""
+"""Question of the planner: the options of `dpfed budget` that describe a plan, and two of its three numbers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import dataclasses
 import json
 import shlex
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import EnumType
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from cyclopts import Parameter
 
@@ -20,9 +20,8 @@ from accounting.budget import Plan
 from accounting.budget.options import Option
 from accounting.budget.plan import command_options
 from dpfed.errors import ConfigError
+from dpfed.planner.plan_options import Solved, flag, wanted
 
-Solved = Literal["epsilon", "noise_multiplier", "rounds"]
-_THREE: tuple[Solved, ...] = get_args(Solved)
 _FORMAT = "dpfed plan 1"
 LARGEST_FILE = 65536
 
@@ -76,7 +75,7 @@ class Question(_Options):  # type: ignore[misc]
             options |= {"sampling": "cyclic", "cohort": self.cohort or max(self.clients // self.separation, 1)}
         elif self.cohort is None and self.sampling != "all":
             options["cohort"] = self._cohort_of_participations()
-        return Plan.from_options({k: v for k, v in options.items() if k not in _THREE}, written=_as_flag)
+        return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_as_flag)
 
     def changed(self, **options: Any) -> Question:
         """Return the question with other values of these options."""
@@ -97,17 +96,8 @@ class Question(_Options):  # type: ignore[misc]
 
     @property
     def solved(self) -> Solved:
-        """Which of the three is wanted. ConfigError unless just one is."""
-        wanted = [name for name in _THREE if getattr(self, name) is None]
-        if self.plan().has_noise_multiplier and len(wanted) == 1:
-            return wanted[0]
-        if not self.plan().has_noise_multiplier and len(wanted) == 2 and self.noise_multiplier is None:
-            return wanted[0] if wanted[0] != "noise_multiplier" else "rounds"
-        given = ", ".join(_flag(name) for name in _THREE if name not in wanted) or "none of them"
-        raise ConfigError(
-            f"given {given}: give exactly two of --rounds, --noise-multiplier and --epsilon (of coins, which have no "
-            "noise multiplier, --rounds or --epsilon); the other is what you get."
-        )
+        """The one of the three numbers to solve for. ConfigError unless exactly one lacks."""
+        return wanted(self.plan(), rounds=self.rounds, noise_multiplier=self.noise_multiplier, epsilon=self.epsilon)
 
     @property
     def given(self) -> dict[str, Any]:
@@ -116,28 +106,29 @@ class Question(_Options):  # type: ignore[misc]
         return {name: getattr(self, name) for name, default in named.items() if getattr(self, name) != default}
 
     @property
-    def arguments(self) -> list[str]:
-        """For `dpfed budget` and `dpfed plan`; numbers are written so that they read back as they are."""
-        found: list[str] = []
-        for name, value in self.given.items():
-            switch = _flag(name) if value is not False else f"--no-{name.replace('_', '-')}"
-            found += [switch] if isinstance(value, bool) else [switch, _text(value)]
-        return found
+    def texts(self) -> dict[str, str]:
+        """The same as text that reads back as it is: for a link, a page, a command."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self.given.items()
+        }
 
     @property
     def command(self) -> str:
-        """The command line that answers it."""
-        return shlex.join(["dpfed", "budget", *self.arguments])
-
-    @property
-    def fragment(self) -> str:
-        """What stands behind the # of a link."""
-        return urlencode({name: _text(value) for name, value in self.given.items()})
+        """Command line of `dpfed budget` that prints the answer."""
+        words = ["dpfed", "budget"]
+        for name, value in self.given.items():
+            if isinstance(value, bool):
+                words.append(flag(name if value else f"no_{name}"))
+            else:
+                words += [flag(name), str(value)]
+        return shlex.join(words)
 
     @property
     def python(self) -> str:
         """Lines of Python whose last prints the very number."""
-        two = ", ".join(f"{name}={getattr(self, name)!r}" for name in _THREE if getattr(self, name) is not None)
+        two = ", ".join(
+            f"{name}={getattr(self, name)!r}" for name in get_args(Solved) if getattr(self, name) is not None
+        )
         return f"{self.python_plan}\nprint(budget.{self.solved}(plan, {two}))"
 
     @property
@@ -149,23 +140,37 @@ class Question(_Options):  # type: ignore[misc]
         return f"from accounting import Plan, budget\n\nplan = Plan({arguments})"
 
     def to_json(self) -> str:
-        """What a plan file holds."""
+        """Return the text of a plan file."""
         return json.dumps({"format": _FORMAT, "options": self.given}, indent=2) + "\n"
+
+    def at(self, *, rounds: int | None = None, noise_multiplier: float | None = None) -> Question:
+        """Return the same plan with these rounds and this noise; epsilon is to be solved for."""
+        return self.changed(rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
+
+
+def _as_flag(name: str, *value: object) -> str:
+    """Return an option as it is written on the command line."""
+    return " ".join([flag(name), *(str(one).lower() if isinstance(one, bool) else str(one) for one in value)])
 
 
 def question_of(options: Mapping[str, object]) -> Question:
-    """From names and values, as a page, a link or a file has them. ConfigError names the option that is wrong."""
-    known, read = _kinds(), {}
+    """Read names and values, as a page, a link or a file has them. ConfigError names the option that is wrong."""
+    readers = _readers()
+    read: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in known:
-            raise ConfigError(f"{str(name)[:40]!r} is no option of a plan. There are: {', '.join(known)}.")
-        if value is not None and value != "":
-            read[name] = _value(name, value, known[name])
+        if name not in readers:
+            raise ConfigError(f"{str(name)[:40]!r} is no option of a plan. There are: {', '.join(readers)}.")
+        convert, allowed = readers[name]
+        try:
+            if value is not None and value != "":
+                read[name] = convert(str(value))
+        except (ValueError, KeyError):
+            raise ConfigError(f"{flag(name)} {str(value)[:40]!r}: must be {allowed}.") from None
     return Question(**read)
 
 
 def opened(where: str) -> Question:
-    """From a plan file, or from a link whose fragment has the plan. ConfigError where there is none."""
+    """Read a plan file, or a link whose fragment has the plan. ConfigError where there is none."""
     before, mark, fragment = where.partition("#")
     if mark and (not before or "://" in before):
         return question_of(dict(parse_qsl(fragment, keep_blank_values=True)))
@@ -185,53 +190,21 @@ def _from_file(file: Path) -> Question:
     return question_of(record["options"])
 
 
+_Reader = tuple[Callable[[str], Any], str]
+_OF_TYPE: dict[type, _Reader] = {
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+}
+
+
 @cache
-def _kinds() -> dict[str, tuple[type, tuple[Any, ...]]]:
-    """Return the type of each option, and its words where there are only so many."""
-    hints = get_type_hints(_Options)
-    return {field.name: _kind(hints[field.name]) for field in dataclasses.fields(Question)}
-
-
-def _kind(hint: Any) -> tuple[type, tuple[Any, ...]]:
-    if get_origin(hint) in (Union, types.UnionType):
-        hint = next(one for one in get_args(hint) if one is not type(None))
-    return (str, get_args(hint)) if get_origin(hint) is Literal else (hint, ())
-
-
-def _value(name: str, given: object, kind: tuple[type, tuple[Any, ...]]) -> Any:
-    wanted, words = kind
-    text = str(given)
-    if words:
-        if text in words:
-            return text
-        raise _wrong(name, text, f"one of {', '.join(words)}")
-    if wanted is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise _wrong(name, text, "true or false")
-    try:
-        return wanted(text)
-    except ValueError:
-        raise _wrong(name, text, "a whole number" if wanted is int else "a number") from None
-
-
-def _wrong(name: str, text: str, allowed: str) -> ConfigError:
-    return ConfigError(f"{_flag(name)} {text[:40]!r}: must be {allowed}.")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _as_flag(name: str, *value: object) -> str:
-    """Return an option as it is written on the command line."""
-    return " ".join([_flag(name), *map(_text, value)])
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def with_numbers(question: Question, *, rounds: int | None, noise_multiplier: float | None) -> Question:
-    """The same plan with these rounds and this noise: epsilon is what is wanted, or nothing yet."""
-    return question.changed(rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
+def _readers() -> dict[str, _Reader]:
+    """Converter of each option's text (KeyError or ValueError for a wrong one), and the allowed texts."""
+    found = {}
+    for name, hint in get_type_hints(_Options).items():
+        if get_origin(hint) in (Union, types.UnionType):
+            hint = next(one for one in get_args(hint) if one is not type(None))
+        words = {word: word for word in get_args(hint)}
+        found[name] = (words.__getitem__, f"one of {', '.join(words)}") if words else _OF_TYPE[hint]
+    return found

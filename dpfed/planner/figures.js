@@ -1,4 +1,4 @@
-// The planner's figures: a curve and a map, drawn for the width that there is and read by hovering.
+// The planner's figures: a curve and a map, drawn for the width that there is; a title at each mark.
 const SVG = Object.assign(document.createElement("div"), { innerHTML: "<svg></svg>" }).firstChild.namespaceURI;
 const H = 230, LEFT = 46, RIGHT = 12, TOP = 10, BOTTOM = 42;
 // As many units as there are pixels, so that words are as large everywhere.
@@ -10,6 +10,11 @@ function shape(name, attributes, words) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   if (words !== undefined) made.textContent = words;
   return made;
+}
+// A mark with the words that a pointer reads there.
+function titled(mark, words) {
+  mark.append(shape("title", {}, words));
+  return mark;
 }
 function ticks(high, most) {
   const rough = high / (most - 1), power = 10 ** Math.floor(Math.log10(rough));
@@ -28,7 +33,6 @@ function placed(figure, svg, caption, faint) {
   words.append(beside);
   figure.replaceChildren(words, svg);
   figure.classList.remove("waiting");
-  readable(svg);
 }
 function emptied(figure) {
   figure.replaceChildren();
@@ -40,7 +44,7 @@ function drawCurve(figure, found, here) {
   const W = width(figure), ys = ticks(Math.max(...points.map((p) => p[1])), 5), last = points.at(-1)[0];
   const x = (value) => LEFT + (value / last) * (W - LEFT - RIGHT);
   const y = (value) => H - BOTTOM - (value / ys.at(-1)) * (H - TOP - BOTTOM);
-  const svg = shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: 0, "aria-label": "Epsilon over rounds, upper bound" });
+  const svg = shape("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Epsilon over rounds, upper bound" });
   for (const one of ys) {
     svg.append(shape("path", { class: "grid", d: `M${LEFT} ${y(one)}H${W - RIGHT}` }));
     svg.append(shape("text", { x: LEFT - 6, y: y(one) + 4, "text-anchor": "end" }, tick(one)));
@@ -50,13 +54,10 @@ function drawCurve(figure, found, here) {
   }
   svg.append(shape("path", { class: "axis", d: `M${LEFT} ${H - BOTTOM}H${W - RIGHT}` }));
   svg.append(shape("text", { x: (LEFT + W - RIGHT) / 2, y: H - 6, "text-anchor": "middle" }, "rounds"));
-  const line = shape("g", { class: "s c1" });
-  line.append(shape("path", { class: "line", d: "M" + points.map((p) => `${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`).join("L") }));
+  svg.append(shape("path", { class: "line", d: "M" + points.map((p) => `${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`).join("L") }));
   const mark = points.find((p) => p[0] === here);
-  if (mark) line.append(shape("circle", { class: "dot", cx: x(mark[0]), cy: y(mark[1]), r: 4 }));
-  svg.append(line);
-  const ordered = mark ? [...points.filter((p) => p !== mark), mark] : points;
-  svg.dataset.marks = JSON.stringify(ordered.map((p) => [x(p[0]), y(p[1]), 1, p[2]]));
+  if (mark) svg.append(shape("circle", { class: "dot", cx: x(mark[0]), cy: y(mark[1]), r: 4 }));
+  for (const p of points) svg.append(titled(shape("circle", { class: "mark", cx: x(p[0]), cy: y(p[1]), r: 6 }), p[2]));
   placed(figure, svg, "Epsilon over rounds, upper bound", found.account);
 }
 // found: across, up, cells [colour value, short, words] row by row from the bottom, here; pick(column, row) when clicked.
@@ -65,16 +66,16 @@ function drawMap(figure, found, pick) {
   const wide = (W - left - 4) / columns, values = found.cells.map((cell) => cell[0]).filter((one) => one > 0);
   if (!values.length) { emptied(figure); return; }
   const low = Math.log(Math.min(...values)), span = Math.log(Math.max(...values)) - low || 1;
-  const svg = shape("svg", { viewBox: `0 0 ${W} ${high + top + bottom}`, role: "img", tabindex: 0, class: "map", "aria-label": "Map of epsilon, upper bounds" });
-  const noise = found.over === "noise-multiplier", marks = [], place = (c, r) => [left + c * wide, top + high - (r + 1) * 34];
+  const svg = shape("svg", { viewBox: `0 0 ${W} ${high + top + bottom}`, role: "img", class: "map", "aria-label": "Map of epsilon, upper bounds" });
+  const noise = found.over === "noise-multiplier", place = (c, r) => [left + c * wide, top + high - (r + 1) * 34];
   found.cells.forEach(([value, brief, words], k) => {
     const c = k % columns, r = Math.floor(k / columns), [x, y] = place(c, r);
     const t = value === null ? 1 : value > 0 ? (Math.log(value) - low) / span : 0;
     const fill = `fill:color-mix(in srgb, var(--map-high) ${Math.round(100 * stretched(t))}%, var(--map-low))`;
     const cell = shape("rect", { x, y, width: wide, height: 34, style: fill });
     cell.addEventListener("click", () => pick(c, r));
+    titled(cell, `${noise ? "noise multiplier" : "cohort"} ${found.across[c]}, ${found.up[r]} rounds: ${words}`);
     svg.append(cell, shape("text", { x: x + wide / 2, y: y + 21, "text-anchor": "middle", class: t > 0.5 ? "high" : "low" }, brief));
-    marks.push([x + wide / 2, y + 17, 0, `${noise ? "noise multiplier" : "cohort"} ${found.across[c]}, ${found.up[r]} rounds: ${words}`]);
   });
   const [x, y] = place(...found.here);
   svg.append(shape("rect", { x, y, width: wide, height: 34, class: "here", fill: "none", "pointer-events": "none" }));
@@ -85,7 +86,6 @@ function drawMap(figure, found, pick) {
   });
   svg.append(shape("text", { x: left + (W - left) / 2, y: top + high + 36, "text-anchor": "middle" }, noise ? "noise multiplier" : "cohort"));
   svg.append(shape("text", { x: 11, y: top + high / 2, "text-anchor": "middle", transform: `rotate(-90 11 ${top + high / 2})` }, "rounds"));
-  svg.dataset.marks = JSON.stringify(marks);
   placed(figure, svg, "Epsilon, upper bounds", `${found.account}; a click takes a cell`);
 }
 // Away from the middle, where neither dark nor light words can be read.

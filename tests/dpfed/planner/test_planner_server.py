@@ -9,12 +9,11 @@ import time
 
 import pytest
 
-from dpfed.cli.loopback import address_of
-from dpfed.cli.planner.answers import answer
-from dpfed.cli.planner.lane import Lane, Superseded
-from dpfed.cli.planner.pace import Pace
-from dpfed.cli.planner.question import question_of
-from dpfed.cli.planner.server import LARGEST_BODY, PlannerServer
+from dpfed.planner.answers import answer
+from dpfed.planner.lane import Lane, Superseded
+from dpfed.planner.question import question_of
+from dpfed.planner.server import LARGEST_BODY, Pace, PlannerServer
+from dpfed.report.loopback import address_of
 
 START = {"clients": "6000", "cohort": "100", "rounds": "20", "noise_multiplier": "1.4"}
 SLOW = {**START, "rounds": "2000", "sampling": "fixed", "epsilon": "3", "noise_multiplier": ""}
@@ -73,7 +72,7 @@ def test_an_answer_is_json(server, kind):
     code, text = asked(server, question(kind))
     assert code == 200
     found = json.loads(text)
-    assert found["quick"] in (True, False)
+    assert found["account"]
     if kind == "answer":
         assert found["epsilon"] >= answer(question_of(START))["epsilon"]
 
@@ -190,6 +189,6 @@ def test_what_was_slow_a_moment_ago_is_not_asked_while_a_slider_moves():
 
 
 def test_a_planner_never_loads_torch():
-    code = "import sys, dpfed.cli.planner.server, dpfed.cli.planner.static; print('torch' in sys.modules)"
+    code = "import sys, dpfed.planner.server, dpfed.planner.static; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

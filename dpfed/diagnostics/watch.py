@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
-from dpfed.run.noise_facts import noise_facts
-from dpfed.run.probes import number, probe, probe_of
-from dpfed.run.update_norms import count_norms, no_norms, typical
+from dpfed.diagnostics.canary_scores import canary_scores
+from dpfed.diagnostics.noise_facts import noise_facts
+from dpfed.diagnostics.probes import number, probe, probe_of
+from dpfed.diagnostics.record import RoundRecord
+from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
+from dpfed.participation import members
+from dpfed.participation.canaries import Canaries
+from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
 from dpfed.stages.clip_moves import ClipMoves
@@ -28,19 +33,27 @@ class Watch:
     arriving:      clients whose rows come in time
     largest_norm:  of a clipped row, over the clip norm (of coins: over the nearest of their bounds, in their metric);
                    None: only clients have seen rows
-    typical_norm:  the median norm of rows before they are clipped, over the clip norm (`dpfed.run.update_norms`); None:
-                   none was seen
+    typical_norm:  the median norm of rows before they are clipped, over the clip norm; None: none was seen
     longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in rows, where that comes
                    on), in the units it is added in; None: only clients have seen it
     shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
                    noise, or (noise_known false) only clients have seen it
-    added:         the probe (`dpfed.run.probes`) of the rows that go into the sum and arrive; None: none was seen
+    added:         the probe (`dpfed.diagnostics.probes`) of the rows that go into the sum and arrive; None: none seen
     near_the_ends: entries of a sum of integers that have probably wrapped around
     released:      [k], the noisy sum that is released; drawn: the server's noise in it (where clients add some: what
                    they have not), in the units it was added in, of `drawn_draws`
     """
 
-    def __init__(self, stages: Stages, now: Round, arriving: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        stages: Stages,
+        now: Round,
+        arriving: NDArray[np.int64],
+        *,
+        clients: int = 0,
+        canaries: Canaries | None = None,
+    ) -> None:
+        self._clients, self._canaries = clients, canaries
         self._stages, self._clip_norm, self._bounded = stages, now.clip_norm, math.isfinite(now.clip_norm)
         self._reference = now.reference
         self.arriving = arriving
@@ -125,6 +138,43 @@ class Watch:
             return None if self.drawn is None else noise_facts(self.drawn, self.drawn_draws)
         own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
         return None if own is None else noise_facts(own, self.draws + self.drawn_draws)
+
+    def record(
+        self,
+        now: Round,
+        *,
+        moved: Tensor | None = None,
+        divisor: float | None = None,
+        after: ServerState | None = None,
+        aborted: str | None = None,
+    ) -> RoundRecord:
+        """Of a round that has ended: with a sum, which `moved` is and which led to the state `after`, or without."""
+        tally = now.tally
+        drawn = now.task.cohort[now.task.cohort < self._clients]
+        probes = None if moved is None or after is None else self.probes(now, moved)
+        scored = self._canaries is not None and self.released is not None and moved is not None
+        return RoundRecord(
+            cohort=len(drawn),
+            members=members.written(drawn, self._clients),
+            counted=tally.counted if self.clipping_known else None,
+            clipped=tally.counted - tally.inside if self.clipping_known else None,
+            not_finite=tally.not_finite,
+            failed=tally.failed,
+            uplink_bytes=tally.uplink_bytes,
+            participants=len(now.task.participants),
+            arrived=now.uploads,
+            largest_norm=self.largest_norm,
+            typical_norm=self.typical_norm,
+            longest_added=self.longest_added,
+            map=now.projection.facts,
+            noise_known=self.noise_known,
+            aborted=aborted,
+            divisor=divisor,
+            noise=None if moved is None else self.noise_facts(),
+            near_the_ends=None if moved is None else self.near_the_ends,
+            probes=None if probes is None or after is None else probes | {"after": probe_of(after.broadcast)},
+            canaries=canary_scores(self._canaries, self._stages, now, self.released) if scored else (),  # type: ignore[arg-type]
+        )
 
     def probes(self, now: Round, moved: Tensor) -> dict[str, Any] | None:
         """From the rows in the sum to `moved` [d], what the server steps by; None where nothing is bounded.

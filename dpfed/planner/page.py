@@ -1,17 +1,23 @@
-"""The boxes and sliders of the planner's page: one for each option of a question, shown where it has a meaning."""
+"""Page of the planner, on the template of the reports: its boxes and sliders, one for each option of a question."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
+
+from markupsafe import Markup
 
 from accounting.budget.plan import MECHANISMS
 from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.mechanisms.adjacency import Adjacency
+from dpfed.planner.question import Question
+from dpfed.report.page import rendered
 
 Choices = Sequence[tuple[str, str]]
-_INTEGERS = ("discrete-gaussian", "skellam")
+_ANY, _INTEGERS = MECHANISMS, ("discrete-gaussian", "skellam")
 _COINS = ("bernoulli-channel", "bernoulli-aggregate")
 SAMPLERS: dict[str, str] = {
     "poisson": "Poisson: every client with the same chance, independently",
@@ -55,12 +61,12 @@ class InputBox:
     when: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """What the script of the page looks at."""
+        """Return the fields that the script of the page reads."""
         return {"name": self.name, "whole": self.whole, "slider": self.slider, "when": dict(self.when)}
 
 
 def _noisy(**when: Sequence[str]) -> dict[str, Sequence[str]]:
-    return {"mechanism": [name for name in MECHANISMS if name not in _COINS], **when}
+    return {"mechanism": [name for name in _ANY if name not in _COINS], **when}
 
 
 NUMBERS = (
@@ -149,3 +155,35 @@ DETAILS = (
         choices=(("", "anywhere in [c, 1-c]"), ("near-reference", "trusted to keep to the clip")),
     ),
 )  # fmt: skip
+
+
+def planner_page(
+    question: Question,
+    *,
+    numbers: Sequence[InputBox] = NUMBERS,
+    people: Sequence[InputBox] = PEOPLE,
+    details: Sequence[InputBox] = DETAILS,
+    grid: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the page, which asks its server, or with a `grid` of answers needs none."""
+    known = {
+        "boxes": [box.to_dict() for box in (*numbers, *people, *details)],
+        "start": question.texts,
+        "solved": question.solved,
+        "samplers": SAMPLERS,
+        "neighbours": NEIGHBOURS,
+        "grid": grid,
+    }
+    return rendered(
+        "planner.html",
+        room=files(__package__),
+        title="Privacy plan",
+        connects=grid is None,
+        scripts=("figures.js", "sources.js", "planner.js"),
+        style="planner.css",
+        numbers=numbers,
+        people=people,
+        details=details,
+        grid=grid,
+        known=Markup(json.dumps(known, allow_nan=False).replace("<", "\\u003c")),
+    )

@@ -4,16 +4,63 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
-from dpfed.cli.loopback import LoopbackHandler, LoopbackServer
-from dpfed.cli.planner.lane import Lane, Superseded
-from dpfed.cli.planner.pace import Pace
-from dpfed.cli.planner.page import planner_page
-from dpfed.cli.planner.question import Question
-from dpfed.cli.planner.worker import done
+from accounting.compose.accountant import Accountant
+from dpfed.planner.answers import done
+from dpfed.planner.lane import Lane, Superseded
+from dpfed.planner.page import planner_page
+from dpfed.planner.question import Question
+from dpfed.report.loopback import LoopbackHandler, LoopbackServer
+
+_SOON = 0.06
+_TRIED_AGAIN, _AWFUL = 3.0, 0.5
+_MOSTLY_QUICK = ("poisson", "fixed", "all", "cyclic")
+_FIRST: tuple[Accountant, ...] = ("best", "pld", "rdp")
+
+
+class Pace:
+    """Seconds that each account took last, for each kind of question."""
+
+    def __init__(self) -> None:
+        self._took: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    @contextmanager
+    def measured(self, job: Mapping[str, Any], account: Accountant) -> Iterator[None]:
+        """Measure the time of the block."""
+        began = time.perf_counter()
+        yield
+        now = time.perf_counter()
+        self._took[_kind_of(job, account)] = now - began, now
+
+    def quick_ones(self, job: Mapping[str, Any]) -> list[Accountant]:
+        """The accounts to ask in turn; the last is always quick."""
+        return [account for account in _FIRST if self._is_quick(job, account)]
+
+    def _is_quick(self, job: Mapping[str, Any], account: Accountant) -> bool:
+        if account == "rdp":
+            return True
+        kind = _kind_of(job, account)
+        if kind not in self._took:
+            options = job["options"]
+            mostly = options.get("sampling", "poisson") in _MOSTLY_QUICK and not options.get("epsilon")
+            return account == "pld" and job["kind"] == "answer" and bool(mostly)
+        seconds, then = self._took[kind]
+        forgotten = seconds < _AWFUL and time.perf_counter() - then > _TRIED_AGAIN and account != "best"
+        return seconds < _SOON or forgotten
+
+
+def _kind_of(job: Mapping[str, Any], account: Accountant) -> tuple[str, ...]:
+    """Return a key of jobs that take about as long."""
+    options = job["options"]
+    chosen = (options.get(name) for name in ("sampling", "mechanism", "adjacency", "noise"))
+    wanted = (name for name in ("epsilon", "noise_multiplier", "rounds") if not options.get(name))
+    return (account, job["kind"], *(str(one) for one in chosen), *wanted)
+
 
 LARGEST_BODY = 8192
 _KINDS = ("answer", "curve", "noise-multiplier", "cohort")
@@ -21,15 +68,15 @@ _ODD = {"error": "a request of the planner's page is {options: {...}, kind: ...,
 
 
 class PlannerServer(LoopbackServer):
-    """Quick answers at once; the others by a process of their own, of which newer questions end older ones."""
+    """Server of quick answers at once, and of others by a process in which newer questions end older ones."""
 
     def __init__(self, question: Question, *, port: int) -> None:
-        self.page = planner_page(question)
+        page = planner_page(question)
         self.lane, self._pace, self._one = Lane(), Pace(), threading.Lock()
-        super().__init__(port, PlannerHandler)
+        super().__init__(port, lambda: page, PlannerHandler)
 
     def soon(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """By the least account that is quick enough."""
+        """Return the answer by the tightest account that is quick enough."""
         with self._one:
             found: dict[str, Any] = {"unknown": True}
             for account in self._pace.quick_ones(job):
@@ -40,7 +87,7 @@ class PlannerServer(LoopbackServer):
             return found
 
     def later(self, job: Mapping[str, Any], turn: int) -> dict[str, Any]:
-        """By the default account. Superseded where a newer question came."""
+        """Return the answer by the default account. Superseded if a newer question arrived."""
         with self._pace.measured(job, "best"):
             return self.lane.ask(turn, {**job, "account": "best"})
 
@@ -49,12 +96,6 @@ class PlannerHandler(LoopbackHandler):
     """GET of the page, POST of a question by the page itself; everything else is refused."""
 
     server: PlannerServer
-
-    def do_GET(self) -> None:
-        if self.is_for(""):
-            self.answer(HTTPStatus.OK, self.server.page, "text/html")
-        else:
-            self.answer(HTTPStatus.NOT_FOUND, "There is nothing here.")
 
     def do_POST(self) -> None:
         self.close_connection = True

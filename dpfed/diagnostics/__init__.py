@@ -1,0 +1,1 @@
+"""What the operator keeps of a round: no epsilon covers it."""

@@ -1,0 +1,73 @@
+"""Numbers of a budget: the one of epsilon, noise multiplier and rounds that is solved for; refusals of options."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from accounting import budget
+from accounting.budget import Budget, Plan
+from accounting.compose.accountant import Accountant
+from accounting.compose.rdp import Conversion
+from dpfed.errors import ConfigError
+
+Solved = Literal["epsilon", "noise_multiplier", "rounds"]
+
+
+def wanted(plan: Plan, *, rounds: int | None, noise_multiplier: float | None, epsilon: float | None) -> Solved:
+    """Return the one of the three numbers that follows from the others; with coins, from rounds or epsilon.
+
+    ConfigError unless exactly one is left to solve for.
+    """
+    given = {"epsilon": epsilon, "noise_multiplier": noise_multiplier, "rounds": rounds}
+    if not plan.has_noise_multiplier:
+        refuse("coins: it is for Gaussian noise", noise_multiplier=noise_multiplier)
+        if (rounds is None) == (epsilon is None):
+            raise ConfigError(
+                "coins: give --rounds to get epsilon, or --epsilon to get the rounds; exactly one of them."
+            )
+        return "rounds" if rounds is None else "epsilon"
+    lacking = [name for name in get_args(Solved) if given[name] is None]
+    if len(lacking) != 1:
+        named = ", ".join(flag(name) for name in reversed(given) if given[name] is not None)
+        raise ConfigError(
+            f"given {named or 'none of them'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
+            "third is what you get."
+        )
+    solved: Solved = lacking[0]
+    return solved
+
+
+def solve(
+    plan: Plan,
+    rounds: int | None,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    accountant: Accountant,
+    conversion: Conversion,
+    precise: bool = False,
+) -> Budget:
+    """Return the budget with the third of the three numbers. ConfigError unless exactly one of them lacks."""
+    wanted(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon)
+    if not plan.has_noise_multiplier and accountant not in ("best", "rdp", "exact"):
+        raise ConfigError(f"--accountant {accountant} with coins: use best, rdp, or exact (few coordinates).")
+    return budget.solve(
+        plan,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        accountant=accountant,
+        conversion=conversion,
+        precise=precise,
+    )
+
+
+def refuse(why: str, **given: object) -> None:
+    """ConfigError naming the options that were given and must not be."""
+    named = [flag(name) for name, value in given.items() if value is not None]
+    if named:
+        raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")
+
+
+def flag(name: str) -> str:
+    """Return the option of the command line for this name."""
+    return f"--{name.replace('_', '-')}"
