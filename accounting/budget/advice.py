@@ -26,8 +26,12 @@ class Advised:
     over rounds). Error of both: at most 0.3% above the smallest, never below it."""
 
     plan: Plan
-    noise_multiplier: float
     error: float
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise multiplier that the epsilon takes."""
+        return float(self.plan.noise_multiplier or 0)
 
     @property
     def runs(self) -> bool:
@@ -111,7 +115,7 @@ def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised
         )
     except CalibrationError:
         return None
-    return Advised(plan=plan, noise_multiplier=z, error=z * _error(plan, rounds))
+    return Advised(plan=plan.changed(noise_multiplier=z), error=z * _error(plan, rounds))
 
 
 def _error(plan: Plan, rounds: int) -> float:

@@ -12,13 +12,12 @@ from accounting import require
 from accounting.bernoulli.sums import LARGEST_COHORT
 from accounting.budget.integers import DIMENSION, SLOTS
 from accounting.budget.options import option
-from accounting.budget.samplings import Setting
+from accounting.budget.samplings import Setting, slots_and_overflow
 from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, repeated, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 
 _TRUST = {
@@ -147,17 +146,9 @@ class BernoulliSums(BernoulliUploads):
     def _check_sampling(self, setting: Setting) -> None:
         """Accept every sampling: `Subsampled` refuses those without an account."""
 
-    def _slots_and_overflow(self, setting: Setting) -> tuple[int, float]:
-        """Return the samples in a sum, and the probability that more clients are drawn."""
-        if setting.sampling.name != "poisson":
-            return setting.cohort, 0.0
-        return default_slots(
-            setting.cohort, setting.clients, delta=setting.delta, adjacency=setting.adjacency, slots=self.slots
-        )
-
     def release(self, setting: Setting) -> BernoulliAggregate | BernoulliChannel:
         """Return one round without its sampling."""
-        slots, overflow_of_round = self._slots_and_overflow(setting)
+        slots, overflow_of_round = slots_and_overflow(setting, self.slots)
         return BernoulliAggregate(**self._common(setting), cohort=slots, overflow=overflow_of_round, others=self.others)
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
@@ -166,7 +157,7 @@ class BernoulliSums(BernoulliUploads):
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """Return remarks on trust, padding, and uploads that are not counted."""
-        (slots, overflow_of_round), notes = self._slots_and_overflow(setting), [_TRUST[self.others]]
+        (slots, overflow_of_round), notes = slots_and_overflow(setting, self.slots), [_TRUST[self.others]]
         if setting.sampling.name == "poisson":
             notes.append(
                 f"padded to {slots} slots; more are drawn with probability {upwards(overflow_of_round)} a round: "

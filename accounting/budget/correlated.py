@@ -144,10 +144,6 @@ class CorrelatedNoise(Noise):
         stream = self.stream(setting, require.count(rounds=rounds))
         return subsample(Gaussian(noise_multiplier=z, adjacency=setting.adjacency), stream)
 
-    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before. Direction of error: upper bound."""
-        return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
-
     def prefix_error(self, setting: Setting, noise_multiplier: float, rounds: int) -> float:
         """Return the root mean square of the noise in the model, over rounds, in clip norms.
 

@@ -42,6 +42,14 @@ class Noise:
         """Accounted fraction of the noise variance."""
         return 1.0
 
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return the mechanism of one round: the content of its ledger line."""
+        raise NotImplementedError
+
+    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
+        """Return the mechanism of all rounds, and of what was released before. Direction of error: upper bound."""
+        return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
+
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
         """Return what the JSON of a budget has besides: nothing."""
         return {}
@@ -84,7 +92,7 @@ class GaussianNoise(Noise):
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
         """Return the mechanism of all rounds, and of what was released before."""
         if self.noise_schedule is None:
-            return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
+            return super().run(setting, noise_multiplier, rounds)
         return self.first(setting, noise_multiplier, rounds, of=rounds)
 
     def first(self, setting: Setting, noise_multiplier: float | None, count: int, *, of: int) -> Composed:

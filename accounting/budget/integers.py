@@ -8,14 +8,13 @@ from typing import Any, ClassVar, Literal, Self
 from accounting import require
 from accounting.budget.gaussians import DROPOUT, Noise
 from accounting.budget.options import option
-from accounting.budget.samplings import Setting
+from accounting.budget.samplings import Setting, slots_and_overflow
 from accounting.compose.twins import continuous, overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
-from accounting.mechanisms import Composed, NoisyIntegers, SingleRelease, repeated, subsample
+from accounting.mechanisms import Composed, NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS, account_of
-from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 
 Placement = Literal["clients", "server"]
@@ -130,17 +129,9 @@ class IntegerNoise(Noise):
         """Return True if sums hold `slots` uploads however many clients were drawn."""
         return setting.sampling.name == "poisson" and (self.placement == "clients" or self.secure)
 
-    def _slots_and_overflow(self, setting: Setting) -> tuple[int, float]:
-        """Return the uploads of a round, and the probability that more clients are drawn."""
-        if setting.sampling.name in ("fixed", "all"):
-            return setting.cohort, 0.0
-        return default_slots(
-            setting.cohort, setting.clients, delta=setting.delta, adjacency=setting.adjacency, slots=self.slots
-        )
-
     def uploads(self, setting: Setting) -> int:
         """Return the uploads in a round's sum: exactly, or (not `is_filled`, under poisson) hardly ever more."""
-        return self._slots_and_overflow(setting)[0]
+        return slots_and_overflow(setting, self.slots)[0]
 
     def _shares(self, uploads: int) -> int:
         """Return the accounted noise shares: the least number that arrives."""
@@ -148,7 +139,7 @@ class IntegerNoise(Noise):
 
     def release(self, setting: Setting, noise_multiplier: float | None) -> NoisyIntegers:
         """Return one round without its sampling: `share_variance` is a whole number, for exact samplers."""
-        uploads, overflow_of_round = self._slots_and_overflow(setting)
+        uploads, overflow_of_round = slots_and_overflow(setting, self.slots)
         shares = self._shares(uploads)
         wanted = (require.noise_multiplier(noise_multiplier) * self._scale) ** 2 / shares
         description: type[NoisyIntegers] = KINDS[self.name].description
@@ -164,10 +155,6 @@ class IntegerNoise(Noise):
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
         """Return the mechanism of one round: the content of its ledger line."""
         return subsample(self.release(setting, noise_multiplier), setting.sampler)
-
-    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before."""
-        return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
     def bits(self, setting: Setting, noise_multiplier: float | None) -> int:
         """Return the bits of the modulus: it wraps in a round with at most `wrap_probability`, all shares present."""

@@ -10,6 +10,7 @@ from accounting import require
 from accounting.budget.options import option
 from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, Sampling, schedules
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,3 +182,10 @@ class Setting(Protocol):
 
     @property
     def before(self) -> Composed | None: ...
+
+
+def slots_and_overflow(setting: Setting, slots: int | None) -> tuple[int, float]:
+    """Return the fixed number of uploads of a round, and the probability that more clients are drawn."""
+    if setting.sampling.name in ("fixed", "all"):
+        return setting.cohort, 0.0
+    return default_slots(setting.cohort, setting.clients, delta=setting.delta, adjacency=setting.adjacency, slots=slots)
