@@ -58,7 +58,7 @@ _WORDS = {
         hint=Literal[MECHANISMS],
         default="gaussian",
         help="Gaussian noise added by the server, or in shares by the clients; integer noise for secure sums of "
-        "rounded uploads (discrete Gaussian, Skellam); or coins (masks, signs): sums of exactly K, or uploads seen one "
+        "rounded uploads (discrete-gaussian, skellam); or coins (masks, signs): sums of exactly K, or uploads seen one "
         "by one.",
     ),
 }
