@@ -18,11 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit import epsilon_bounds, one_run, score_law, thresholds
-from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
-from dpfed.audit.coin_scores import whole_scores_of_coins
-from dpfed.audit.score_law import NormalMixture
-from dpfed.audit.whole_scores import WholeScores
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_coins
+from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
+from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.statistics.whole_scores import WholeScores
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, int, np.random.Generator], Floats]
@@ -73,7 +72,7 @@ def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
 def any_mechanism(count: int, rng: np.random.Generator) -> float:
     law = score_law.plain(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
-    cuts = thresholds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
+    cuts = epsilon_bounds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
     return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts).epsilon
 
 

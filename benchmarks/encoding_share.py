@@ -23,12 +23,12 @@ from dpfed.compress.mask_bytes import MaskCoder
 from dpfed.compress.threads import one_thread
 from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
+from dpfed.mechanisms.bernoulli import fair_coins
 from dpfed.methods.catalogue import METHODS, method
 from dpfed.methods.schemes import scheme
 from dpfed.models import build
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import fair_coins
 
 _OPTIONS = {"eden": {"bits": 2}, "fedscalar": {"projections": 1}}
 _SAMPLES = 600

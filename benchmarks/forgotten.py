@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dpfed.compress import masked_noise, sparse
+from dpfed.compress import mask_schemes, sparse
 
 
 def forget() -> None:
     """Call before an end is timed."""
     sparse._last_subset.cache_clear()
-    masked_noise._remembered_noise.cache_clear()
+    mask_schemes._remembered_noise.cache_clear()

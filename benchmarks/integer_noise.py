@@ -22,9 +22,9 @@ from scipy import stats
 
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.compress.threads import one_thread
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 from dpfed.randomness import Randomness, Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
 
 _OPENDP = """
 import sys, time

@@ -37,11 +37,12 @@ from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
-from dpfed.round import Trained, cohort_of
+from dpfed.round import cohort_of
 from dpfed.run.book import Book
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.run.loop import Run
+from dpfed.sources import Trained
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
 PARTS = (

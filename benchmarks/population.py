@@ -36,9 +36,10 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed import data
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
-    from dpfed.round import Trained, cohort_of
+    from dpfed.round import cohort_of
     from dpfed.run.experiment import build
     from dpfed.run.loop import Run
+    from dpfed.sources import Trained
 
     generator = np.random.default_rng(0)
     random = Dataset(

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from dpfed.aggregation.agreement import agree
-from dpfed.aggregation.masked import MaskedSum
-from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.steps import ProtocolStep
 
 try:

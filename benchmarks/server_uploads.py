@@ -22,8 +22,8 @@ import numpy as np
 import overhead
 import torch
 
-from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.ranks import Task
+from dpfed.aggregation.sums import PlainSums
 from dpfed.config.tables import parse
 from dpfed.round import open_round
 from dpfed.run.experiment import build

@@ -29,12 +29,11 @@ from dpfed.seeds import Seeds
 _WARM_UP = 2
 
 
-def settings(device: torch.device, chunks: list[int]) -> Iterator[tuple[Strategy, int | None]]:
+def settings(chunks: list[int]) -> Iterator[tuple[Strategy, int | None]]:
     """What is compared."""
     yield "loop", None
-    for strategy in ("vmap", "graphs") if device.type == "cuda" else ("vmap",):
-        for chunk in chunks:
-            yield strategy, chunk
+    for chunk in chunks:
+        yield "vmap", chunk
 
 
 def trainer(
@@ -98,7 +97,7 @@ def main() -> None:
     print("|---|---|---|--:|--:|--:|--:|")
     for name in options.tasks:
         for precision in options.precision:
-            for strategy, chunk in settings(torch.device(options.device), options.chunks):
+            for strategy, chunk in settings(options.chunks):
                 print(row(name, options, strategy, chunk, precision), flush=True)
         task = TASKS[name]
         plan = trainer(task, torch.device(options.device), options.clients, "auto", None, "float32").plan

@@ -1,4 +1,4 @@
-"""Where secret randomness comes from: cohorts and privacy noise.
+"""Secret randomness of cohorts and privacy noise.
 
 `Simulated` is drawn from the run's seed, so that an experiment can be repeated; whoever knows the seed can subtract
 the noise, so nothing made with it may be released. Every purpose and path has a stream of its own: `dpfed.seeds` says
@@ -69,7 +69,8 @@ class Simulated:
 
 @dataclass(kw_only=True, eq=False)
 class ScheduleKey:
-    """What a run's schedule is drawn from: a secret of the operating system's, or the one that the run began with."""
+    """Key from which a run's schedule is drawn: a secret of the operating system's, or the one that the run began
+    with."""
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
@@ -89,7 +90,7 @@ class Secure:
 
     Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
     on floating-point noise is not closed by this; a release that must withstand it needs discrete noise
-    (`dpfed.stages.integer_noise`), which is made of `bits` alone.
+    (`dpfed.mechanisms.integers`), which is made of `bits` alone.
     """
 
     schedule: ScheduleKey = field(default_factory=lambda: ScheduleKey(), repr=False, compare=False)
@@ -118,5 +119,5 @@ class Secure:
 
 
 def randomness_of(name: str, seeds: Seeds) -> Randomness:
-    """That of run.randomness: "secure", or "simulated" from the seeds."""
+    """Return the randomness that run.randomness names: "secure", or "simulated" from the seeds."""
     return Secure() if name == "secure" else Simulated(seeds=seeds)

@@ -1,4 +1,4 @@
-"""One federated round: what is announced, what clients do, what the sum becomes, what is charged."""
+"""One federated round: announcement, clients' part (`dpfed.sources`), sum, noise, charge, step of the server."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
-from dpfed.aggregation.dropouts import Dropouts
-from dpfed.aggregation.plain import PlainSum
 from dpfed.aggregation.ranks import Alone, Ranks, Task
-from dpfed.aggregation.summed import Collecting, Opened, OpenSum, Sums
+from dpfed.aggregation.steps import Dropouts
+from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
-from dpfed.diagnostics.record import RoundRecord
+from dpfed.diagnostics.record import INTERRUPTED, RoundRecord
 from dpfed.diagnostics.watch import Watch
 from dpfed.errors import SecureSumAborted
 from dpfed.participation.canaries import Canaries
@@ -32,28 +31,23 @@ from dpfed.stages.stage import Round, Stateful, Tally
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
-"""What ledger and metrics say of a round that has ended: how many came, and at which step, is the operator's."""
-
-_AT_ONCE = 1 << 21
-"""Numbers that go through the stages together: 8 MiB (measured: benchmarks/README.md)."""
-_INTEGERS_AT_ONCE = 1 << 18
-"""The same of integers and their noise, which pass through in 64 bits."""
+"""Public reason of an aborted round. Counts of survivors and the failing step are in diagnostics.jsonl only."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Method:
-    """What a round is made of.
+    """The parts of a round.
 
     stages:  the steps of an update on its way into the model, in their order
-    clients: how they train; `group` of them are trained and summed at a time
-    divisor: of the sum, public, where something is private; None: the number of uploads, or the sum of their weights
-    slots:   the most uploads that a sum may hold: if more are drawn, a uniformly random part of them is left out
-    fill:    clients that take part in every sum: who was not drawn sends a row of zeros, noised and masked like any
-             other, so that the number of uploads tells nothing
-    dropouts: which clients drop out of a round in a simulation; None: none does
+    clients: local training; `group` clients are trained and summed at a time
+    divisor: of the sum, public, in a private run; None: the number of uploads, or the sum of their weights
+    slots:   fixed number of uploads that a sum may hold: if more clients are drawn, a uniform sample of them remains
+    fill:    number of clients in every sum: clients that were not drawn send a row of zeros, noised and masked like
+             any other row, so that the number of uploads reveals nothing
+    dropouts: distribution of the clients that drop out of a simulated round; None: no client does
     canaries: take part beside the clients, for audits
-    ranks:   the processes that share a round's clients
-    counts_errors: an exception in a client's training is counted, and its row not finite; else it ends the round
+    ranks:   the processes that share the clients of a round
+    counts_errors: an exception in a client's training is counted, and its row is not finite; else it ends the round
     """
 
     stages: Stages
@@ -72,7 +66,7 @@ class Method:
     counts_errors: bool = False
 
     def announce(self, task: Task, seeds: Seeds) -> Round:
-        """The round's public map and reference point, before any client trains."""
+        """Return the round as announced: its public map and reference point, before any client trains."""
         state = task.state
         projection = self.stages.project.choice.for_round(state.broadcast, state.round, seeds)
         return Round(
@@ -83,7 +77,7 @@ class Method:
         )
 
     def task(self, state: ServerState, cohort: NDArray[np.int64]) -> Task:
-        """A round from this state, for those who were drawn; with `fill`, others take part beside them."""
+        """Return the task of a round from this state for the drawn clients, and with `fill` for others beside them."""
         participants = cohort
         if self.fill is not None:
             participants = with_others(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
@@ -91,7 +85,7 @@ class Method:
         return Task(state=state, cohort=cohort, participants=participants, dropouts=gone)
 
     def release_of_uploads(self, now: Round) -> Release | LocalRelease | None:
-        """The release that uploads are by themselves: of their clients' records, or where every upload may be seen."""
+        """Return the release charged before aggregation (of records, or of individually visible uploads), else None."""
         of_records = self.clients.release(now.task.cohort, number=now.number)
         if of_records is not None:
             return of_records
@@ -101,20 +95,19 @@ class Method:
         return private.release(replace(now, uploads=len(now.task.cohort)))
 
     def release(self, now: Round) -> Release | None:
-        """The release that the sum is; None if nothing is private."""
+        """Return the release of the noisy sum; None in a run without privacy."""
         private = self.stages.private
         return None if private is None else private.release(now)
 
     def divided_by(self, counted: NDArray[np.int64]) -> float:
-        """What the sum of these clients' rows is divided by."""
+        """Return the divisor of the sum of these clients' rows."""
         if self.divisor is not None:
             return self.divisor
         weigh = self.stages.find(Weigh)
         return float(len(counted) or 1) if weigh is None else float(weigh.weights[counted].sum()) or 1.0
 
     def updates(self, ids: NDArray[np.int64], now: Round, seeds: Seeds, *, at_once: int | None) -> Iterator[Any]:
-        """Clients and what they have learnt, rows [c, d]: trained in groups, and passed on `at_once` numbers at a
-        time (None: whole groups)."""
+        """Train clients in groups; yield (clients, updates [c, d]), `at_once` numbers at a time (None: groups)."""
         for group in groups(ids, self.group):
             failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
             moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed)
@@ -125,15 +118,15 @@ class Method:
 
 
 class Charges(Protocol):
-    """Where releases are charged: an `accounting.Ledger`, or what stands before one."""
+    """The ledger that releases are charged to: an `accounting.Ledger`, or a book that writes to one."""
 
     def record(self, entry: Entry) -> None:
-        """Charge the release, or note that a round has none, durably; or raise."""
+        """Write the entry (a charge, or a round without a release) to the disk; or raise."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OpenRound(Generic[Opened]):
-    """A round whose sum is open: what a source adds rows to."""
+    """A round whose sum is open: a source adds rows to it."""
 
     method: Method
     now: Round
@@ -141,28 +134,40 @@ class OpenRound(Generic[Opened]):
     watch: Watch
 
     def halves(self, rows: Tensor, ids: NDArray[np.int64], *, counted: bool = True) -> None:
-        """Rows [c, d] of these clients through all client halves and into the sum. counted: the cohort's own."""
+        """Add updates [c, d] of these clients, after all client halves. counted: clients of the cohort, no others."""
         now = self.now if counted else replace(self.now, tally=Tally())
         self.arrived(client_halves(self.method.stages, rows, ids, now), ids)
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        """Rows as they have arrived, into the sum."""
+        """Add rows as they arrived."""
         assert self.now.observer is not None
         self.now.observer.added(rows, ids)
         self.total.add(ids, rows)  # type: ignore[attr-defined]
 
+    def fill(self, ids: NDArray[np.int64]) -> None:
+        """Add a row of zeros, noised and masked like any other row, for each of these clients."""
+        broadcast = self.now.broadcast
+        for some in groups(ids, self.method.group):
+            self.halves(torch.zeros(len(some), len(broadcast), device=broadcast.device), some, counted=False)
+
+    def add_canaries(self, ids: NDArray[np.int64]) -> None:
+        """Add the directions of these canaries."""
+        for some in groups(ids, self.method.group):
+            assert self.method.canaries is not None
+            self.halves(self.method.canaries.updates(some, self.now.broadcast.device), some, counted=False)
+
 
 class Source(Protocol):
-    """Whoever has the rows of a round: clients that this process trains, nodes, the caller of a loop, an audit."""
+    """Provider of the rows of a round: clients that this process trains, nodes, the caller of a loop, an audit."""
 
     def take_part(self, opened: OpenRound[Any]) -> None:
-        """Add a row for everyone who arrives, and say who is lost."""
+        """Add a row for each client that arrives, and name the clients that drop out."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundResult:
-    """What came of a round: the next state, what was charged, the released mean move; or why there is no sum. `record`
-    is the operator's, and covered by no epsilon."""
+    """The next state, the charged release and the released mean move of a round; without a sum, the state's round only.
+    `record` is the operator's, and covered by no epsilon."""
 
     state: ServerState
     record: RoundRecord
@@ -180,17 +185,17 @@ def run_round(
     cohort: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
 ) -> RoundResult:
-    """One federated round: of `dpfed.run`, of Flower's nodes, of a ClientLevel loop, of an audit's trial.
+    """Run one federated round: of `dpfed.run`, of Flower's nodes, of a ClientLevel loop, of an audit's trial.
 
-    The release is in the ledger, on disk, before the new state is returned: a state that anybody can see has been
-    charged. Raises LedgerError, and releases nothing, where that fails. A round whose sum does not come about, since
-    too many clients dropped out, leaves the state as it is and is not charged; the ledger says so, without numbers.
-    That it ends does not depend on who was drawn: `dpfed.methods.aborts` says why, and which combinations are refused.
+    The release is in the ledger, on disk, before the new state is returned: a visible state has been charged. Raises
+    LedgerError, and releases nothing, if that fails. If too many clients drop out for a sum, the state stays as it is
+    and nothing is charged; the ledger records the abort without numbers. An abort does not depend on the drawn cohort:
+    `dpfed.methods.aborts` has the reason, and the combinations that are refused.
     """
     cohort = cohort_of(method, state.round) if cohort is None else cohort
     now = method.announce(method.task(state, cohort), seeds)
     of_uploads = method.release_of_uploads(now)
-    _record(ledger, of_uploads)  # what uploads tell by themselves, before any client is asked
+    _record(ledger, of_uploads)
     opened = open_round(now, method, observer=observer)
     source.take_part(opened)
     now, watch = opened.now, opened.watch
@@ -215,20 +220,32 @@ def run_round(
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 
 
+def left_out(state: ServerState, method: Method) -> RoundResult:
+    """Skip a round that was charged before an interruption and may not be repeated with other noise."""
+    drawn = cohort_of(method, state.round)
+    record = RoundRecord.without_result(drawn, method.sampler.clients, INTERRUPTED)
+    return RoundResult(state=replace(state, round=state.round + 1), record=record, release=None)
+
+
+def share_of_round(task: Task, method: Method, source: Source, seeds: Seeds) -> None:
+    """Run this process's part of a round that another process leads: no charge, no close, no step."""
+    source.take_part(open_round(method.announce(task, seeds), method))
+
+
 def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
-    """The round's clients, and its canaries on top."""
+    """Draw the clients of round `number`, and its canaries on top."""
     cohort = draw_cohort(method.sampler, method.randomness, method.slots, number)
     return np.concatenate([cohort, present_canaries(method, number)])
 
 
 def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
-    """Canaries that take part in this round. Beyond what is accounted a canary adds noise or coins of its own:
-    independent of data, so post-processing."""
+    """Return the canaries of round `number`. A canary adds noise beyond the accounted noise: post-processing, since
+    it is independent of data."""
     return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.of_round(number)[0]
 
 
 def open_round(now: Round, method: Method, *, observer: Observer | None = None) -> OpenRound[Any]:
-    """An empty sum, watched by the operator, and by an observer more."""
+    """Open an empty sum, watched by the operator's record and by `observer`."""
     total = method.aggregation.open(
         now.task.participants,
         dropouts=now.task.dropouts,
@@ -242,69 +259,12 @@ def open_round(now: Round, method: Method, *, observer: Observer | None = None) 
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
-    """Clients that this process trains, or its part of them: the cohort by `method.clients`, canaries send their
-    direction, whoever else takes part sends zeros."""
-
-    seeds: Seeds
-
-    def take_part(self, opened: OpenRound[OpenSum]) -> None:
-        method, now, total = opened.method, opened.now, opened.total
-        ranks, canaries = method.ranks, present_canaries(method, now.number)
-        mine = ranks.mine if ranks.count > 1 else np.asarray
-        trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
-        now.tally.trained += len(trained)
-        for ids, updates in method.updates(trained, now, self.seeds, at_once=_at_once(opened)):
-            opened.halves(updates, ids)
-        add_canaries(opened, mine(np.intersect1d(total.senders, canaries)))
-        for ids in groups(mine(np.setdiff1d(total.senders, now.task.cohort)), method.group):
-            opened.halves(torch.zeros(len(ids), len(now.broadcast), device=now.broadcast.device), ids, counted=False)
-        if ranks.count > 1:
-            total.gather(ranks)
-            now.tally.gather(ranks)
-            opened.watch.gather(ranks, now)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Given:
-    """Rows of the cohort's clients, in its order, a few at a time: those of a caller, or of an audit."""
-
-    rows: Iterator[Tensor]
-
-    def take_part(self, opened: OpenRound[OpenSum]) -> None:
-        cohort, start = opened.now.task.cohort, 0
-        for rows in self.rows:
-            ids = cohort[start : start + len(rows)]
-            opened.now.tally.trained += len(ids)
-            opened.halves(rows, ids)
-            start += len(ids)
-
-
-def add_canaries(opened: OpenRound[Collecting], ids: NDArray[np.int64]) -> None:
-    """Canaries' directions into the sum."""
-    method, now = opened.method, opened.now
-    for group in groups(ids, method.group):
-        assert method.canaries is not None
-        opened.halves(method.canaries.updates(group, now.broadcast.device), group, counted=False)
-
-
-def _at_once(opened: OpenRound[OpenSum]) -> int | None:
-    """On a CPU, about what stays in its caches on the way through all the stages. A secure sum gets whole groups: two
-    clients of one share a mask that need not be made twice."""
-    if opened.now.broadcast.device.type != "cpu" or not isinstance(opened.total, PlainSum):
-        return None
-    private = opened.method.stages.private
-    whole = private is not None and not opened.method.stages.summed_as.is_floating_point
-    return _INTEGERS_AT_ONCE if whole else _AT_ONCE
-
-
 def _record(ledger: Charges | None, entry: Entry | None) -> None:
     if ledger is not None and entry is not None:
         ledger.record(entry)
 
 
 def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    """The clients, `size` at a time."""
+    """Yield the clients, `size` at a time."""
     for start in range(0, len(clients), size):
         yield clients[start : start + size]

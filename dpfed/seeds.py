@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""Constants of splitmix64 (Steele, Lea, Flood 2014)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,19 @@ class Seeds:
 
 def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """States [...] and counters [n] -> states [..., n]: output number counter of splitmix64 at state."""
-    x: NDArray[np.uint64] = states[..., None] + (counters + np.uint64(1)) * _GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x = x ^ (x >> np.uint64(31))
-    return x
+    words: NDArray[np.uint64] = states[..., None] + (counters + np.uint64(1)) * np.uint64(GOLDEN)
+    mix(words)
+    return words
+
+
+def mix(words: NDArray[np.uint64]) -> None:
+    """The finaliser of splitmix64 (Mix13 of Stafford 2011) of every word, in place; a bijection."""
+    shifted = words >> np.uint64(30)
+    np.bitwise_xor(words, shifted, out=words)
+    np.multiply(words, np.uint64(MIX_1), out=words)
+    np.bitwise_xor(words, np.right_shift(words, np.uint64(27), out=shifted), out=words)
+    np.multiply(words, np.uint64(MIX_2), out=words)
+    np.bitwise_xor(words, np.right_shift(words, np.uint64(31), out=shifted), out=words)
 
 
 class TensorStream(Protocol):

@@ -1,4 +1,9 @@
-"""Reproducible property tests everywhere: the same examples in every run. And which settings of a test are slow."""
+"""Reproducible property tests, and the one meaning of `slow`.
+
+A slow test holds with more seeds, settings or trials what a quick test holds as well; `make test` leaves it out.
+`@pytest.mark.slow` is for a test, `marks=pytest.mark.slow` for one of its settings, `@pytest.mark.slow_but_one_in(n)`
+for all of its settings but every n-th; the nearest marker of a test, class or file counts.
+"""
 
 import os
 from collections import Counter

@@ -1,6 +1,85 @@
-"""One round, for tests."""
+"""Small runs and single rounds, for tests."""
 
-from dpfed.round import Trained, run_round
+from dataclasses import replace
+
+import torch
+
+from dpfed.config.tables import override, parse
+from dpfed.round import run_round
+from dpfed.sources import Trained
+
+DIGITS = {
+    "data": {"name": "digits"},
+    "model": {"name": "mlp", "hidden": [8]},
+    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
+    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
+    "method": {"name": "dp-fedavg"},
+    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0},
+}
+"""A private run on all digits."""
+SMALL = DIGITS | {
+    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
+    "model": {"name": "mlp", "hidden": [4]},
+    "federation": {"clients": 24, "cohort": 8, "rounds": 2},
+    "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0, "accountant": "rdp"},
+}
+"""A private run of a second or less."""
+
+
+def tables(start=SMALL, **changed):
+    """Tables of a run, some of them changed in part; None: without this table, or this key of it."""
+    kept = {name: table for name, table in (start | changed).items() if table is not None}
+    whole = {name: start.get(name, {}) | table for name, table in kept.items()}
+    return {name: {key: one for key, one in table.items() if one is not None} for name, table in whole.items()}
+
+
+def configured(*settings, start=SMALL, **changed):
+    """`configured("table.key=value", ..., table={"key": value}, other=None)` -> Config."""
+    return parse(override(tables(start, **changed), settings), source="test")
+
+
+class Book:
+    """Remembers what was charged."""
+
+    def __init__(self):
+        self.releases = []
+
+    def record(self, release):
+        self.releases.append(release)
+
+
+class Killed(BaseException):
+    """Stands for kill -9."""
+
+
+def killed_after(number):
+    """`on_round` of a run that ends after this round."""
+
+    def on_round(record):
+        if record["round"] == number:
+            raise Killed
+
+    return on_round
+
+
+def with_updates(experiment, updates):
+    """The experiment's method with local training replaced by given updates [clients, d], or a function of clients."""
+
+    class Updates:
+        labels = experiment.method.clients.labels
+
+        def train(self, weights, clients, *, number, seeds, failed=None):
+            return updates(clients) if callable(updates) else updates[clients].clone()
+
+        def release(self, clients, *, number):
+            return None
+
+    return replace(experiment.method, clients=Updates())
+
+
+def random_updates(experiment, scale=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(experiment.config.federation.clients, experiment.model.size, generator=generator)
 
 
 def watched_round(state, method, *, seeds, ledger, cohort=None, observer=None):

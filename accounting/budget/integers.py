@@ -14,7 +14,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import Composed, NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.kinds import KINDS, account_of
+from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
 Placement = Literal["clients", "server"]
@@ -24,8 +24,6 @@ SLOTS = (
     "Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed number "
     "of uploads, some of noise alone."
 )
-_GOOD_SHARE = 2.0
-"""Standard deviation of a share, in steps, from which on it is as good as a continuous one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +80,7 @@ class IntegerNoise(Noise):
             raise InvalidParameter(f"placement={self.placement!r}: must be one of clients, server.")
         self._check_shares(setting)
         uploads = self.uploads(setting)
-        least = max(fixed_point.least_scale(self.padded), math.ceil(2 * _GOOD_SHARE * math.sqrt(uploads)))
+        least = fixed_point.default_scale(self.padded, uploads)
         scale = require.positive(scale=least if self.scale is None else self.scale)
         if scale > 2**53:
             raise InvalidParameter(f"scale={scale}: must be at most 2^53, the whole numbers of a double.")
@@ -140,14 +138,12 @@ class IntegerNoise(Noise):
     def release(self, setting: Setting, noise_multiplier: float | None) -> NoisyIntegers:
         """Return one round without its sampling: `share_variance` is a whole number, for exact samplers."""
         uploads, overflow_of_round = slots_and_overflow(setting, self.slots)
-        shares = self._shares(uploads)
-        wanted = (require.noise_multiplier(noise_multiplier) * self._scale) ** 2 / shares
-        description: type[NoisyIntegers] = KINDS[self.name].description
-        return description(
+        return fixed_point.sized_noise(
+            self.name,
+            noise_multiplier,
+            scale=self._scale,
             dimension=self.padded,
-            l2_bound=self.l2_bound,
-            share_variance=float(math.ceil(wanted * (1 - 1e-12))),
-            shares=shares,
+            shares=self._shares(uploads),
             adjacency=setting.adjacency,
             overflow=overflow_of_round if self.is_filled(setting) else 0.0,
         )

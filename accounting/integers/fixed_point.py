@@ -9,11 +9,17 @@ from typing import Literal
 
 from accounting import require
 from accounting.errors import InvalidParameter
+from accounting.mechanisms import NoisyIntegers
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.kinds import KINDS
 
 NoiseLaw = Literal["discrete-gaussian", "skellam"]
 
 REDRAW = math.exp(-0.5)
 """The default beta: one rounding is too long with at most this probability (in practice hardly ever)."""
+
+# Shares with this standard deviation, in steps, are as good as continuous ones.
+_GOOD_SHARE = 2.0
 
 
 def padded_dimension(dimension: int, *, rotate: bool) -> int:
@@ -58,6 +64,36 @@ def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if rounded_l2(middle, size) <= factor * middle else (middle, high)
     return high
+
+
+def default_scale(dimension: int, uploads: int) -> int:
+    """Steps per clip norm at which rounding lengthens the bound by at most 1%, and noise shares of `uploads` clients
+    have a standard deviation of at least 2 steps for noise multipliers from 1/2."""
+    return max(least_scale(dimension), math.ceil(2 * _GOOD_SHARE * math.sqrt(uploads)))
+
+
+def sized_noise(
+    law: str,
+    noise_multiplier: float | None,
+    *,
+    scale: float,
+    dimension: int,
+    shares: int,
+    adjacency: Adjacency,
+    overflow: float,
+) -> NoisyIntegers:
+    """Integer noise of variance at least (noise_multiplier scale)^2 on a sum of `dimension` rounded integers, in equal
+    shares whose variance is a whole number, for exact samplers."""
+    variance = (require.noise_multiplier(noise_multiplier) * scale) ** 2 / shares
+    description: type[NoisyIntegers] = KINDS[law].description
+    return description(
+        dimension=dimension,
+        l2_bound=rounded_l2(scale, dimension),
+        share_variance=float(math.ceil(variance * (1 - 1e-12))),
+        shares=shares,
+        adjacency=adjacency,
+        overflow=overflow,
+    )
 
 
 def sum_bits(

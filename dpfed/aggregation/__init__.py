@@ -1,1 +1,1 @@
-"""How uploads are summed. What the server may see is exactly what the aggregator returns."""
+"""Sums of uploads. The server may see exactly what the aggregator returns."""

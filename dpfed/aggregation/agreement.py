@@ -1,16 +1,15 @@
-"""The public terms of a secure sum."""
+"""Public terms of a secure sum, the clients that follow them step by step, and the total that it gives."""
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.graph import Graph, complete, random_circle
+from dpfed.aggregation.graph import Graph, complete, random_circle, shares_needed
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 
@@ -69,11 +68,6 @@ class Agreement:
             )
 
 
-def shares_needed(group: int, threshold: float) -> int:
-    """How many of a group of this size are needed: always more than half."""
-    return max(math.ceil(threshold * group - 1e-9), group // 2 + 1)
-
-
 def agree(
     clients: NDArray[np.int64],
     *,
@@ -106,3 +100,51 @@ def agree(
 
 def _abort(step: ProtocolStep, why: str) -> None:
     raise SecureSumAborted(f"the secure sum ended at step {step}: {why}. Nothing of it may be released.")
+
+
+_ORDER = list(ProtocolStep)
+
+
+class Turns:
+    """The clients of a sum, each with the step before which it vanishes, or none."""
+
+    def __init__(self, agreement: Agreement, dropouts: Mapping[int, ProtocolStep]) -> None:
+        self._clients = frozenset(agreement.graph.circle)
+        self._size = agreement.size
+        self._vanish = {int(client): ProtocolStep(step) for client, step in dropouts.items()}
+        self._came: set[int] = set()
+
+    def reach(self, step: ProtocolStep) -> list[int]:
+        """Clients that take part in the step, sorted. UPLOAD: those who send an input, in time or late."""
+        return sorted(
+            client
+            for client in self._clients
+            if client not in self._vanish or _ORDER.index(self._vanish[client]) > _ORDER.index(step)
+        )
+
+    def is_late(self, client: int) -> bool:
+        """Return True if the client's input arrives after the close of the step."""
+        return self._vanish.get(client) is ProtocolStep.LATE
+
+    def take(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+        """The rows [c, d] of those who still send one. ConfigError for a client that is unknown or came before."""
+        if rows.shape != (len(clients), self._size) or rows.dtype != np.uint32:
+            raise ConfigError(
+                f"rows {rows.dtype} {list(rows.shape)} of {len(clients)} clients: must be uint32 "
+                f"[{len(clients)}, {self._size}]."
+            )
+        senders = set(self.reach(ProtocolStep.UPLOAD))
+        for client, row in zip(map(int, clients), rows, strict=True):
+            if client not in self._clients or client in self._came:
+                raise ConfigError(f"a row of client {client}: not one of this sum's clients, or its second.")
+            self._came.add(client)
+            if client in senders:
+                yield client, row
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModularTotal:
+    """total: uint32 [d], the sum modulo 2^b of the rows of the clients `included`, sorted int64."""
+
+    total: NDArray[np.uint32]
+    included: NDArray[np.int64]

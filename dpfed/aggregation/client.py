@@ -12,12 +12,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement
-from dpfed.aggregation.keys import decrypt, encrypt, exchange, mask_seed
-from dpfed.aggregation.masks import SeededMask, apply_masks
-from dpfed.aggregation.messages import MessageKind, Reveal, both_ids, party_of, read_table, write_table
-from dpfed.aggregation.shamir import SHARE_BYTES, split
+from dpfed.aggregation.cryptography import (
+    SHARE_BYTES,
+    SeededMask,
+    apply_masks,
+    both_ids,
+    decrypt,
+    encrypt,
+    exchange,
+    mask_seed,
+    split,
+)
+from dpfed.aggregation.messages import MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.packing import pack, word_type
+from dpfed.compress.ring import pack, word_type
 from dpfed.errors import WireError
 
 

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum
 
-from dpfed.aggregation.shamir import SHARE_BYTES
+from dpfed.aggregation.cryptography import SHARE_BYTES
 from dpfed.errors import WireError
 
 _HEADER = struct.Struct("<4sB16sQI")
@@ -25,7 +25,7 @@ TAG_BYTES = 16
 
 
 class MessageKind(IntEnum):
-    """Who says what. A client: ADVERTISE, SHARE, UPLOAD, UNMASK; the server answers the first three."""
+    """Kinds of messages. Clients send ADVERTISE, SHARE, UPLOAD, UNMASK; the server answers the first three."""
 
     ADVERTISE = 0
     KEYS = 1
@@ -37,7 +37,7 @@ class MessageKind(IntEnum):
 
 
 class Reveal(IntEnum):
-    """Which of a client's two secrets a share is of: of its own mask if it survived, of its mask key if it did not."""
+    """Secret of a client that a share belongs to: its own mask if it survived, its mask key if it did not."""
 
     OWN_MASK = 0
     MASK_KEY = 1
@@ -64,7 +64,7 @@ def write_table(kind: MessageKind, session: bytes, party: int, rows: Mapping[int
 
 
 def party_of(message: bytes, kind: MessageKind, session: bytes) -> int:
-    """Whose message it is. WireError unless it begins as one of this kind and session."""
+    """Return the party of a message. WireError unless it begins as one of this kind and session."""
     if len(message) < _HEADER.size:
         raise WireError(f"a message of {len(message)} bytes: even its header has {_HEADER.size}.")
     magic, found, of, party, _ = _HEADER.unpack_from(message)
@@ -112,8 +112,3 @@ def sent_beside_row(neighbours: int) -> int:
         MessageKind.UNMASK: neighbours + 1,
     }
     return sum(_HEADER.size + count * (_ID.size + WIDTHS.get(kind, 0)) for kind, count in rows.items())
-
-
-def both_ids(first: int, second: int) -> bytes:
-    """Two ids, in this order."""
-    return _ID.pack(first) + _ID.pack(second)

@@ -1,18 +1,20 @@
-"""The whole protocol in one process: clients and server are objects that pass each other bytes."""
+"""Secure sums in one process: the whole protocol, clients and server passing each other bytes, or its masks alone."""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.agreement import Agreement, ModularTotal, Turns
 from dpfed.aggregation.client import Client
-from dpfed.aggregation.modular_total import ModularTotal
+from dpfed.aggregation.cryptography import SeededMask, Words, apply_masks, both_ids, reduced
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.streaming import Turns
+from dpfed.compress.ring import word_type
 from dpfed.errors import SecureSumAborted, WireError
 
 
@@ -83,3 +85,96 @@ class ProtocolSum:
         except WireError:
             return
         raise AssertionError("a late input was let in")
+
+
+class MaskedSum:
+    """Pairwise and self masks in Z_{2^b}, over the graph of `ProtocolSum` and with its thresholds and dropouts.
+
+    A shortcut: seeds come from one secret of the session, where the protocol agrees on keys and shares secrets. So no
+    message is made, and whoever has the secret can unmask every client. The masks are real, the running sum holds no
+    bare row, and what dropped clients left behind is taken out again. A pair of clients whose rows come in the same
+    `add` has its mask expanded once. Arguments and errors are those of `ProtocolSum`.
+    """
+
+    def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
+        self._agreement = agreement
+        self._turns = Turns(agreement, dropouts)
+        self._secret = secrets.token_bytes(32)
+        self._total = np.zeros(agreement.size, word_type(agreement.bits))
+        self._survivors: set[int] = set()
+        self._aborted: SecureSumAborted | None = None
+        self._sharers = set(self._turns.reach(ProtocolStep.SHARE))
+        try:
+            for step, alive in (
+                (ProtocolStep.ADVERTISE, set(self._turns.reach(ProtocolStep.ADVERTISE))),
+                (ProtocolStep.SHARE, set(self._turns.reach(ProtocolStep.SHARE))),
+            ):
+                self._require(step, alive, alive)
+        except SecureSumAborted as aborted:
+            self._aborted = aborted
+
+    def add(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> None:
+        """Rows [c, d] of clients, masked and added at once; those of clients that are gone or late are ignored."""
+        taken = [(client, row) for client, row in self._turns.take(clients, rows) if not self._turns.is_late(client)]
+        if not taken or self._aborted is not None:
+            return
+        words: Words = np.empty((len(taken), rows.shape[1]), self._total.dtype)
+        for place, (_, row) in enumerate(taken):
+            words[place] = row
+        apply_masks(words, self._masks([client for client, _ in taken]))
+        self._total += words.sum(axis=0, dtype=words.dtype)
+        self._survivors.update(client for client, _ in taken)
+
+    def close(self) -> ModularTotal:
+        """The sum of the rows that came in time. SecureSumAborted if too few clients were left at some step."""
+        if self._aborted is not None:
+            raise self._aborted
+        replied = self._survivors & set(self._turns.reach(ProtocolStep.UNMASK))
+        owners = {client for client in self._sharers if client in self._survivors or self._near(client)}
+        self._require(ProtocolStep.UPLOAD, self._survivors, owners)
+        self._agreement.require_connected(self._survivors)
+        self._require(ProtocolStep.UNMASK, replied, owners)
+        masks = [SeededMask(self._own_seed(client), minus=0) for client in sorted(self._survivors)]
+        for gone in sorted(self._sharers - self._survivors):
+            for near in self._near(gone):
+                masks.append(SeededMask(self._pair_seed(near, gone), **_sign(near, gone, 0, taken_out=True)))
+        apply_masks(self._total[None], masks)
+        included = np.array(sorted(self._survivors), dtype=np.int64)
+        return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
+
+    def _masks(self, clients: list[int]) -> list[SeededMask]:
+        """Return the masks of these clients' rows: each client's own, and one for every pair of which an end is
+        here."""
+        place = {client: row for row, client in enumerate(clients)}
+        masks = [SeededMask(self._own_seed(client), plus=row) for client, row in place.items()]
+        for client, row in place.items():
+            for near in self._agreement.graph.neighbours(client):
+                if near not in self._sharers:
+                    continue
+                if near not in place:
+                    masks.append(SeededMask(self._pair_seed(client, near), **_sign(client, near, row)))
+                elif client < near:
+                    masks.append(SeededMask(self._pair_seed(client, near), plus=row, minus=place[near]))
+        return masks
+
+    def _near(self, client: int) -> list[int]:
+        return [near for near in self._agreement.graph.neighbours(client) if near in self._survivors]
+
+    def _require(self, step: ProtocolStep, alive: set[int], owners: set[int]) -> None:
+        self._agreement.require_all(step, alive)
+        for owner in sorted(owners):
+            self._agreement.require_around(step, alive, owner)
+
+    def _own_seed(self, client: int) -> bytes:
+        return self._seed(b"own", client, client)
+
+    def _pair_seed(self, one: int, two: int) -> bytes:
+        return self._seed(b"pair", min(one, two), max(one, two))
+
+    def _seed(self, purpose: bytes, one: int, two: int) -> bytes:
+        return hashlib.blake2b(both_ids(one, two), digest_size=32, key=self._secret, person=purpose).digest()
+
+
+def _sign(client: int, near: int, row: int, *, taken_out: bool = False) -> dict[str, int]:
+    """The lower of two clients adds their mask, the higher takes it away; `taken_out`: the other way round."""
+    return {"plus": row} if (client < near) != taken_out else {"minus": row}

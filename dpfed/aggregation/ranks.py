@@ -38,7 +38,7 @@ class Task:
 
 
 class Ranks(Protocol):
-    """How the processes of a run talk; all of it within one round, in the same order everywhere."""
+    """Messages between the processes of a run; all within one round, in the same order everywhere."""
 
     @property
     def index(self) -> int: ...
@@ -47,7 +47,7 @@ class Ranks(Protocol):
     def count(self) -> int: ...
 
     def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the clients that this rank trains; every client is one rank's."""
+        """Return the clients that this rank trains; every client is one rank's."""
 
     def lead(self, task: Task) -> None:
         """Rank 0, at the start of a round: tell the others."""

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.agreement import FEWEST, Agreement, agree
-from dpfed.aggregation.masked import MaskedSum
 from dpfed.aggregation.messages import sent_beside_row
-from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.ranks import Ranks
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.summed import Summed, arrivals, require_enough, senders
+from dpfed.aggregation.sums import Summed, arrivals, require_enough, senders
 from dpfed.compress.ring import to_ring
 from dpfed.seeds import Seeds
 

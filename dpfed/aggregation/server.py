@@ -7,14 +7,11 @@ from collections import defaultdict
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from dpfed.aggregation.agreement import Agreement
-from dpfed.aggregation.keys import mask_seed
-from dpfed.aggregation.masks import SeededMask, apply_masks
+from dpfed.aggregation.agreement import Agreement, ModularTotal
+from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine, mask_seed, reduced
 from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
-from dpfed.aggregation.modular_total import ModularTotal, reduced
-from dpfed.aggregation.shamir import combine
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.packing import packed_bytes, unpack, word_type
+from dpfed.compress.ring import packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {
@@ -148,7 +145,7 @@ class Server:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
 
     def _owners(self) -> list[int]:
-        """Whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
+        """Return the clients whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
         return sorted(
             client for client in self._sharers if client in self._survivors or self._near(client, self._survivors)
         )

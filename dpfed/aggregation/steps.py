@@ -1,8 +1,16 @@
-"""The steps of a secure sum at which a client may drop out."""
+"""Steps of a secure sum at which a client may drop out, and simulated dropouts by the run's secret randomness."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.participation.blocks import uniforms_of
+from dpfed.randomness import Randomness
 
 
 class ProtocolStep(StrEnum):
@@ -20,5 +28,43 @@ class ProtocolStep(StrEnum):
 
     @property
     def sends(self) -> bool:
-        """Whether the client still trains and sends its input, in time or not."""
+        """True if the client still trains and sends its input, in time or not."""
         return self in (ProtocolStep.UNMASK, ProtocolStep.LATE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropouts:
+    """Each client drops out with `probability`, at a uniformly random step or at `at`; or `lost` clients at each step.
+
+    population: ids that may take part, canaries included: a secret value is drawn for each, whoever takes part
+    lost:       number of clients that drop out before each step: those with the smallest values, earliest step first
+
+    Claim: independent of the clients' data. Under `probability` a client's dropout depends on its own value only. Under
+    `lost` one participant more or less moves at most one other client into the sum or out of it. Given the number of
+    participants the distribution does not depend on who takes part: the account of missing noise shares rests on that.
+    """
+
+    randomness: Randomness
+    population: int
+    probability: float = 0.0
+    at: ProtocolStep | None = None
+    lost: Mapping[ProtocolStep, int] = field(default_factory=dict)
+
+    def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, ProtocolStep]:
+        """Return the clients that drop out of this round, each with the step before which it does."""
+        values = uniforms_of(participants, self.population, self.randomness, "dropouts", number)
+        if self.lost:
+            steps = [step for step in ProtocolStep for _ in range(self.lost.get(step, 0))]
+            unlucky = participants[np.argsort(values, kind="stable")]
+            return {int(client): step for client, step in zip(unlucky, steps, strict=False)}
+        choices = list(ProtocolStep) if self.at is None else [self.at]
+        gone = values < self.probability
+        which = np.minimum(values[gone] / self.probability * len(choices), len(choices) - 1).astype(np.int64)
+        return {int(client): choices[step] for client, step in zip(participants[gone], which, strict=True)}
+
+
+def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:
+    """The least D with more than D of so many clients lost with at most this `chance`, each independently."""
+    from scipy.stats import binom
+
+    return int(binom.isf(chance, participants, probability)) if probability else 0

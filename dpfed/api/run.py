@@ -25,12 +25,13 @@ from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
 from dpfed.report.run import write_report
+from dpfed.run.evaluate import Metric
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import free_folder, with_delta_of
+from dpfed.run.folder import free_folder
 from dpfed.run.loop import OnRound, Outcome
-from dpfed.run.metrics import Metric
-from dpfed.run.own import Own, maker_of, name_of
+from dpfed.run.resuming import with_delta_of
 from dpfed.run.summary import records_of
+from dpfed.run.training import Own, maker_of, name_of
 
 Engine = Literal["in-process", "flower"]
 
@@ -97,7 +98,7 @@ def run(
     model:    an nn.Module, which is copied and starts from its weights, or a function, of nothing or of (input_shape,
               classes), that makes one with fresh weights
     loss:     f(outputs, targets) -> [n], in place of local.loss
-    metrics:  {name: f(outputs, targets) -> number} on the test half, beside run.metrics (`dpfed.run.metrics.Metric`)
+    metrics:  {name: f(outputs, targets) -> number} on the test half, beside run.metrics (`dpfed.run.evaluate.Metric`)
     out:      the folder; default: runs/NAME, the first free one. resume: go on with the interrupted run in it, given
               the same data, model and loss again
     ledger:   a project ledger (`dpfed ledger create`) that is charged as well; the run ends when its budget is spent

@@ -4,8 +4,8 @@
     found = dpfed.audit.upload("fed-smp-randk")                         # a method of this package
     found = dpfed.audit.accountant("dp-accounting")                     # anybody's accountant
 
-Statistics of scores, without torch: `rejection` (a claim against two worlds of trials), `epsilon_bounds` (lower
-bounds), `one_run`. `thresholds` settles beforehand where scores are cut.
+`statistics` tests scores without torch, `functions` audits a user's function, `round` a method's round, `evidence` the
+files of a run, and `others` accountants and Flower's strategies.
 """
 
 from __future__ import annotations

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from dpfed.audit.accountants.conformance import AccountantAudit, audit_accountant
-from dpfed.audit.functions.audit import audit_function
-from dpfed.audit.functions.outcome import FunctionAudit
+from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.audit.others.accountants import AccountantAudit, audit_accountant
 from dpfed.config import registered
 from dpfed.config.own_code import named_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.round_audit import UploadAudit
+    from dpfed.audit.round.round_audit import UploadAudit
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,10 +40,11 @@ def upload(what: str, **setting: Any) -> UploadAudit: ...
 @overload
 def upload(what: Callable[..., Any], **setting: Any) -> FunctionAudit: ...
 def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
-    """Audit a method of this package by its name (`method_setting.audit_upload`), or a function `f(updates, seed)`
-    (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its defaults)."""
+    """Audit a method of this package by its name (`round.method_setting.audit_upload`), or a function
+    `f(updates, seed)` (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its
+    defaults)."""
     if isinstance(what, str):
-        from dpfed.audit.method_setting import audit_upload
+        from dpfed.audit.round.method_setting import audit_upload
 
         return audit_upload(what, **setting)
     if not callable(what):
@@ -59,14 +59,14 @@ def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | Up
 
 
 def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
-    """What `@claim` says beside a function, or beside the `__call__` of an object."""
+    """Return the settings of `@claim` on a function, or on the `__call__` of an object."""
     found: dict[str, Any] = getattr(what, _SETTING, None) or getattr(type(what).__call__, _SETTING, {})
     return found
 
 
 def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
     """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function
-    (`accountants.conformance.audit_accountant`)."""
+    (`others.accountants.audit_accountant`)."""
     return audit_accountant(what, **setting)
 
 
@@ -79,7 +79,7 @@ def loaded_function(name: str) -> Callable[..., Any] | None:
 
 
 def loaded_functions() -> dict[str, Callable[..., Any]]:
-    """What can be called in the files that --load named."""
+    """Return the callables in the files of --load."""
     files = {str(Path(file.path)) for file in named_files()}
     found: dict[str, Callable[..., Any]] = {}
     for module in list(sys.modules.values()):
@@ -91,7 +91,7 @@ def loaded_functions() -> dict[str, Callable[..., Any]]:
 
 
 def own_names() -> list[str]:
-    """Of these functions, those that the files define, as a message may name them."""
+    """Return the names of these functions that the files define, for a message."""
     files = {str(Path(file.path)) for file in named_files()}
     home = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in files}
     return sorted(

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from accounting import require
 from accounting.errors import AccountingError
-from dpfed.audit import canary_test, conformance, noise_evidence, step_evidence, sum_evidence
-from dpfed.audit.binding_evidence import files_are_of_one_run
-from dpfed.audit.canary_test import CanaryResult
-from dpfed.audit.count_evidence import counts_are_noised
-from dpfed.audit.loop import checks_of_loop, notes_of_loop
-from dpfed.audit.loop_files import LoopFiles, ledger_of
-from dpfed.audit.mask_evidence import chosen_by_public_data
-from dpfed.audit.model_evidence import model_is_the_runs
-from dpfed.audit.own_code_evidence import loaded_here, own_code_is_what_ran, require_own_code
-from dpfed.audit.release_checks import checks_of_releases
-from dpfed.audit.rounds_evidence import project_agrees, rounds_agree
-from dpfed.audit.run_files import RunFiles
-from dpfed.audit.summary_figures import figures_follow, not_checked
+from dpfed.audit.evidence import canary_test, conformance, noise_evidence
+from dpfed.audit.evidence.canary_test import CanaryResult
+from dpfed.audit.evidence.loop import LoopFiles, ledger_of
+from dpfed.audit.evidence.origin_evidence import require_own_code
+from dpfed.audit.evidence.run_checks import STATISTICAL, checks_of_loop, checks_of_run
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.summary_evidence import not_checked
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
-
-STATISTICAL = 7
-"""Checks that may fail by chance: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of
-counts, canaries. Each has this part of alpha, whether it can be made or not."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,8 +52,8 @@ class RunAudit:
 
     @cached_property
     def second_opinion(self) -> tuple[float | None, tuple[str, ...]]:
-        """What dp-accounting states for the same ledger, no part of the verdict; and what that is beside ours and
-        beside what is proven, or why there is none. Loads dp-accounting."""
+        """Epsilon of dp-accounting for the same ledger, no part of the verdict; and a comparison with ours and with
+        the proven bound, or the reason why there is none. Loads dp-accounting."""
         try:
             opinion = self.files.second_opinion
             if opinion is None:
@@ -97,7 +87,7 @@ class RunAudit:
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
     """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
-    apply to it (`dpfed.audit.loop`). project: the ledger that the run drew from, to be compared release by release.
+    apply to it (`evidence.run_checks`). project: the ledger that the run drew from, to be compared release by release.
 
     Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
     over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
@@ -114,11 +104,10 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
     files = RunFiles(path if path.is_dir() or not path.exists() else path.parent)
     require_own_code(files)
     _require_claim(files)
-    checks = [*_of_claims(files), *_of_project(files, project), *_of_rounds(files, alpha)]
-    canaries: list[CanaryResult] = []
-    if files.config.audit.canaries or (path / "canaries.jsonl").exists():
-        checks.append(check("canaries are the seed's", lambda: canary_test.coins_are_the_seeds(files)))
-        checks.append(check("canaries bear out one round", lambda: _canaries(files, alpha, canaries), smoke=True))
+    checks, canaries = checks_of_run(files, alpha, project), None
+    if files.has_canaries:
+        found, canaries = _canaries(files, alpha)
+        checks.append(replace(found, decides=False))
     return RunAudit(
         files=files,
         confidence=confidence,
@@ -126,7 +115,7 @@ def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = No
         recomputed_epsilon=_recomputed(files),
         delta=_number(files, "delta"),
         checks=tuple(checks),
-        canaries=canaries[0] if canaries else None,
+        canaries=canaries,
         notes=_notes(files, project),
         not_checked=not_checked(files),
     )
@@ -143,39 +132,8 @@ def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
         delta=_number(files, "delta"),
         checks=tuple(checks_of_loop(files, alpha)),
         canaries=None,
-        notes=(*_caveats(files), *notes_of_loop(files)),
+        notes=(*_caveats(files), *_notes_of_loop(files)),
     )
-
-
-def _of_claims(files: RunFiles) -> list[Check]:
-    """What is stated against what was charged: nothing of it is random."""
-    return [
-        check("ledger is intact", lambda: conformance.ledger_intact(files)),
-        check("epsilon follows from the ledger", lambda: conformance.epsilon_follows(files)),
-        check("epsilon is possible", lambda: conformance.epsilon_is_possible(files)),
-        check("summary names what ran", lambda: conformance.summary_names_the_claim(files)),
-        check("all files have the same rounds", lambda: rounds_agree(files)),
-        check("every round is charged", lambda: conformance.rounds_charged(files)),
-        check("ledger follows the configuration", lambda: conformance.ledger_follows_configuration(files)),
-        check("all files are of one run", lambda: files_are_of_one_run(files)),
-        check("model is the run's", lambda: model_is_the_runs(files)),
-        check("other figures follow", lambda: figures_follow(files)),
-    ]
-
-
-def _of_project(files: RunFiles, project: Path | None) -> list[Check]:
-    """The run's charges against its project's."""
-    if project is not None:
-        return [check("project was charged alike", lambda: project_agrees(files, project))]
-    return [check("charges taken back", lambda: _taken_back(files))] if _marks(files) else []
-
-
-def _marks(files: RunFiles) -> int:
-    """Number of charges that the run's ledger says its project never had."""
-    try:
-        return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
-    except (DpfedError, AccountingError):
-        return 0
 
 
 def _of_a_project(files: RunFiles) -> bool:
@@ -185,35 +143,13 @@ def _of_a_project(files: RunFiles) -> bool:
         return False
 
 
-def _taken_back(files: RunFiles) -> tuple[bool | None, str]:
-    return None, (
-        f"ledger.jsonl marks {_marks(files)} charges as taken back, since the project was never charged for them. Give "
-        "the project's ledger by --project to see that."
-    )
-
-
-def _of_rounds(files: RunFiles, alpha: float) -> list[Check]:
-    """What was charged against what was done; `alpha`: of each check that may fail by chance."""
-    checks = [
-        check("rows are bounded", lambda: sum_evidence.rows_are_bounded(files)),
-        check("sums are of what went in", lambda: step_evidence.sums_are_of_what_went_in(files)),
-        check("model moves by what was released", lambda: step_evidence.model_moves_by_releases(files)),
-        *checks_of_releases(files, alpha),
-        check("uploads are as accounted", lambda: sum_evidence.uploads_are_as_accounted(files)),
-    ]
-    if files.config.privacy is not None and files.config.privacy.adaptive is not None:
-        checks.append(check("counts are noised", lambda: counts_are_noised(files, alpha=alpha)))
-    if files.own_code:
-        rests = not loaded_here(files)  # on the other checks, which say what of it they could not make
-        checks.append(check("own code is what ran", lambda: own_code_is_what_ran(files), smoke=rests))
-    if files.config.method.name == "fed-smp-topk":
-        checks.append(check("coordinates are chosen by public data", lambda: chosen_by_public_data(files)))
-    return checks
-
-
-def _canaries(files: RunFiles, alpha: float, kept: list[CanaryResult]) -> tuple[bool | None, str]:
-    kept.append(canary_test.canary_result(files, alpha=alpha))
-    return canary_test.claim_of_a_round_holds(kept[0])
+def _canaries(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None]:
+    name = "canaries bear out one round"
+    try:
+        result = canary_test.canary_result(files, alpha=alpha)
+    except (DpfedError, AccountingError) as reason:
+        return Check(name=name, passed=None, detail=f"could not be made: {reason}"), None
+    return check(name, partial(canary_test.claim_of_a_round_holds, result)), result
 
 
 def _require_claim(files: RunFiles) -> None:
@@ -241,7 +177,7 @@ def _recomputed(files: RunFiles) -> float | None:
 
 
 def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
-    """What a pass does not show."""
+    """Return the limitations of a pass."""
     notes = [
         *_caveats(files),
         "The files are the run's own account: hashes find accidents and careless edits, not a forger who writes "
@@ -275,8 +211,25 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
+    """Return the limitations of a pass."""
+    notes = [
+        "The files are the loop's own account: hashes find accidents and careless edits, not a forger who writes "
+        "everything anew.",
+        "What the loop did with clients' data beside its releases leaves no trace here: epsilon is of what went "
+        "through release(), if rounds were skipped without regard to who was drawn.",
+        "Not looked at: whether the loop or a stage of yours mixes clients' rows, or keeps a state from one client or "
+        "round to the next. `dpfed audit upload FUNCTION --load FILE.py` tests one round as a function.",
+    ]
+    if files.config.run.randomness == "simulated":
+        notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")
+    if files.own_stages:
+        notes.append("The chain of stages is one's own: which bound its rows keep to is not in these files.")
+    return tuple(notes)
+
+
 def _caveats(files: RunFiles) -> tuple[str, ...]:
-    """Where the recomputed guarantee says next to nothing."""
+    """Return the caveats of a weak recomputed guarantee."""
     try:
         return files.guarantee.notes
     except (DpfedError, AccountingError):

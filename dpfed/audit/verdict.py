@@ -10,6 +10,8 @@ from accounting.errors import AccountingError
 from dpfed.errors import DpfedError
 
 Verdict = Literal["pass", "fail", "inconclusive"]
+Finding = tuple[bool | None, str]
+"""Outcome of a check, None where it could not be made or shows too little, and its description."""
 
 FALSE_ALARM = 1e-6
 """The probability with which a check of an upload's audit fails on a correct round, at most."""
@@ -24,7 +26,7 @@ def in_full(outcome: str, scope: str = "on these inputs") -> str:
 class Check:
     """One check in words for a reader. `passed`: None where it could not be made, or could not have shown enough.
 
-    decides: whether the whole is inconclusive where this check is
+    decides: the verdict is inconclusive where this check is. Without it, the verdict then rests on the other checks
     """
 
     name: str
@@ -33,18 +35,17 @@ class Check:
     decides: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As --json has it."""
+        """JSON object of the check."""
         return {"name": self.name, "passed": self.passed, "detail": self.detail}
 
 
-def check(name: str, finding: Callable[[], tuple[bool | None, str]], *, smoke: bool = False) -> Check:
-    """The outcome of `finding`, or why there is none. smoke: it can fail the whole, but where it was made and shows too
-    little, the whole rests on the other checks."""
+def check(name: str, finding: Callable[[], Finding]) -> Check:
+    """Return the outcome of `finding`, or the reason why there is none."""
     try:
         passed, detail = finding()
     except (DpfedError, AccountingError) as reason:
         return Check(name=name, passed=None, detail=f"could not be made: {reason}")
-    return Check(name=name, passed=passed, detail=detail, decides=not smoke)
+    return Check(name=name, passed=passed, detail=detail)
 
 
 def verdict(checks: Sequence[Check]) -> Verdict:
@@ -63,5 +64,5 @@ def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
 
 
 def chance_in_words(alpha: float) -> str:
-    """What a failed statistical check should be read with."""
+    """Return the false-alarm probability of a failed statistical check, for its detail."""
     return f"A correct run fails here with probability at most {alpha:.2%}."

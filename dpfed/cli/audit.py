@@ -11,7 +11,7 @@ from rich.table import Table
 from accounting.rounding import downwards, upwards
 from dpfed.cli.audit_accountant import accountant
 from dpfed.cli.audit_flower import flower
-from dpfed.cli.audit_function import audit_loaded
+from dpfed.cli.audit_function import audit_loaded, show
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
 from dpfed.cli.output import console, print_json
@@ -19,7 +19,7 @@ from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.round_audit import UploadAudit
+    from dpfed.audit.round.round_audit import UploadAudit
 
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
@@ -107,8 +107,8 @@ def upload(
     try:
         import torch  # noqa: F401
 
-        from dpfed.audit.method_setting import audit_upload, audited_methods
         from dpfed.audit.one_call import loaded_function, own_names
+        from dpfed.audit.round.method_setting import audit_upload, audited_methods
         from dpfed.methods.catalogue import every_method
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
@@ -168,40 +168,8 @@ def upload(
     elif every:
         _show_all(audits)
     else:
-        _show(audits[0], out)
+        show(audits[0], out)
     return 1 if any(done.verdict == "fail" for done in audits) else 0
-
-
-def _show(done: UploadAudit, folder: Path | None) -> None:
-    from dpfed.report.audit import moved_words, verdict_words
-
-    out, claim = console(), done.claim
-    table = Table(
-        title=f"one upload of {done.method}, {claim.mechanism.adjacency}, claimed epsilon {upwards(claim.epsilon)}"
-    )
-    for heading in ("pair of neighbours", "score"):
-        table.add_column(heading)
-    for heading in ("gap", "trials", "epsilon at least", "if Gaussian"):
-        table.add_column(heading, justify="right")
-    table.add_column("claim")
-    for one in done.tests:
-        table.add_row(
-            one.pair,
-            one.score,
-            f"{one.gap:.4g}",
-            f"{one.trials:,}",
-            downwards(one.lower_bound),
-            downwards(one.lower_bound_gdp) if claim.is_gaussian else "–",
-            "refuted" if one.rejected else "stands",
-        )
-    out.print(table)
-    for check in done.checks:
-        out.print(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", highlight=False)
-    if words := moved_words(done):
-        out.print(words, highlight=False)
-    out.print(f"{done.verdict_in_full}: {verdict_words(done)}", highlight=False)
-    if folder is not None:
-        out.print(f"report: {folder / 'report.html'}", highlight=False)
 
 
 def _show_all(audits: list[UploadAudit]) -> None:
@@ -222,14 +190,13 @@ def _show_all(audits: list[UploadAudit]) -> None:
         table.add_column(heading, justify="right")
     table.add_column("verdict")
     for done in audits:
-        record = done.to_dict()
         table.add_row(
             done.method,
             done.claim.seen,
-            record["mechanism"]["kind"],
+            done.claim.mechanism.to_dict()["kind"],
             upwards(done.claim.epsilon),
-            downwards(record["lower_bound"]),
-            downwards(record["lower_bound_if_gaussian"]),
+            downwards(done.lower_bound),
+            downwards(done.lower_bound_if_gaussian),
             f"{done.score_gap:.4f}",
             f"{done.trials:,}",
             "–" if done.power.noise_short is None else f"{upwards(100 * done.power.noise_short, digits=1)}%",

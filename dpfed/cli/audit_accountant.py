@@ -41,7 +41,7 @@ def accountant(
         One JSON document on standard output.
     """
     try:
-        from dpfed.audit.accountants.conformance import audit_accountant
+        from dpfed.audit.others.accountants import audit_accountant
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     here = str(Path.cwd())

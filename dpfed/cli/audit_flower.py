@@ -1,4 +1,4 @@
-"""`dpfed audit flower`: Flower's own strategies and mods, or those of one's own app."""
+"""`dpfed audit flower`: strategies and mods of Flower, or of a user's app."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dpfed.audit.flower.cases import FlowerCase
-    from dpfed.audit.functions.outcome import FunctionAudit
+    from dpfed.audit.functions.audit import FunctionAudit
+    from dpfed.audit.others.flower import FlowerCase
 
 
 def flower(
@@ -25,8 +25,8 @@ def flower(
 ) -> int:
     """Flower's differentially private strategies and mods, driven with given updates in this process, without Ray.
 
-    A strategy of your own app: dpfed.audit.flower.rounds.StrategyRound(make=...) is one for `dpfed audit upload`.
-    Exit status 1 where a claim is refuted.
+    For a strategy of your own app, audit dpfed.audit.others.flower.StrategyRound(make=...) with
+    `dpfed audit upload`. Exit status 1 where a claim is refuted.
 
     Example: dpfed audit flower server-fixed
 
@@ -42,7 +42,7 @@ def flower(
         One JSON document on standard output.
     """
     try:
-        from dpfed.audit.flower.cases import CASES, audit_flower
+        from dpfed.audit.others.flower import CASES, audit_flower
     except ImportError as error:
         raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     chosen = [case for case in CASES if name is None or case.name == name]
@@ -75,4 +75,4 @@ def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
         )
     console().print(table)
     for _, done in found:
-        console().print(f"{done.name}: {done.verdict_in_full}. {done.in_words()}", highlight=False)
+        console().print(f"{done.method}: {done.verdict_in_full}. {done.in_words()}", highlight=False)

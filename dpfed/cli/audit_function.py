@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from accounting import Adjacency, Gaussian
-from accounting.rounding import downwards
+from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from dpfed.audit.functions.outcome import FunctionAudit
+    from dpfed.audit.outcome import AnyAudit
 
 
 def audit_loaded(
@@ -48,38 +48,43 @@ def audit_loaded(
     with log.status("starting the function's process") as status:
         done = upload(function, progress=status.update, **given)
     if out is not None:
-        from dpfed.report.audit_function import write_function_audit
+        from dpfed.report.audit import write_audit
 
-        write_function_audit(done, out)
+        write_audit(done, out)
     if json:
         print_json(done.to_dict())
     else:
-        _show(done, out)
+        show(done, out)
     return 1 if done.verdict == "fail" else 0
 
 
-def _show(done: FunctionAudit, folder: Path | None) -> None:
-    out = console()
+def show(done: AnyAudit, folder: Path | None) -> None:
+    """Print the verdict, the table of pairs and the checks of an audit by trials."""
+    from dpfed.report.audit import moved_words
+
+    out, claim = console(), done.claim
     out.print(f"{done.verdict_in_full}: {done.in_words()}", highlight=False)
-    table = Table(title=f"{done.name}: {done.claim.words}")
-    for heading in ("inputs that differ in one client", "looked at"):
+    table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")
+    for heading in ("pair of neighbours", "score"):
         table.add_column(heading)
-    for heading in ("of the claim", "trials", "epsilon at least", "if Gaussian"):
+    for heading in ("gap", "trials", "epsilon at least", "if Gaussian"):
         table.add_column(heading, justify="right")
     table.add_column("claim")
     for one in done.tests:
         table.add_row(
             one.pair,
             one.score,
-            f"{one.gap:.2g}",
+            f"{one.gap:.4g}",
             f"{one.trials:,}",
             downwards(one.lower_bound),
-            downwards(one.lower_bound_gdp) if done.claim.gaussian else "–",
+            downwards(one.lower_bound_gdp) if claim.gaussian else "–",
             "refuted" if one.rejected else "stands",
         )
     out.print(table)
     for check in done.checks:
         words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
         out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
+    if words := moved_words(done):
+        out.print(words, highlight=False)
     if folder is not None:
         out.print(f"report: {folder / 'report.html'}", highlight=False)

@@ -14,10 +14,10 @@ from accounting.ledger.project import ProjectLedger
 from accounting.ledger.terms import RESERVE, unit_of, without_streams
 from accounting.mechanisms import Composed
 from accounting.rounding import downwards, upwards
+from dpfed.cli import ledger_signature
 from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.project_budget import project_lines
 from dpfed.errors import ConfigError
-from dpfed.run import ledger_signature
 
 ledger = App(
     name="ledger",

@@ -187,7 +187,7 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     """
     from dpfed.config.tables import override, parse, parse_written, read_toml
     from dpfed.methods import presets
-    from dpfed.run.folder import configuration_in, with_delta_of
+    from dpfed.run.resuming import configuration_in, with_delta_of
 
     if isinstance(given, Path):
         written = parse_written(configuration_in(given), source=str(given / "config.toml"))

@@ -68,7 +68,7 @@ def _is_large(layer: nn.Linear) -> bool:
 
 
 def _dense(layer: nn.Linear, factors: _Factors, inputs: Tensor) -> Tensor:
-    """What the layer gives for inputs [..., entering]; its backward pass notes the factors of the gradient."""
+    """Return the layer's outputs for inputs [..., entering]; its backward pass notes the factors of the gradient."""
     rows = inputs.reshape(-1, layer.in_features)
     outputs: Tensor = _DenseLayer.apply(rows, layer.weight, layer, factors)  # type: ignore[no-untyped-call]
     return outputs.view(*inputs.shape[:-1], layer.out_features)

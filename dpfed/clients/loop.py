@@ -13,8 +13,7 @@ from torch import Tensor
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
 from dpfed.clients.side_by_side import room_for_moves
-from dpfed.clients.start import Held
-from dpfed.clients.task import LocalTask, Walk, forward_pass, out_of_memory
+from dpfed.clients.task import Held, LocalTask, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -43,7 +42,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
 
 
 def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """As `_train_clients`; whichever core is done takes the next client."""
+    """Train clients as `_train_clients`, on every core; whichever is done takes the next client."""
     waiting = iter(clients)
     alone = task.start is not None and task.start.alone
     # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
@@ -83,7 +82,7 @@ class _BatchStep(Protocol):
         """The next client."""
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        """Its step `number`, on the rows `batch`."""
+        """Take the client's step `number`, on the rows `batch`."""
 
 
 class _PlainStep:

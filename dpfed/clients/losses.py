@@ -1,4 +1,4 @@
-"""What local training minimises: the loss of every sample, a function of its output and its target."""
+"""Losses of local training: of every sample, a function of its output and its target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from dpfed.clients.state import State
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import errors_of_user_code
 from dpfed.errors import ConfigError
 
 OfSamples = Callable[[Tensor, Tensor], Tensor]
@@ -73,7 +73,7 @@ def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
 
 
 CROSS_ENTROPY = Loss(name="cross-entropy", each=_of_classes, mean=cross_entropy)
-"""Of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
+"""Cross-entropy of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
 
 LOSSES: dict[str, Loss] = {
     one.name: one
@@ -137,14 +137,10 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
 
 def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
     start = State(("local.loss", loss.each))
+    what = f"local.loss={loss.name!r}: fails for outputs {_form(outputs)} and targets {_form(targets)}"
     try:
-        with torch.enable_grad():
+        with errors_of_user_code(what), torch.enable_grad():
             return function(outputs, targets)
-    except Exception as error:  # it may be the user's, and raise anything
-        raise ConfigError(
-            f"local.loss={loss.name!r}: fails for outputs {_form(outputs)} and targets {_form(targets)}: "
-            f"{words_of(error)}."
-        ) from error
     finally:
         start.restore()
 

@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.learning_rate import Schedule, check_rate, constant, rate_of
-from dpfed.compress.masked_noise import mask_probabilities, mask_weights
+from dpfed.clients.optimisers import Schedule, check_rate, constant, rate_of
+from dpfed.clients.task import ClientUniforms, Departure, Walk
+from dpfed.compress.mask_schemes import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 
@@ -80,47 +81,30 @@ class MaskedNoise:
         if not len(self.masked) or self.masked.min() < 0 or self.masked.max() >= self.size:
             raise ConfigError(f"masked: {len(self.masked)} entries; must be at least one of 0..{self.size - 1}.")
 
-    def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
-    ) -> MaskedNoiseWalk:
-        return MaskedNoiseWalk(self, broadcast, clients, steps, number, seeds)
+    def begin(self, start: Departure) -> MaskedNoiseWalk:
+        return MaskedNoiseWalk(self, start)
 
 
-class MaskedNoiseWalk:
+class MaskedNoiseWalk(Walk):
     """Clients under way: updates u and noise [c, m], and each client's own coins."""
 
-    rate: float | None = None
-
-    def __init__(
-        self,
-        course: MaskedNoise,
-        broadcast: Tensor,
-        clients: NDArray[np.int64],
-        steps: NDArray[np.int64],
-        number: int,
-        seeds: Seeds,
-    ) -> None:
+    def __init__(self, course: MaskedNoise, start: Departure) -> None:
+        broadcast, clients, number, seeds = start.broadcast, start.clients, start.number, start.seeds
         device = broadcast.device
-        self._course, self._start = course, broadcast
+        self._course, self._start, self._rate = course, broadcast, rate_of(course, number)
         self._frozen = broadcast[course.masked]
-        self._rate = rate_of(course, number)
         self.room = broadcast.repeat(len(clients), 1)
         self._updates = torch.zeros(len(clients), len(course.masked), device=device)
         self._velocity = torch.zeros_like(self.room) if course.momentum else None
         words = noise_seeds(seeds, number, clients, shared=course.shared_noise)
         noise = course.noise(torch.tensor(words, dtype=torch.int64, device=device), count=len(course.masked))
         self._noise = noise.expand_as(self._updates)
-        self._steps = torch.from_numpy(steps).to(device)
-        self._coins = [
-            seeds.tensors("local.masked_noise", number, int(client), device=str(device)) for client in clients
-        ]
+        self._steps = torch.from_numpy(start.steps).to(device)
+        self._coins = ClientUniforms(start, "local.masked_noise")
 
     def place(self, active: int, step: int) -> None:
         if self._course.train_masked:
             self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._seen(active, step))
-
-    def slope(self, active: int, gradient: Tensor) -> Tensor:
-        return gradient
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         direction = slope
@@ -145,20 +129,14 @@ class MaskedNoiseWalk:
         course, updates, noise = self._course, self._updates[:active], self._noise[:active]
         chances = mask_probabilities(updates, noise, signed=course.signed)
         share = (step + 1) / self._steps[:active, None] if course.progressive else self._steps.new_ones(active, 1)
-        uniforms = self._uniforms(active)
+        uniforms = self._coins.like(updates)
         masks = uniforms < share * chances if course.stochastic else _agree(updates, noise)
         clipped = mask_weights(chances, signed=course.signed)
         return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
 
     def _weights(self, masks: Tensor) -> Tensor:
-        """What the noise is multiplied by: float32, 0 and 1, or -1 and 1."""
+        """Return the noise's factors: float32, 0 and 1, or -1 and 1."""
         return mask_weights(masks.to(self._noise.dtype), signed=self._course.signed)
-
-    def _uniforms(self, active: int) -> Tensor:
-        uniforms = torch.empty_like(self._updates[:active])
-        for row, stream in zip(uniforms, self._coins, strict=False):
-            stream.fill_uniform(row)
-        return uniforms
 
 
 def _agree(updates: Tensor, noise: Tensor) -> Tensor:

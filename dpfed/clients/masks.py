@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.adam import Moments
-from dpfed.clients.learning_rate import Schedule, check_rate, constant, rate_of
+from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, rate_of
+from dpfed.clients.task import ClientUniforms, Departure, Walk
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.seeds import Seeds
 
 Gradient = Literal["straight-through", "published"]
 Optimizer = Literal["sgd", "adam"]
@@ -62,36 +59,23 @@ class MaskTraining:
     def size(self) -> int:
         return self.network.size
 
-    def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
-    ) -> MaskWalk:
-        return MaskWalk(self, broadcast, clients, steps, number, seeds)
+    def begin(self, start: Departure) -> MaskWalk:
+        return MaskWalk(self, start)
 
 
-class MaskWalk:
+class MaskWalk(Walk):
     """Clients under way: scores [c, n], the optimiser's state, and each client's own coins."""
 
-    rate: float | None = None
-
-    def __init__(
-        self,
-        course: MaskTraining,
-        broadcast: Tensor,
-        clients: NDArray[np.int64],
-        steps: NDArray[np.int64],
-        number: int,
-        seeds: Seeds,
-    ) -> None:
-        self._course, self._start = course, broadcast
-        self._rate = rate_of(course, number)
-        device = broadcast.device
-        scores = torch.logit(broadcast.clamp(course.edge, 1 - course.edge))
+    def __init__(self, course: MaskTraining, start: Departure) -> None:
+        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        device, clients = start.broadcast.device, start.clients
+        scores = torch.logit(start.broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
         self._probabilities = torch.sigmoid(self._scores)
-        self._coins = [seeds.tensors("local.coins", number, int(client), device=str(device)) for client in clients]
+        self._coins = ClientUniforms(start, "local.coins")
         self._velocity = torch.zeros_like(self._scores) if course.momentum and course.optimizer == "sgd" else None
         self._moments = Moments(self._scores) if course.optimizer == "adam" else None
-        self._idle = torch.from_numpy(steps == 0).to(device)
+        self._idle = torch.from_numpy(start.steps == 0).to(device)
         self.room = torch.empty(len(clients), course.network.model.size, device=device)
 
     def place(self, active: int, step: int) -> None:
@@ -118,13 +102,10 @@ class MaskWalk:
             return probabilities
         if self._course.forward == "threshold":
             return probabilities.ge(0.5).to(probabilities.dtype)
-        uniforms = torch.empty_like(probabilities)
-        for row, stream in zip(uniforms, self._coins, strict=False):
-            stream.fill_uniform(row)
-        return uniforms.lt(probabilities).to(probabilities.dtype)
+        return self._coins.like(probabilities).lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
-        """Where the optimiser goes: slope [active, n], or what momentum or Adam make of it."""
+        """Return the optimiser's direction: slope [active, n], or what momentum or Adam make of it."""
         if self._moments is not None:
             return self._moments.direction(slope, step)
         if self._velocity is None:

@@ -97,7 +97,7 @@ class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether this operation does: attention and recurrent layers may, and do not without their dropout."""
+    """Return True if this operation draws: attention and recurrent layers may, and do not without their dropout."""
     if _SEEDED not in func.tags:
         return False
     names = [argument.name for argument in func._schema.arguments]
@@ -107,7 +107,7 @@ def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) -> bool:
-    """Whether a forward pass of two zeros like inputs [N, ...] draws anything."""
+    """Return True if a forward pass of two zeros like inputs [N, ...] draws anything."""
     module = model.bind(model.initial(0))
     module = module if training else module.eval()
     seen = SeenDraws()
@@ -117,6 +117,9 @@ def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) ->
 
 
 Uniforms = Callable[[Sequence[int], torch.device], Tensor]
+Draw = Callable[[Uniforms, Sequence[int], torch.device], Tensor]
+_Kind = torch.dtype | None
+_Place = torch.device | None
 
 
 def _coins(uniforms: Uniforms, like: Tensor, chance: float | Tensor) -> Tensor:
@@ -128,16 +131,12 @@ def _normals(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> 
     return normals
 
 
-def _bernoulli_in_place(uniforms: Uniforms, given: Tensor, chance: float = 0.5, **_: Any) -> Tensor:
+def _bernoulli_in_place(uniforms: Uniforms, given: Tensor, chance: float = 0.5, **_: object) -> Tensor:
     return given.copy_(_coins(uniforms, given, chance))
 
 
-def _bernoulli_of(uniforms: Uniforms, given: Tensor, chance: float, **_: Any) -> Tensor:
-    return _coins(uniforms, given, chance).to(given.dtype)
-
-
-def _bernoulli(uniforms: Uniforms, chances: Tensor, **_: Any) -> Tensor:
-    return _coins(uniforms, chances, chances).to(chances.dtype)
+def _bernoulli(uniforms: Uniforms, given: Tensor, chance: float | None = None, **_: object) -> Tensor:
+    return _coins(uniforms, given, given if chance is None else chance).to(given.dtype)
 
 
 def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -148,65 +147,68 @@ def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | No
     return given * kept * (1 / (1 - dropped) if dropped < 1 else 0.0), kept
 
 
-def _uniform_in_place(uniforms: Uniforms, given: Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> Tensor:
+def _uniform_in_place(uniforms: Uniforms, given: Tensor, low: float = 0.0, high: float = 1.0, **_: object) -> Tensor:
     return given.copy_(uniforms(given.shape, given.device) * (high - low) + low)
 
 
-def _normal_in_place(uniforms: Uniforms, given: Tensor, mean: float = 0.0, std: float = 1.0, **_: Any) -> Tensor:
+def _normal_in_place(uniforms: Uniforms, given: Tensor, mean: float = 0.0, std: float = 1.0, **_: object) -> Tensor:
     return given.copy_(_normals(uniforms, given.shape, given.device) * std + mean)
 
 
-def _normal_around(uniforms: Uniforms, mean: Tensor | float, std: Tensor | float = 1.0, **_: Any) -> Tensor:
+def _normal_around(uniforms: Uniforms, mean: Tensor | float, std: Tensor | float = 1.0, **_: object) -> Tensor:
     like = torch.as_tensor(mean) + torch.as_tensor(std)
     return (_normals(uniforms, like.shape, like.device) * std + mean).to(like.dtype)
 
 
-def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, **_: Any) -> Tensor:
+def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, **_: object) -> Tensor:
     return given.copy_(-torch.log1p(-(uniforms(given.shape, given.device).double() + _HALF)) / rate)
 
 
-def _place(dtype: torch.dtype | None, device: Any) -> tuple[torch.dtype, torch.device]:
-    return dtype or torch.get_default_dtype(), torch.device(device or "cpu")
+def _like(draw: Draw) -> Callable[..., Tensor]:
+    """Return the form of torch.rand_like of a draw."""
+
+    def like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
+        return draw(uniforms, given.shape, given.device).to(dtype or given.dtype)
+
+    return like
 
 
-def _rand(uniforms: Uniforms, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    kind, at = _place(dtype, device)
-    return uniforms(size, at).to(kind)
+def _sized(draw: Draw) -> Callable[..., Tensor]:
+    """Return the form of torch.rand of a draw."""
+
+    def sized(
+        uniforms: Uniforms, size: Sequence[int], *, dtype: _Kind = None, device: _Place = None, **_: object
+    ) -> Tensor:
+        return draw(uniforms, size, torch.device(device or "cpu")).to(dtype or torch.get_default_dtype())
+
+    return sized
 
 
-def _randn(uniforms: Uniforms, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    kind, at = _place(dtype, device)
-    return _normals(uniforms, size, at).to(kind)
+def _plain(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> Tensor:
+    return uniforms(shape, device)
 
 
-def _rand_like(uniforms: Uniforms, given: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
-    return uniforms(given.shape, given.device).to(dtype or given.dtype)
-
-
-def _randn_like(uniforms: Uniforms, given: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
-    return _normals(uniforms, given.shape, given.device).to(dtype or given.dtype)
-
-
-def _integers(uniforms: Uniforms, low: int, high: int, size: Sequence[int], *, dtype: Any, device: Any) -> Tensor:
+def _randint_from(
+    uniforms: Uniforms,
+    low: int,
+    high: int,
+    size: Sequence[int],
+    *,
+    dtype: _Kind = None,
+    device: _Place = None,
+    **_: object,
+) -> Tensor:
     drawn = uniforms(size, torch.device(device or "cpu")).double()
     return (low + (drawn * (high - low)).floor()).to(dtype or torch.int64)
 
 
-def _randint(
-    uniforms: Uniforms, high: int, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any
-) -> Tensor:
-    return _integers(uniforms, 0, high, size, dtype=dtype, device=device)
-
-
-def _randint_from(
-    uniforms: Uniforms, low: int, high: int, size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any
-) -> Tensor:
-    return _integers(uniforms, low, high, size, dtype=dtype, device=device)
+def _randint(uniforms: Uniforms, high: int, size: Sequence[int], **given: Any) -> Tensor:
+    return _randint_from(uniforms, 0, high, size, **given)
 
 
 _DRAWS: dict[Any, Callable[..., Any]] = {
     _ATEN.bernoulli_.float: _bernoulli_in_place,
-    _ATEN.bernoulli.p: _bernoulli_of,
+    _ATEN.bernoulli.p: _bernoulli,
     _ATEN.bernoulli.default: _bernoulli,
     _ATEN.native_dropout.default: _dropout,
     _ATEN.uniform_.default: _uniform_in_place,
@@ -215,10 +217,10 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
     _ATEN.normal.Tensor_float: _normal_around,
     _ATEN.normal.float_Tensor: _normal_around,
     _ATEN.exponential_.default: _exponential_in_place,
-    _ATEN.rand.default: _rand,
-    _ATEN.randn.default: _randn,
-    _ATEN.rand_like.default: _rand_like,
-    _ATEN.randn_like.default: _randn_like,
+    _ATEN.rand.default: _sized(_plain),
+    _ATEN.randn.default: _sized(_normals),
+    _ATEN.rand_like.default: _like(_plain),
+    _ATEN.randn_like.default: _like(_normals),
     _ATEN.randint.default: _randint,
     _ATEN.randint.low: _randint_from,
 }

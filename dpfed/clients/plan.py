@@ -1,18 +1,21 @@
-"""Who is trained how: one client after the other, or side by side, and how many at a time."""
+"""Plan of local training: one client after the other, or side by side, and how many at a time."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from dpfed.clients.graphs import LANES
+from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 
-Strategy = Literal["auto", "loop", "vmap", "graphs"]
+Strategy = Literal["auto", "loop", "vmap"]
+Precision = Literal["float32", "bf16", "tf32"]
+"""The numbers in which a client computes its gradients; weights, sums and everything after them are float32."""
 
 _STATE = 8
 """Vectors of a client under vmap: weights, their gradient, velocity or moments, coins, the move, one for passing."""
@@ -22,16 +25,16 @@ _ACTIVATIONS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How clients train, and why so. chunk: clients side by side at a time; None in a loop."""
+    """Strategy of local training, and the reason. chunk: clients side by side at a time; None in a loop."""
 
-    strategy: Literal["loop", "vmap", "graphs"]
+    strategy: Literal["loop", "vmap"]
     chunk: int | None
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one client's step is made of.
+    """Operations and memory of one client's step.
 
     dense, convolutions: layers of each kind;  products, convolved: their multiply-adds in the forward pass of a batch
     kept:                numbers that the forward pass keeps for the backward pass
@@ -45,39 +48,63 @@ class Cost:
     kept: int
 
     def milliseconds_in_a_loop(self) -> float:
-        """Of one client and step on two cores, each with a client of its own (fitted: benchmarks/README.md)."""
+        """Time of one client and step on two cores, each with a client of its own (fitted: benchmarks/README.md)."""
         arithmetic = 0.7e-7 * (self.products + self.convolved)
         return (0.1 * self.dense + 0.35 * self.convolutions + 0.7e-6 * self.weights + arithmetic) / 2
 
     def milliseconds_side_by_side(self, clients: int) -> float:
-        """Of one client and step among `clients` on one core; convolutions under weights of one's own are grouped."""
+        """Time of one client and step among `clients` on one core; convolutions with weights for each client are
+        grouped."""
         started = (0.25 * self.dense + 0.6 * self.convolutions) / clients
         arithmetic = 1e-7 * self.products + 3.5e-7 * self.convolved
         return started + 0.012 * self.dense + 2e-6 * self.weights + arithmetic
 
-    def milliseconds_started_together(self, clients: int) -> float:
-        """Of one client and step by vmap on a GPU. Estimated, not measured, as is the next."""
-        arithmetic = 6e-10 * (self.products + 5 * self.convolved)
-        return 0.010 * self._operations / clients + arithmetic + 1.2e-8 * self.weights
-
-    def milliseconds_recorded(self, clients: int) -> float:
-        """Of one client and step from a CUDA graph, with 6 flops a multiply-add at 10 Tflop/s, 24 bytes a weight at
-        2 TB/s."""
-        arithmetic = 6e-10 * (self.products + self.convolved)
-        return 0.003 * self._operations / min(clients, LANES) + arithmetic + 1.2e-8 * self.weights
-
-    @property
-    def _operations(self) -> int:
-        """Kernels of a step, forward and backward."""
-        return 10 * self.dense + 15 * self.convolutions + 15
-
     def bytes(self, size: int) -> int:
-        """Of a client under vmap whose course moves `size` numbers."""
+        """Memory of a client under vmap whose course moves `size` numbers."""
         return 4 * (_STATE * max(size, self.weights) + _ACTIVATIONS * self.kept)
 
 
+def check_strategy(
+    strategy: Strategy, precision: Precision, model: FlatModel, device: torch.device, *, private_records: bool
+) -> None:
+    """Raise ConfigError for a strategy or a precision that this network, device or private records do not allow."""
+    if strategy not in get_args(Strategy):
+        raise ConfigError(f"strategy={strategy!r}: must be one of {', '.join(get_args(Strategy))}. Choose one.")
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision={precision!r}: must be one of {', '.join(get_args(Precision))}. Choose one.")
+    if model.has_fused_layers and (strategy == "vmap" or private_records):
+        raise ConfigError(
+            "model: has torch's LSTM, GRU or RNN, whose fused kernels hide single clients or records: neither "
+            "strategy='vmap' nor private records work. Use strategy 'auto' without [local.record], or build the "
+            "network from dpfed.models.char_lstm.LstmLayer, where both do."
+        )
+    if strategy == "vmap" and private_records:
+        raise ConfigError(
+            "strategy='vmap' with private records: per-record gradients are taken one client after the other. Use "
+            "'loop' or 'auto'."
+        )
+    if model.has_statistics and private_records:
+        raise ConfigError(
+            "model: has BatchNorm, whose statistics mix the records of a batch; no gradient is one record's own then. "
+            "Use a model with GroupNorm or without normalisation."
+        )
+    if precision != "float32" and private_records:
+        raise ConfigError(
+            f"precision={precision!r} with private records: what is clipped must be exact. Use 'float32'."
+        )
+    if precision == "tf32" and device.type != "cuda":
+        raise ConfigError(
+            f"precision='tf32' on {device}: only CUDA GPUs have it. Use 'float32' or 'bf16', or run.device='cuda'."
+        )
+    if precision == "bf16" and model.has_statistics and strategy == "vmap":
+        raise ConfigError(
+            "precision='bf16' with strategy='vmap': the model has BatchNorm, whose variances would be taken in bf16. "
+            "Use strategy 'auto' or 'loop', or 'float32'."
+        )
+
+
 def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
-    """What a step on `batch` rows like those of inputs [N, ...] costs, from a forward pass of one."""
+    """Return the cost of a step on `batch` rows like those of inputs [N, ...], from a forward pass of one."""
     module = model.bind(model.initial(0)).eval()
     counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "kept": 0}
 
@@ -113,7 +140,7 @@ def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Trai
     """The strategy for about `clients` at a time that should take less; the same on every machine of that kind."""
     together = max(1, min(clients, chunk))
     if device.type == "cuda":
-        return _cheapest_on_a_gpu(cost, together, chunk)
+        return TrainingPlan(strategy="vmap", chunk=chunk, why="a GPU trains clients side by side")
     loop, vmap = cost.milliseconds_in_a_loop(), cost.milliseconds_side_by_side(together)
     words = f"expected of a client and step: {loop:.3f} ms in a loop, {vmap:.3f} ms {together} side by side"
     return (
@@ -123,7 +150,40 @@ def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Trai
     )
 
 
-def _cheapest_on_a_gpu(cost: Cost, together: int, chunk: int) -> TrainingPlan:
-    vmap, graphs = cost.milliseconds_started_together(together), cost.milliseconds_recorded(together)
-    words = f"expected of a client and step: {vmap:.3f} ms by vmap, {graphs:.3f} ms recorded, {together} side by side"
-    return TrainingPlan(strategy="vmap" if vmap < graphs else "graphs", chunk=chunk, why=words)
+_CACHED = 20_000_000
+"""Bytes of a chunk on a CPU that stay near its cores: larger chunks are slower (benchmarks/README.md)."""
+_MOST = {"cpu": 100, "cuda": 1000}
+_SHARE = {"cpu": 4, "cuda": 2}
+
+
+def default_budget(device: torch.device) -> int:
+    """Bytes: a quarter of the machine's main memory, or half of what is free on a GPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0]) // _SHARE["cuda"]
+    if not hasattr(os, "sysconf"):
+        return 1 << 30
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE["cpu"]
+
+
+def chunk_within(budget: int, each: int, device: torch.device) -> int:
+    """Clients of `each` bytes that are trained side by side in `budget` bytes; at least one."""
+    fast = max(_CACHED // each, 10) if device.type == "cpu" else _MOST["cuda"]
+    return max(1, min(budget // each, fast, _MOST.get(device.type, 100)))
+
+
+def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
+    """Return True if batches of `inputs` [N, ...] may be given with channels as the innermost dimension in memory.
+
+    Torch's pooling on a CPU is some fifteen times as fast then (measured: benchmarks/README.md). Only images, and only
+    where a forward pass gives the same so: a module that calls .view on an image instead of .reshape cannot.
+    """
+    if inputs.dim() != 4 or inputs.device.type != "cpu" or len(inputs) < 2:
+        return False
+    some, weights = inputs[:2], model.initial(0)
+    try:
+        with torch.no_grad():
+            as_it_is = model.bind(weights.clone()).eval()(some)
+            turned = model.bind(weights).eval()(some.clone(memory_format=torch.channels_last))
+    except (RuntimeError, ValueError):  # also BatchNorm that has one value a channel
+        return False
+    return torch.allclose(as_it_is, turned, rtol=1e-3, atol=1e-5)

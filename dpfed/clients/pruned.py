@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.adam import Adam
-from dpfed.clients.sgd import Sgd
-from dpfed.clients.task import Walk
+from dpfed.clients.optimisers import Adam, Sgd
+from dpfed.clients.task import Departure, Walk
+from dpfed.compress.largest import Sparsity, purge
 from dpfed.errors import ConfigError
-from dpfed.models.purge import Sparsity, purge
-from dpfed.seeds import Seeds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -26,7 +22,7 @@ class PrunedSgd:
     0 again. Gradients and velocities are not masked. A client without samples returns 0.
 
     Global variant (`sparsity` None): clients keep the broadcast's zeros, the server purges after it has averaged
-    (`dpfed.server.purging`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
+    (`dpfed.server.rules`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
     after training, so that after R rounds the schedule stands at sparsity(R).
 
     The method carries models, and what training returns is still the move: local minus broadcast model. At a purged
@@ -50,35 +46,20 @@ class PrunedSgd:
     def size(self) -> int:
         return self.sgd.size
 
-    def begin(
-        self, broadcast: Tensor, clients: NDArray[np.int64], *, steps: NDArray[np.int64], number: int, seeds: Seeds
-    ) -> PrunedWalk:
-        walk = self.sgd.begin(broadcast, clients, steps=steps, number=number, seeds=seeds)
-        return PrunedWalk(self, walk, broadcast, steps, number)
+    def begin(self, start: Departure) -> PrunedWalk:
+        return PrunedWalk(self, self.sgd.begin(start), start)
 
 
-class PrunedWalk:
+class PrunedWalk(Walk):
     """Clients under way: SGD with entries held at zero."""
 
-    def __init__(self, course: PrunedSgd, walk: Walk, broadcast: Tensor, steps: NDArray[np.int64], number: int) -> None:
-        self._course, self._walk, self._start, self._round = course, walk, broadcast, number
-        self._trained = steps > 0
-        self._purged = course.prunable[broadcast[course.prunable] == 0]
-
-    @property
-    def room(self) -> Tensor:
-        """The models [c, d]."""
-        return self._walk.room
-
-    @property
-    def rate(self) -> float | None:
-        return self._walk.rate
+    def __init__(self, course: PrunedSgd, walk: Walk, start: Departure) -> None:
+        self._course, self._walk, self._start = course, walk, start
+        self.room, self.rate = walk.room, walk.rate
+        self._purged = course.prunable[start.broadcast[course.prunable] == 0]
 
     def place(self, active: int, step: int) -> None:
         self.room[:active].index_fill_(1, self._purged, 0.0)
-
-    def slope(self, active: int, gradient: Tensor) -> Tensor:
-        return gradient
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         self._walk.step(active, step, slope)
@@ -87,6 +68,6 @@ class PrunedWalk:
         course, models = self._course, self.room
         models.index_fill_(1, self._purged, 0.0)
         if course.sparsity is not None:
-            purge(models, course.prunable, course.sparsity(self._round + 1))
-            models[torch.from_numpy(~self._trained).to(models.device)] = self._start
+            purge(models, course.prunable, course.sparsity(self._start.number + 1))
+            models[torch.from_numpy(self._start.steps == 0).to(models.device)] = self._start.broadcast
         return self._walk.finish()

@@ -25,12 +25,12 @@ from dpfed.randomness import Randomness
 from dpfed.stages.clip import clip_rows
 
 _MOST_NUMBERS = 50_000_000
-"""Of per-record gradients in memory at a time, in one thread: 200 MB."""
+"""Most numbers of per-record gradients in memory at a time, in one thread: 200 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLevel:
-    """What a step of a client does to its records' gradients (DP-SGD, Abadi et al. 2016).
+    """DP-SGD on a client's records: how a step bounds and noises their gradients (Abadi et al. 2016).
 
     Each record is in the batch independently with probability q = min(1, batch_size / n) (`PoissonBatches`). With h_r
     the slope of record r, the gradient of what is trained (weights, or a mask's scores: `Walk.slope`), a step follows
@@ -59,7 +59,7 @@ class RecordLevel:
     def release(
         self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, number: int
     ) -> LocalRelease:
-        """What a round of `clients`, who hold `sizes` records, tells of them."""
+        """Return the release of a round of `clients`, who hold `sizes` records."""
         return LocalRelease(
             round=number,
             steps=tuple(
@@ -129,8 +129,8 @@ class RecordGradients:
         return torch.cat(rows, dim=1)
 
     def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
-        """What Opacus left at a parameter [b, its size], zeros where the loss does not depend on it; nothing stays for
-        the next batch."""
+        """Return what Opacus left at a parameter [b, its size], zeros where the loss does not depend on it; nothing
+        stays for the next batch."""
         left: Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
         parameter.grad_sample = None  # type: ignore[attr-defined]
         if total is None:

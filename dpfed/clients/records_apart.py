@@ -104,8 +104,8 @@ def _companies(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Seen:
-    """What one batch showed. calls: of every module, in the order in which they ended, its name, the rows that it was
-    given and the rows that it made [b, ...], each None where there is no tensor of rows."""
+    """Outputs and gradients of one batch. calls: of every module, in the order in which they ended, its name, the rows
+    it was given and the rows that it made [b, ...], each None where there is no tensor of rows."""
 
     outputs: Tensor
     gradients: Tensor | None
@@ -167,7 +167,7 @@ class _Trial:
         return note
 
     def attempt(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Seen | None:
-        """As `run`; None where the network raises: numbers of letters cannot be changed at will."""
+        """Run a batch as `run`; None where the network raises: numbers of letters cannot be changed at will."""
         try:
             return self._run(inputs, targets, gradients, fixed=True)
         except ConfigError:

@@ -1,4 +1,4 @@
-"""Which sample goes into which batch of local training."""
+"""Batches of local training: the samples of each."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,25 +18,14 @@ from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
 
-class Gradients(Protocol):
-    """Gradients [c, d] of each client's loss on its batch, its own weights being weights[i] of [c, d].
-
-    rows: int64 [c, b], the samples of each batch;  shares: [c, b], 1/size where real and 0 where padded. Running
-    statistics in `weights` are brought up to date; their gradient is 0. What is returned may be overwritten, by the
-    caller and by the next call.
-    """
-
-    def __call__(self, task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor: ...
-
-
-def train_side_by_side(task: LocalTask, chunk: Chunk, gradients: Gradients) -> Tensor:
+def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
     """Moves [c, n], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
     moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     order = _alike_together(task.schedule)
 
     def train(start: int, stop: int) -> None:
         places = order[start:stop]
-        moves[torch.from_numpy(places).to(moves.device)] = _train_apart(task, places, gradients)
+        moves[torch.from_numpy(places).to(moves.device)] = _train_apart(task, places)
 
     with one_thread():
         chunk.go_through(len(order), train)
@@ -48,11 +37,11 @@ def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
     return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
-def _train_apart(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
-    """As `_train_group`; a group in which an exception may be forgiven is halved until it is one client's, whose move
-    is NaN then."""
+def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
+    """Train a group as `_train_group`; one in which an exception may be forgiven is halved down to one client, whose
+    move is NaN then."""
     try:
-        return _train_group(task, places, gradients)
+        return _train_group(task, places)
     except BaseException as error:
         if not task.forgives(error):
             raise
@@ -61,10 +50,10 @@ def _train_apart(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
         task.failed.add((int(places[0]),))
         return torch.full((1, task.course.size), torch.nan, device=task.broadcast.device)
     halves = np.array_split(places, 2)
-    return torch.cat([_train_apart(task, half, gradients) for half in halves])
+    return torch.cat([_train_apart(task, half) for half in halves])
 
 
-def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradients) -> Tensor:
+def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
     """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
     task.put_back()
     group, walk = task.schedule.of(places), task.begin(places)
@@ -77,13 +66,18 @@ def _train_group(task: LocalTask, places: NDArray[np.int64], gradients: Gradient
         walk.place(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
         with task.own_randomness(places[:active], step):
-            gradient = gradients(task, walk.room[:active], batch, real)
+            gradient = gradients_of_clients(task, walk.room[:active], batch, real)
         walk.step(active, step, walk.slope(active, gradient))
     return walk.finish()
 
 
-def in_one_pass(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
-    """`Gradients` by torch.vmap: clients share no weights, so the gradient of one sum has them all."""
+def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
+    """Gradients [c, d] of each client's loss on its batch, its own weights being weights[i] of [c, d].
+
+    rows: int64 [c, b], the samples of each batch;  shares: [c, b], 1/size where real and 0 where padded. Running
+    statistics in `weights` are brought up to date; their gradient is 0. Clients share no weights, so that the gradient
+    of one sum has all gradients.
+    """
     model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad(), WithinBounds():
         with forward_pass(task.precision, weights.device):
@@ -134,7 +128,7 @@ def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
 
 
 class Chunk:
-    """So many clients at a time; half as many from then on whenever memory runs out."""
+    """Number of clients at a time; half as many from then on whenever memory runs out."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
@@ -170,7 +164,7 @@ class Chunk:
 
 
 def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | None:
-    """What was said when memory ran out, if it did. The failed attempt's tensors are free on return."""
+    """Return the message if memory ran out, else None. The failed attempt's tensors are free on return."""
     try:
         train(start, stop)
     except (MemoryError, RuntimeError) as error:

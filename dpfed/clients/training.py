@@ -13,19 +13,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import LocalRelease
-from dpfed.clients.checks import check_training
-from dpfed.clients.graphs import MOST_RECORDED, RecordedGradients
-from dpfed.clients.layout import takes_channels_last
 from dpfed.clients.loop import train_in_turn
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
-from dpfed.clients.memory import chunk_within, default_budget
 from dpfed.clients.network_randomness import draws_random_numbers
-from dpfed.clients.plan import Strategy, TrainingPlan, cheapest, cost_of
+from dpfed.clients.plan import (
+    Precision,
+    Strategy,
+    TrainingPlan,
+    cheapest,
+    check_strategy,
+    chunk_within,
+    cost_of,
+    default_budget,
+    takes_channels_last,
+)
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
-from dpfed.clients.side_by_side import Chunk, Gradients, in_one_pass, train_side_by_side
-from dpfed.clients.start import Start
-from dpfed.clients.task import Course, LocalTask, Precision, matrix_products
+from dpfed.clients.side_by_side import Chunk, train_side_by_side
+from dpfed.clients.task import Course, LocalTask, Start, matrix_products
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
@@ -41,9 +46,8 @@ class LocalTraining:
 
     inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on
                     the device to train on
-    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "graphs" records
-                    the steps of clients side by side as CUDA graphs, "auto" takes what should be faster (`plan`). All
-                    give the same up to float rounding.
+    strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto" takes
+                    what should be faster (`plan`). All give the same up to float rounding.
     chunk:          clients side by side at a time, but in a loop; None: as many as fit into `memory` and are fast.
                     Results agree up to rounding. Halved whenever memory runs out.
     memory:         megabytes for clients side by side; None: a quarter of main memory, half of a GPU's that is free
@@ -84,7 +88,20 @@ class LocalTraining:
     not_together: str | None = None
 
     def __post_init__(self) -> None:
-        check_training(self)
+        if (self.epochs is None) == (self.steps is None):
+            raise ConfigError(
+                f"epochs={self.epochs}, steps={self.steps}: local training needs exactly one of them. Give one, drop "
+                "the other."
+            )
+        for name in ("epochs", "steps", "batch_size", "chunk", "memory", "at_once"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: must be at least 1. Change it in [local].")
+        check_strategy(
+            self.strategy, self.precision, self.model, self.inputs.device, private_records=self.record is not None
+        )
+        _check_samples(self)
+        _check_single_samples(self)
 
     @property
     def poisson_batches(self) -> PoissonBatches:
@@ -92,7 +109,7 @@ class LocalTraining:
         return PoissonBatches(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)
 
     def release(self, clients: NDArray[np.int64], *, number: int) -> LocalRelease | None:
-        """What training `clients` [c] in a round tells of their records; None where records are not private."""
+        """Return the release of training `clients` [c] in a round; None where records are not private."""
         if self.record is None:
             return None
         return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, number=number)
@@ -115,50 +132,18 @@ class LocalTraining:
         *,
         number: int,
         seeds: Seeds,
+        purpose: str = "local.shuffle",
         failed: set[tuple[int, ...]] | None = None,
     ) -> Tensor:
         """Moves [c, n], float32, of `clients` [c] from broadcast [n].
 
+        purpose: names the shuffling stream
         failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
         and no warning is shown meanwhile.
 
         A client's move depends on (broadcast, seeds, round, its id) only: not on the other clients of the call, up to
         float rounding under vmap and exactly in a loop.
         """
-        return self._train(broadcast, clients, number=number, seeds=seeds, purpose="local.shuffle", failed=failed)
-
-    def train_on(
-        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
-    ) -> Tensor:
-        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
-
-        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
-        `purpose` names the shuffling stream.
-        """
-        rows = np.arange(len(labels), dtype=np.int64)
-        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
-        trainer = replace(
-            self,
-            inputs=inputs,
-            labels=labels,
-            partition=alone,
-            epochs=None,
-            steps=self.period,
-            strategy="loop",
-            record=None,
-        )
-        return trainer._train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
-
-    def _train(
-        self,
-        broadcast: Tensor,
-        clients: NDArray[np.int64],
-        *,
-        number: int,
-        seeds: Seeds,
-        purpose: str,
-        failed: set[tuple[int, ...]] | None = None,
-    ) -> Tensor:
         _check_call(self, broadcast, clients)
         if self.record is not None:
             schedule = self.poisson_batches.draw(self.partition, clients, self.record.randomness, number=number)
@@ -196,7 +181,29 @@ class LocalTraining:
         with matrix_products(self.precision, self.inputs.device), silence, kept:
             if self._chunk is None:
                 return train_in_turn(task)
-            return train_side_by_side(task, self._chunk, self._gradients)
+            return train_side_by_side(task, self._chunk)
+
+    def train_on(
+        self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
+    ) -> Tensor:
+        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
+
+        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
+        `purpose` names the shuffling stream.
+        """
+        rows = np.arange(len(labels), dtype=np.int64)
+        alone = Partition(indices=rows, offsets=np.array([0, len(rows)], dtype=np.int64))
+        trainer = replace(
+            self,
+            inputs=inputs,
+            labels=labels,
+            partition=alone,
+            epochs=None,
+            steps=self.period,
+            strategy="loop",
+            record=None,
+        )
+        return trainer.train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     @cached_property
     def _random(self) -> bool:
@@ -208,16 +215,12 @@ class LocalTraining:
 
     @property
     def plan(self) -> TrainingPlan:
-        """How clients are trained, as things stand: chunks are halved when memory runs out."""
+        """Plan by which clients are trained at present: chunks are halved when memory runs out."""
         return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
 
     @cached_property
     def _chunk(self) -> Chunk | None:
         return None if self._planned.chunk is None else Chunk(self._planned.chunk)
-
-    @cached_property
-    def _gradients(self) -> Gradients:
-        return RecordedGradients() if self._planned.strategy == "graphs" else in_one_pass
 
     @cached_property
     def _planned(self) -> TrainingPlan:
@@ -238,12 +241,9 @@ class LocalTraining:
         cost, device = cost_of(self.model, self.inputs, width), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
-        plan = cheapest(cost, self.at_once, chunk, device)
-        if self.strategy == "auto" and plan.strategy == "graphs" and self._random:
-            plan = replace(plan, strategy="vmap", why="what a network draws cannot be recorded")
         if self.strategy != "auto":
-            plan = TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
-        return replace(plan, chunk=min(chunk, self.chunk or MOST_RECORDED)) if plan.strategy == "graphs" else plan
+            return TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
+        return cheapest(cost, self.at_once, chunk, device)
 
 
 def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:
@@ -257,4 +257,31 @@ def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.
         raise ConfigError(
             f"clients: ids {clients.min()}..{clients.max()}; the partition has "
             f"0..{training.partition.clients - 1}. Sample clients from the partition."
+        )
+
+
+def _check_samples(training: LocalTraining) -> None:
+    samples = len(training.labels)
+    if len(training.inputs) != samples:
+        raise ConfigError(
+            f"inputs: {len(training.inputs)} samples but {samples} labels; one label a sample. Check both."
+        )
+    largest = training.partition.largest_row
+    if largest >= samples:
+        raise ConfigError(
+            f"partition: holds row {largest}, the data only rows 0..{samples - 1}. "
+            "Partition this very data set, after carving public data out."
+        )
+
+
+def _check_single_samples(training: LocalTraining) -> None:
+    sizes, batch_size = training.partition.sizes, training.batch_size
+    alone = (sizes % batch_size == 1) | (sizes > 0) & (batch_size == 1)
+    if training.steps is not None:
+        alone &= -(-sizes // batch_size) <= training.steps
+    if alone.any() and not training.model.trains_on_one(training.inputs[:1]):
+        first = int(np.argmax(alone))
+        raise ConfigError(
+            f"batch_size={batch_size}: client {first} has {sizes[first]} samples and so a batch of one, where "
+            "BatchNorm has no variance. Choose another batch_size, or a model with GroupNorm."
         )

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.start import Start
 from dpfed.clients.state import OUTSIDE, Moved
+from dpfed.clients.task import Start
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.threads import one_thread
 from dpfed.config.own_code import words_of
@@ -99,7 +99,7 @@ def tried_together(
     return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
 
 
-def _strategy(training: LocalTraining) -> Literal["loop", "vmap", "graphs"]:
+def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
     """The planned strategy. ConfigError where the network fails on what a plan is made from."""
     try:
         return training.plan.strategy
@@ -124,7 +124,7 @@ class _Trial:
         broadcast: Tensor,
         samples: tuple[Tensor, Tensor],
         *,
-        strategy: Literal["loop", "vmap", "graphs"],
+        strategy: Literal["loop", "vmap"],
         cohort: int,
     ) -> None:
         device, record = training.inputs.device, training.record
@@ -189,8 +189,8 @@ class _Trial:
         if not self._same(alone, drawn):
             self._drawn |= {one: None for one in _NAMES if not self._same(alone, self._train(world, [b], {one}))}
             return f"an update depends on a global random generator. {_OWN_DRAWS}"
-        if moved.escaped or (moved.names and self._strategy == "graphs"):
-            return f"training keeps {_some(moved.escaped or moved.names)} from one step to the next"
+        if moved.escaped:
+            return f"training keeps {_some(moved.escaped)} from one step to the next"
         return None
 
     def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:

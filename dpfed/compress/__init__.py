@@ -1,4 +1,4 @@
-"""What goes on the wire: compressors of updates with real bytes, public maps of an update, and what they cost.
+"""Compressors of updates, whose payloads have real bytes and a known size.
 
 scheme = dpfed.compress.get("drive")
 payloads = scheme.encode(x, seed=7)                  # x [clients, d]
@@ -22,22 +22,18 @@ from typing import Any
 
 from dpfed.compress import own_scheme
 from dpfed.compress.conformance import Conformance, check
-from dpfed.compress.dense import Dense
-from dpfed.compress.drive import Drive
-from dpfed.compress.eden import Eden
 from dpfed.compress.fields import Floats, Indices, SymbolField
-from dpfed.compress.levels import Qsgd, TernGrad
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned
-from dpfed.compress.masks_of_probabilities import FedMask, FedPm
+from dpfed.compress.levels import Dense, Qsgd, TernGrad
+from dpfed.compress.mask_schemes import FedMask, FedMrn, FedMrnSigned, FedPm
 from dpfed.compress.payload import Batch, Payload, Payloads, Scheme, parse
 from dpfed.compress.projection import FedScalar
-from dpfed.compress.pruned import FedSparsify
+from dpfed.compress.rotated_levels import Drive, Eden
 from dpfed.compress.sign import SignSgd, StochasticSign
-from dpfed.compress.sparse import RandK, SharedRandK, SharedTopK, TopK
+from dpfed.compress.sparse import FedSparsify, RandK, SharedRandK, SharedTopK, TopK
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import load_own_code, words_of
-from dpfed.errors import ConfigError, DpfedError
+from dpfed.config.own_code import errors_of_user_code, load_own_code
+from dpfed.errors import ConfigError
 
 __all__ = [
     "Batch",
@@ -121,15 +117,12 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
             raise ConfigError(f"option {option}={value!r} of {name}: not one of its options ({allowed}).")
         if not _is_a(value, kinds[option]):
             raise ConfigError(f"option {option}={value!r} of {name}: must be {_in_words(kinds[option])}.")
-    try:
-        made: Scheme = scheme(**options)
-    except TypeError:
-        required = [one.name for one in dataclasses.fields(scheme) if one.default is dataclasses.MISSING]
-        raise ConfigError(f"{name} needs its options {', '.join(required)}; given: {', '.join(options)}.") from None
-    except DpfedError:
-        raise
-    except Exception as error:  # one's own scheme, given a stranger's options: it may raise anything
-        raise ConfigError(f"{name} with {dict(options)}: {words_of(error)}.") from error
+    with errors_of_user_code(f"{name} with {dict(options)}"):  # a user's scheme, perhaps, and a stranger's options
+        try:
+            made: Scheme = scheme(**options)
+        except TypeError:
+            required = [one.name for one in dataclasses.fields(scheme) if one.default is dataclasses.MISSING]
+            raise ConfigError(f"{name} needs its options {', '.join(required)}; given: {', '.join(options)}.") from None
     return made
 
 

@@ -35,10 +35,10 @@ from dpfed.errors import ConfigError, DpfedError, WireError
 Subject = Literal["bits", "inverse", "reading", "batch", "seed", "edges", "unbiased"]
 
 FALSE_ALARM = 1e-6
-"""Of the test of unbiasedness, over all its directions."""
+"""Probability of a false alarm of the test of unbiasedness, over all its directions."""
 
 DIMENSION = 257
-"""Of the updates that are tried if no others are given: no multiple of anything."""
+"""Dimension of the updates that are tried if no others are given: no multiple of anything."""
 
 _CLIENTS = 5
 _BLOCKS, _A_BLOCK = 32, 128
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance:
-    """What came of it."""
+    """Findings about one scheme."""
 
     scheme: str
     findings: tuple[Finding, ...]
@@ -79,7 +79,7 @@ class Conformance:
 
 
 class _Broken(Exception):
-    """What is wrong, in words."""
+    """Description of what is wrong."""
 
 
 def check(scheme: Scheme, *, updates: Tensor | None = None, statistics: bool = True) -> Conformance:

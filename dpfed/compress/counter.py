@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError
+from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix
 
 # A chunk's words (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
 _CHUNK_WORDS = 1 << 15
@@ -43,9 +44,7 @@ def _signed(word: int) -> int:
     return (word + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_MIX_1 = _signed(0xBF58476D1CE4E5B9)
-_MIX_2 = _signed(0x94D049BB133111EB)
+_GOLDEN, _MIX_1, _MIX_2 = map(_signed, (GOLDEN, MIX_1, MIX_2))
 _SIGN_BIT = -(1 << 31)  # of an int32 or a float32
 _ONE = 0x3F800000  # float32 1.0
 
@@ -165,7 +164,8 @@ def _words(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray
 def _smallest(
     words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
 ) -> NDArray[np.int64]:
-    """Where the `kept` smallest of `size` keys are, 0 < kept: random words whose bits `low` are the coordinate.
+    """Return the places of the `kept` smallest of `size` keys, 0 < kept: random words whose bits `low` are the
+    coordinate.
 
     Of the words only those near where the kept-th smallest is expected are held, six standard deviations to either
     side; if it is not there, all of them.
@@ -201,7 +201,7 @@ def _smallest_between(
 
 @dataclass(frozen=True, kw_only=True)
 class _Numbers:
-    """How numbers are made: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
+    """Kind of random numbers: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
 
     words: int
     numbers: int
@@ -277,7 +277,7 @@ def _drawn(
 
 
 def _states(seeds: Tensor, purpose: str) -> Tensor:
-    """Where every seed's stream starts, int64 [c]; not to be written to."""
+    """Return the start of every seed's stream, int64 [c]; not to be written to."""
     if seeds.device.type == "cpu" and len(seeds) <= _FEW_SEEDS:
         return _few_states(tuple(seeds.tolist()), purpose)
     return _mixed_in_place(_mixed(seeds) + _purpose_word(purpose))
@@ -319,7 +319,7 @@ def _mixed(words: Tensor) -> Tensor:
 
 def _mixed_in_place(words: Tensor) -> Tensor:
     if words.device.type == "cpu":  # numpy, whose shifts are logical by themselves, is twice as fast
-        _mix(words.numpy().view(np.uint64))
+        mix(words.numpy().view(np.uint64))
         return words
     words ^= (words >> 30) & (1 << 34) - 1  # int64 shifts copy the sign: the mask makes them logical
     shifted = torch.empty_like(words)
@@ -328,15 +328,6 @@ def _mixed_in_place(words: Tensor) -> Tensor:
     words.mul_(_MIX_2)
     words ^= torch.bitwise_right_shift(words, 31, out=shifted).bitwise_and_((1 << 33) - 1)
     return words
-
-
-def _mix(words: NDArray[np.uint64]) -> None:
-    shifted = words >> np.uint64(30)
-    np.bitwise_xor(words, shifted, out=words)
-    np.multiply(words, np.uint64(_MIX_1 % (1 << 64)), out=words)
-    np.bitwise_xor(words, np.right_shift(words, np.uint64(27), out=shifted), out=words)
-    np.multiply(words, np.uint64(_MIX_2 % (1 << 64)), out=words)
-    np.bitwise_xor(words, np.right_shift(words, np.uint64(31), out=shifted), out=words)
 
 
 @lru_cache(maxsize=256)

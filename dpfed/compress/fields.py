@@ -14,18 +14,25 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.compress import entropy
-from dpfed.compress.symbol_groups import SymbolGroups
+from dpfed.compress.symbols import (
+    SymbolGroups,
+    Values,
+    decode_symbols,
+    encode_symbols,
+    entropy_bits,
+    group_weights,
+    occurrences,
+    pack_bits,
+    packed_bytes,
+    unpack_bits,
+)
 from dpfed.errors import WireError
-
-Values = NDArray[Any]
 
 LARGEST = 1e31
 """The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
 
 _PACKED, _CODED = 0, 1
 _SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and whole words
-_FEW = 16  # symbols that are counted one after the other: faster then than numpy.bincount, which makes int64 of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +137,13 @@ class SymbolField:
         if others == 0 or 2 * others >= self.count:
             return self.most_bytes
         counts = np.array([self.count - others, others])
-        bits = entropy.entropy_bits(counts) + others * math.log2(self.alphabet - 1)
+        bits = entropy_bits(counts) + others * math.log2(self.alphabet - 1)
         return min(self.most_bytes, 1 + self._counts_bytes + 4 + math.ceil(bits / 8) + _SLACK)
 
     def write(self, values: Values) -> FieldBytes:
         values = values.astype(self.dtype, copy=False)
-        counts = _occurrences(values, self.alphabet)
-        coded_bound = self._counts_bytes + 4 + math.ceil(entropy.entropy_bits(counts) / 8)
+        counts = occurrences(values, self.alphabet)
+        coded_bound = self._counts_bytes + 4 + math.ceil(entropy_bits(counts) / 8)
         if coded_bound < self._packed_bytes:
             coded = self._coded(values, counts)
             if len(coded) < self._packed_bytes:
@@ -158,7 +165,7 @@ class SymbolField:
 
     @property
     def _group(self) -> int:
-        """How many symbols make one byte."""
+        """Number of symbols that make one byte."""
         group = 1
         while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
             group += 1
@@ -201,7 +208,7 @@ class SymbolField:
     def _coded(self, values: Values, counts: NDArray[np.int64]) -> bytes:
         groups = SymbolGroups.of(counts)
         joined = groups.join(values, fill=int(counts.argmax()))
-        words = entropy.encode(joined, entropy.group_weights(counts[groups.held], groups.together))
+        words = encode_symbols(joined, group_weights(counts[groups.held], groups.together))
         table = b"".join(int(count).to_bytes(self._count_width, "little") for count in counts[:-1])
         return table + len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
 
@@ -216,10 +223,10 @@ class SymbolField:
         length = reader.integer(4, f"the length of {what}")
         words = np.frombuffer(reader.take(4 * length, what), dtype="<u4").astype(np.uint32)
         groups = SymbolGroups.of(model)
-        weights = entropy.group_weights(model[groups.held], groups.together)
-        joined = entropy.decode(words, weights, -(-self.count // groups.together))
+        weights = group_weights(model[groups.held], groups.together)
+        joined = decode_symbols(words, weights, -(-self.count // groups.together))
         values = groups.split(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
-        if not np.array_equal(_occurrences(values, self.alphabet), model):
+        if not np.array_equal(occurrences(values, self.alphabet), model):
             raise WireError(f"{what}: they do not occur as often as their counts say; the message is forged.")
         return values
 
@@ -285,7 +292,7 @@ class Indices:
 
     def write(self, values: Values) -> FieldBytes:
         packed = packed_bytes(self.count, self._bits)
-        if entropy.entropy_bits(np.array([self.size - self.count, self.count])) < 8 * packed:
+        if entropy_bits(np.array([self.size - self.count, self.count])) < 8 * packed:
             bits = np.zeros(self.size, dtype=np.uint8)
             bits[values] = 1
             bitmap = self._bitmap.write(bits)
@@ -315,41 +322,3 @@ class Indices:
     @property
     def _bitmap(self) -> SymbolField:
         return SymbolField(alphabet=2, count=self.size)
-
-
-def _occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
-    """How often each symbol of 0 .. alphabet - 1 occurs; int64 [alphabet]."""
-    counts = np.zeros(alphabet, dtype=np.int64)
-    if not len(values):
-        return counts
-    low, high = int(values.min()), int(values.max())
-    if high - low >= _FEW:
-        return np.bincount(values, minlength=alphabet).astype(np.int64)
-    for symbol in range(low, high):
-        counts[symbol] = np.count_nonzero(values == symbol)
-    counts[high] = len(values) - counts.sum()
-    return counts
-
-
-def packed_bytes(count: int, bits: int) -> int:
-    """Bytes that hold `count` numbers of `bits` bits each."""
-    return (count * bits + 7) // 8
-
-
-def pack_bits(values: Values, bits: int) -> bytes:
-    """Numbers below 2^bits [n] to bytes, the lowest bit first."""
-    planes = np.empty((len(values), bits), dtype=np.uint8)
-    for place in range(bits):
-        planes[:, place] = (values >> place) & 1
-    return np.packbits(planes, bitorder="little").tobytes()
-
-
-def unpack_bits(content: bytes, bits: int, count: int) -> NDArray[np.int64]:
-    """The numbers [count] of `pack_bits`; WireError when the bits that fill up the last byte are not zero."""
-    planes = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")
-    if planes[count * bits :].any():
-        raise WireError(f"{count} numbers of {bits} bits: the bits that fill up the last byte are not zero.")
-    values = np.zeros(count, dtype=np.int64)
-    for place, plane in enumerate(planes[: count * bits].reshape(count, bits).T):
-        values |= plane.astype(np.int64) << place
-    return values

@@ -69,7 +69,7 @@ class FixedPoint:
         return padded_dimension(self.size, rotate=self.rotate)
 
     def largest_squared_norm(self, clip_norm: float) -> int:
-        """What the squared L2 norm of encoded rows never exceeds, for rows clipped to `clip_norm`.
+        """Return the bound of the squared L2 norm of encoded rows, for rows clipped to `clip_norm`.
 
         It is at most accounting.integers.fixed_point.rounded_l2_squared(scaled_clip, padded) also where s is
         scaled_clip / clip_norm as floats have it, whose product with clip_norm may be a bit above scaled_clip.
@@ -116,7 +116,7 @@ class FixedPoint:
         return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
 
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
-        """From the sum of integers [padded], noise and all, to the sum of rows, float32 [size], on the same device."""
+        """Return the sum of rows, float32 [size], from that of integers [padded], noise and all, on the same device."""
         units = total.double() / self.steps_per_unit
         if self.rotate:
             units = hadamard(units, scale=self.padded**-0.5) * self._signs(rotation_seed, units)
@@ -139,7 +139,7 @@ class FixedPoint:
         return (outer @ inner).view(-1)
 
     def _steps(self, row: Tensor, clip_norm: float) -> float | None:
-        """What a row is multiplied by: s, or less where it is longer than the clip norm; None where it is not finite.
+        """Return the factor of a row: s, or less where it is longer than the clip norm; None where it is not finite.
 
         Privacy does not rest on this bound. It keeps rows from being redrawn in vain that float32 has lengthened.
         """
@@ -164,7 +164,8 @@ def _round_within(
     *path: int,
     steps: float = 1.0,
 ) -> bool:
-    """Whether a rounding of steps · values of squared norm at most `largest` was found, which then is in `out`."""
+    """Return True if a rounding of steps · values of squared norm at most `largest` was found, which then is in
+    `out`."""
     for attempt in range(DRAWS):
         heads = randomness.bits(-(-len(values) // 8), purpose, *path, attempt).view(np.uint8)[: len(values)]
         squares, unsure = 0, []
@@ -228,7 +229,8 @@ def _square(integers: NDArray[np.int64]) -> int:
 
 
 def saturated(total: Tensor, bits: int) -> int:
-    """How many entries of a sum lie in the outer 1/64 of the ring, at least one value at either end; an estimate.
+    """Return how many entries of a sum lie in the outer 1/64 of the ring, at least one value at either end; an
+    estimate.
 
     total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.compress.ring.centred`), with the clients' noise; the server's is
     not in it yet, so the count is for the operator and no epsilon covers it. A sum that has wrapped around looks like

@@ -1,13 +1,20 @@
-"""The coordinates with the largest magnitudes, ties to the lower index; and vectors with few nonzeros."""
+"""Largest and smallest magnitudes, ties to the lower index: coordinates to send, weights to purge, and how many."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.positions import positions_of
+from dpfed.errors import ConfigError
+
+Sparsity = Callable[[int], float]
+"""The share of prunable entries that are zero after so many rounds, in [0, 1)."""
 
 _NUMBERS_AT_ONCE = 1 << 22
 
@@ -43,7 +50,8 @@ def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int
 
 
 def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
-    """Without the zeros of a pruned model: numpy takes ten times as long where many numbers are equal."""
+    """Return the kept-th largest, without a pruned model's zeros: numpy takes ten times as long where many numbers are
+    equal."""
     positive = magnitudes > 0
     held = int(np.count_nonzero(positive))
     if held < kept:
@@ -64,3 +72,57 @@ def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
     """The mean over clients of `scattered`, [dimension], without it."""
     total = values.new_zeros(dimension)
     return total.index_add_(0, indices.reshape(-1), values.reshape(-1)).div_(len(values))
+
+
+def positions_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The sorted positions at which mask [n] is true: np.flatnonzero, at up to three times its speed.
+
+    Where at most a tenth are, numpy jumps from one to the next, and a jump costs as much as ten places. Here we look
+    first which eights hold one, then which of their places do.
+    """
+    if 10 * np.count_nonzero(mask) > len(mask):
+        return np.flatnonzero(mask)
+    eights = np.packbits(mask)
+    holding = np.flatnonzero(eights != 0)
+    inside = np.flatnonzero(np.unpackbits(eights[holding]).view(np.bool_))
+    positions: NDArray[np.int64] = (holding[inside >> 3] << 3) + (inside & 7)
+    return positions
+
+
+def purged_count(entries: int, sparsity: float) -> int:
+    """floor(sparsity · entries), the decimal fraction being meant: 0.29 of 100 is 29. ConfigError outside [0, 1)."""
+    if not 0 <= sparsity < 1:
+        raise ConfigError(f"sparsity={sparsity}: must be a fraction in [0, 1).")
+    return math.floor(Fraction(repr(float(sparsity))) * entries)
+
+
+def purge(models: Tensor, prunable: Tensor, sparsity: float) -> Tensor:
+    """Models [c, d] with the smallest magnitudes among the entries `prunable` [m] zeroed: `purged_count` of each model.
+
+    Of equal magnitudes the lower index is kept; NaN counts as the largest. Writes into its argument.
+    """
+    purged = purged_count(len(prunable), sparsity)
+    if purged == 0:
+        return models
+    order = models[:, prunable].abs().sort(dim=1, descending=True, stable=True).indices
+    return models.scatter_(1, prunable[order[:, len(prunable) - purged :]], 0.0)
+
+
+def cubic_sparsity(
+    number: int, *, final: float, rounds: int, initial: float = 0.0, first: int = 0, every: int = 1
+) -> float:
+    """The sparsity of a round: s_f + (s_i - s_f) (1 - (round - first) / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
+
+    s_i up to round `first`, s_f from round first + rounds on; in between it moves once in `every` rounds. ConfigError
+    unless 0 <= s_i <= s_f < 1 and rounds, every >= 1.
+    """
+    if not 0 <= initial <= final < 1:
+        raise ConfigError(f"initial={initial}, final={final}: sparsities must be 0 <= initial <= final < 1.")
+    if rounds < 1 or every < 1:
+        raise ConfigError(f"rounds={rounds}, every={every}: both must be at least 1.")
+    if number <= first:
+        return initial
+    if number >= first + rounds:
+        return final
+    step = (number - first) // every * every
+    return final + (initial - final) * (1 - step / rounds) ** 3

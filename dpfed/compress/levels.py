@@ -1,4 +1,4 @@
-"""Quantisers with random rounding to a few levels.
+"""Quantisers of each coordinate: to floats of 32 or 16 bits, or to a few levels by random rounding.
 
 terngrad (Wen et al., arXiv:1705.07878): B = max |x|, t = sign(x) Bern(|x| / B), decoded B t. Unbiased, with error
 B ||x||_1 - ||x||². With `clip` the coordinates are clamped to ±clip·σ first, σ the root mean square of x: a smaller
@@ -23,14 +23,60 @@ from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
+from dpfed.compress.payload import (
+    LARGEST_ENTRY,
+    Layout,
+    Payload,
+    Payloads,
+    Scheme,
+    Seed,
+    batched,
+    checked_updates,
+)
 from dpfed.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(Scheme):
+    """All d coordinates in float32, or float16 (relative error 2^-11; ConfigError above 65,504)."""
+
+    name: ClassVar[str] = "dense"
+    linear: ClassVar[bool] = True
+
+    bits: int = 32
+
+    def __post_init__(self) -> None:
+        if self.bits not in (16, 32):
+            raise ConfigError(f"bits={self.bits} of dense: must be 16 or 32.")
+
+    @property
+    def unbiased(self) -> bool:
+        return self.bits == 32
+
+    @property
+    def largest_entry(self) -> float:
+        return LARGEST_ENTRY if self.bits == 32 else 65_000.0
+
+    def layout(self, dimension: int) -> Layout:
+        return {"values": Floats(count=dimension, half=self.bits == 16)}
+
+    def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        x = checked_updates(x)
+        values = x.to(torch.float16) if self.bits == 16 else x.clone()
+        return Payloads.of(self, x.shape[1], values=values)
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        return batched(payloads, self)["values"].to(torch.float32)
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        return batched(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
+
 
 _MOST_LEVELS = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True)
-class TernGrad:
+class TernGrad(Scheme):
     """B times -1, 0 or +1."""
 
     name: ClassVar[str] = "terngrad"
@@ -63,12 +109,9 @@ class TernGrad:
         sent = batched(payloads, self)
         return sent["trits"].to(torch.float32).sub_(1).mul_(sent["scale"])
 
-    def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        return mean_of_decoded(self.decode, payloads)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Qsgd:
+class Qsgd(Scheme):
     """`levels` steps on each side of zero; `bucket` coordinates share a norm, None: the whole vector."""
 
     name: ClassVar[str] = "qsgd"
@@ -102,9 +145,6 @@ class Qsgd:
         sent = batched(payloads, self)
         steps = sent["levels"].to(torch.float32).sub_(self.levels)
         return steps.div_(self.levels).mul_(self._spread(sent["norms"], sent.dimension))
-
-    def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        return mean_of_decoded(self.decode, payloads)
 
     def _bucket(self, dimension: int) -> int:
         return min(self.bucket or dimension, dimension)

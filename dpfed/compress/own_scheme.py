@@ -31,10 +31,10 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.config import registered
-from dpfed.config.own_code import words_of
-from dpfed.errors import ConfigError, DpfedError, WireError
+from dpfed.config.own_code import errors_of_user_code, words_of
+from dpfed.errors import ConfigError, WireError
 
 Given = TypeVar("Given", bound=type)
 
@@ -72,7 +72,7 @@ def _scheme(name: str, given: Any) -> Any:
 
 
 def _kept(given: Any) -> dict[str, Any]:
-    """So that it is found, shown and pickled as the class that it is made from."""
+    """Return the names by which a scheme is found, shown and pickled as the class that it is made from."""
     return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
 
 
@@ -103,18 +103,14 @@ def _wrapped(given: Any) -> dict[str, Any]:
         return rows.to(torch.float32)
 
     def mean(self: Any, payloads: Sequence[Payload]) -> Tensor:
-        return mean_of_decoded(self.decode, payloads)
+        return Scheme.mean(self, payloads)
 
     return {"layout": layout, "encode": encode, "decode": decode, "mean": mean}
 
 
 def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: int) -> Layout:
-    try:
+    with errors_of_user_code(f"scheme {scheme.name!r}: its bits of d={dimension} fail"):
         layout = bits(scheme, dimension)
-    except DpfedError:
-        raise
-    except Exception as error:  # the scheme is the user's: it may raise anything
-        raise ConfigError(f"scheme {scheme.name!r}: its bits of d={dimension} fail: {words_of(error)}.") from error
     parts = ("count", "dtype", "most_bytes", "write", "read")
     if (
         not isinstance(layout, Mapping)
@@ -137,7 +133,7 @@ def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: 
 
 
 def _checked_fields(scheme: Any, fields: Any, x: Tensor) -> dict[str, Tensor]:
-    """What `encode` returned, as the layout has it. ConfigError for content that the wire would not carry."""
+    """Return the fields of `encode` as the layout has them. ConfigError for content that the wire would not carry."""
     layout = scheme.layout(x.shape[1])
     if not isinstance(fields, Mapping) or fields.keys() != layout.keys():
         given = ", ".join(map(str, fields)) if isinstance(fields, Mapping) else type(fields).__name__

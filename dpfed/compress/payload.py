@@ -1,9 +1,9 @@
-"""What clients send, and the protocol of the schemes that make it.
+"""Payloads that clients send, and the protocol of the schemes that make them.
 
 A scheme is a frozen keyword-only dataclass whose fields are its options:
 
     @dataclass(frozen=True, kw_only=True)
-    class Ternary:
+    class Ternary(Scheme):
         name: ClassVar[str] = "ternary"                     # on the wire and in `get`; ASCII, short
         linear: ClassVar[bool] = False                      # does a sum of payloads' fields decode to the sum?
 
@@ -26,8 +26,7 @@ A scheme is a frozen keyword-only dataclass whose fields are its options:
             sent = batched(payloads, self)                  # Payloads; WireError unless scheme, options, d agree
             return sent["scale"] * (sent["trits"].float() - 1)               # float32 [c, d]
 
-        def mean(self, payloads: Sequence[Payload]) -> Tensor:
-            return mean_of_decoded(self.decode, payloads)   # in chunks; or something better
+        # mean, of what is decoded a few clients at a time, is there; or define something better
 
 and one line in the registry in `dpfed.compress`. Options that cannot travel (a tensor) are dataclass fields with
 `metadata={"wire": False}, compare=False`. Two schemes are the same if they are equal as dataclasses.
@@ -76,12 +75,19 @@ class Scheme(Protocol):
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor: ...
 
-    def mean(self, payloads: Sequence[Payload]) -> Tensor: ...
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        """Mean [d] of what the payloads decode to, a few clients at a time."""
+        total: Tensor | None = None
+        for first in range(0, max(len(payloads), 1), _CLIENTS_AT_ONCE):
+            part = self.decode(payloads[first : first + _CLIENTS_AT_ONCE]).sum(dim=0)
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return total / len(payloads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What a payload takes: 8 header_bytes + raw_bits + coded_bits is 8 times the length of its bytes."""
+    """Size of a payload: 8 header_bytes + raw_bits + coded_bits is 8 times the length of its bytes."""
 
     header_bytes: int
     raw_bits: int
@@ -94,7 +100,7 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Payload:
-    """What one client sends: scheme and options, d, the seed that decoding needs (else 0), and the content."""
+    """Upload of one client: scheme and options, d, the seed that decoding needs (else 0), and the content."""
 
     scheme: Scheme
     dimension: int
@@ -102,7 +108,7 @@ class Payload:
     fields: Mapping[str, NDArray[Any]]
 
     def to_bytes(self) -> bytes:
-        """All that the client sends; `dpfed.compress.from_bytes` is the inverse."""
+        """Return the bytes that the client sends; `dpfed.compress.from_bytes` is the inverse."""
         return self._framed(self._blocks())
 
     def byte_count(self) -> int:
@@ -140,7 +146,7 @@ class Payload:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Payloads(Sequence[Payload]):
-    """What c clients send, as tensors [c, ...] in `fields`; a sequence of Payload, made when asked for.
+    """Uploads of c clients, as tensors [c, ...] in `fields`; a sequence of Payload, made when asked for.
 
     `seeds` is int64 [c]: the same 64 bits as the unsigned `Payload.seed`.
     """
@@ -152,7 +158,7 @@ class Payloads(Sequence[Payload]):
 
     @classmethod
     def of(cls, scheme: Scheme, dimension: int, *, seeds: Tensor | None = None, **fields: Tensor) -> Payloads:
-        """From tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
+        """Make payloads of tensors [c, count], or [c] where the count is one. Seeds only if decoding needs them.
 
         ConfigError naming the client when a number is beyond LARGEST or its float type.
         """
@@ -201,7 +207,7 @@ def most_bytes(scheme: Scheme, dimension: int) -> int:
 
 
 def largest_entry(scheme: Scheme) -> float:
-    """Of the updates that it carries."""
+    """Return the largest entry of the updates that the scheme carries."""
     return float(getattr(scheme, "largest_entry", LARGEST_ENTRY))
 
 
@@ -297,11 +303,21 @@ def refuse_rows(wrong: Tensor, why: str, instead: str) -> None:
         raise ConfigError(f"client {int(wrong.int().argmax())} (row of x): {why}; {instead} before it is compressed.")
 
 
-def mean_of_decoded(decode: Callable[[Sequence[Payload]], Tensor], payloads: Sequence[Payload]) -> Tensor:
-    """The mean [d] of what payloads decode to, a few clients at a time."""
-    total: Tensor | None = None
-    for first in range(0, max(len(payloads), 1), _CLIENTS_AT_ONCE):
-        part = decode(payloads[first : first + _CLIENTS_AT_ONCE]).sum(dim=0)
-        total = part if total is None else total.add_(part)
-    assert total is not None
-    return total / len(payloads)
+def encoded_with_feedback(scheme: Scheme, x: Tensor, error: Tensor, *, seed: Seed) -> tuple[Payloads, Tensor]:
+    """Payloads of x + error, and the next error [clients, d], a new tensor: what a biased scheme left out is added to
+    the next update.
+
+    Seide et al. (Interspeech 2014); Karimireddy et al., arXiv:1901.09847. With the error e of the client's last round:
+
+        send encode(x + e),    keep e' = x + e - decode(what was sent)
+
+    so that over the rounds everything is sent: Σ decoded = Σ x - e. The error is the client's own state, [clients, d];
+    the caller keeps it between rounds, zero at first. It carries private data of past rounds into this one: a bound on
+    x does not bound what is sent, and no privacy guarantee of a single round holds.
+    """
+    x = checked_updates(x)
+    if error.shape != x.shape:
+        raise ConfigError(f"error is {list(error.shape)}: must be {list(x.shape)} like x, zeros in the first round.")
+    wanted = x + error.to(x)
+    payloads = scheme.encode(wanted, seed=seed)
+    return payloads, wanted.sub_(scheme.decode(payloads))

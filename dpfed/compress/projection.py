@@ -12,7 +12,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.errors import ConfigError
 
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
@@ -22,7 +22,7 @@ _NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedScalar:
+class FedScalar(Scheme):
     """r_k = <x, v_k> for k = 1 .. p; decoded is (1/p) Σ_k r_k v_k, v drawn again from the seed (FedScalar, Alg. 1).
 
     Unbiased, as E v v^T = I. The covariance of one decoded vector with p = 1 is ||x||^2 I + x x^T for Gaussian v, and

@@ -1,4 +1,4 @@
-"""Quantising a rotated vector to a few levels times one scale a block: what DRIVE and EDEN share.
+"""DRIVE and EDEN: a rotated vector is quantised to a few levels times one scale a block.
 
 After the rotation R of a block of n coordinates, y = R x has entries like N(0, ||x||^2 / n). Each goes to the nearest
 level c of its standardised value y √n / ||y||, and with the block travels one scale S; decoded is S R^T c, where
@@ -12,9 +12,10 @@ coordinates are sent, chosen from the seed, uniformly without replacement, and "
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -22,23 +23,39 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Batch, Layout, Payloads, Scheme, Seed, checked_updates
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
-from dpfed.compress.row_sums import row_sums
+from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
 UNBIASED, MIN_MSE = "unbiased", "min-mse"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotatedLevels:
-    """`levels` ascending, symmetric about 0 and without it; a power of two of them."""
+class _RotatedLevels(Scheme, Protocol):
+    """Base of both schemes. `levels`: ascending, symmetric about 0 and without it; a power of two of them."""
 
-    levels: tuple[float, ...]
+    linear: ClassVar[bool] = False
     scale: str
     rounds: int
     block: int
-    share: float = 1.0
+
+    @property
+    def levels(self) -> tuple[float, ...]: ...
+
+    @property
+    def share(self) -> float:
+        """Share of the rotated coordinates that are sent."""
+        return 1.0
+
+    @property
+    def unbiased(self) -> bool:
+        return self.scale == UNBIASED and self.rounds > 1
+
+    def _check_options(self) -> None:
+        """Raise ConfigError unless the scale is one of the two, and rounds and blocks are those of a rotation."""
+        if self.scale not in (UNBIASED, MIN_MSE):
+            raise ConfigError(f"{self.name}: scale={self.scale!r}: must be {UNBIASED!r} or {MIN_MSE!r}.")
+        check_rotation(self.name, rounds=self.rounds, block=self.block)
 
     def sent(self, dimension: int) -> int:
         """The symbols of one vector."""
@@ -57,8 +74,8 @@ class RotatedLevels:
             "symbols": SymbolField(alphabet=len(self.levels), count=self.sent(dimension)),
         }
 
-    def encode(self, scheme: Scheme, x: Tensor, seed: Seed) -> Payloads:
-        """x [c, d] to the payloads of `scheme`: symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0."""
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        """Symbols [c, sent(d)] uint8 and scales [c, blocks] float32 >= 0 of x [c, d]."""
         x = checked_updates(x)
         seeds, dimension = client_seeds(seed, len(x)).to(x.device), x.shape[1]
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
@@ -70,17 +87,18 @@ class RotatedLevels:
             chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
             symbols[rows, place] = chosen
             scales[rows, block.numbers] = (unit_scale * scale).view(-1, block.count).float()
-        return Payloads.of(scheme, dimension, seeds=seeds, symbols=symbols, scales=scales)
+        return Payloads.of(self, dimension, seeds=seeds, symbols=symbols, scales=scales)
 
-    def decode(self, sent: Batch) -> Tensor:
-        """What `encode` gave, to [c, d] float32."""
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
         decoded = sent["scales"].new_empty(len(sent), sent.dimension)
         for rows, held, part in self._parts(sent):
             decoded[rows, held] = part
         return decoded
 
-    def mean(self, sent: Batch) -> Tensor:
-        """The mean of `decode` over clients [d], a few clients and blocks at a time."""
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        """Mean of the decoded updates [d], a few clients and blocks at a time."""
+        sent = batched(payloads, self)
         total = sent["scales"].new_zeros(sent.dimension)
         for _, held, part in self._parts(sent):
             total[held] += part.sum(dim=0)
@@ -139,7 +157,7 @@ class RotatedLevels:
         return max(1, round(self.share * size))
 
     def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
-        """Which rotated coordinates are sent, [c, count · kept]."""
+        """Return the rotated coordinates that are sent, [c, count · kept]."""
         kept, chosen = self._kept(block.size), []
         for place in range(block.count):
             own = counter.subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
@@ -155,7 +173,7 @@ class RotatedLevels:
 
 
 def _standardising(squares: Tensor, size: int) -> Tensor:
-    """What makes the mean square of `size` coordinates 1, float32; of zeros it is anything."""
+    """Return the factor that makes the mean square of `size` coordinates 1, float32; of zeros it is anything."""
     return (size / torch.where(squares > 0, squares, 1.0)).sqrt().float()
 
 
@@ -177,8 +195,81 @@ def in_unit_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows / torch.where(largest > 0, largest, 1.0)[:, None], largest
 
 
-def check_options(scheme: str, *, scale: str, rounds: int, block: int) -> None:
-    """ConfigError unless the scale is one of the two, and rounds and blocks are those of a rotation."""
-    if scale not in (UNBIASED, MIN_MSE):
-        raise ConfigError(f"{scheme}: scale={scale!r}: must be {UNBIASED!r} or {MIN_MSE!r}.")
-    check_rotation(scheme, rounds=rounds, block=block)
+@dataclass(frozen=True, kw_only=True)
+class Drive(_RotatedLevels):
+    """sign(R x) and S (Vargaftik et al., "DRIVE: One-bit Distributed Mean Estimation", NeurIPS 2021).
+
+    scale: "unbiased", S = ||y||^2 / ||y||_1, relative error π/2 - 1 = .571 of one vector, divided by the number of
+           clients in a mean; the same as EDEN with one bit. Or "min-mse", S = ||y||_1 / n, error 1 - 2/π = .363, but
+           every coordinate shrinks by 2/π, which no mean over clients undoes.
+    rounds: of the randomised Hadamard rotation of 2^16 coordinates; smaller blocks get more, for the same quality. With
+            one the unbiased scale is biased on spiky vectors.
+    block: coordinates rotated together, a power of two. A vector is cut into blocks, so that d = 1025 costs 1025 bits.
+    """
+
+    name: ClassVar[str] = "drive"
+
+    scale: str = UNBIASED
+    rounds: int = 2
+    block: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        self._check_options()
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        return -1.0, 1.0
+
+
+POSITIVE_CENTROIDS: Mapping[int, tuple[float, ...]] = {
+    1: (0.797884560802865356,),
+    2: (0.452780034636492009, 1.5104176084990954),
+    3: (0.245094178944221668, 0.756005281205877275, 1.34390927850499988, 2.15194570453698729),
+    4: (
+        0.12839502985114701,
+        0.388048299490290197,
+        0.656759118532463381,
+        0.942340456486961371,
+        1.25623119734717715,
+        1.61804638602188263,
+        2.06901722653138658,
+        2.73258957099516307,
+    ),
+}
+"""The quantiser of least squared error for N(0, 1) with 2^bits levels (Lloyd; Max, 1960): its levels above zero.
+
+Each is the mean of N(0, 1) between the middles to its neighbours.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eden(_RotatedLevels):
+    """The centroid nearest to each standardised coordinate of R x, and S (Vargaftik et al., "EDEN", ICML 2022).
+
+    bits: 1, 2, 3 or 4 a coordinate: relative error of one vector .571, .133, .0358, .00959, divided by the number of
+          clients in a mean. Or below 1: that share of the rotated coordinates at one bit, error (π/2) / bits - 1;
+          which ones follows from the seed, so that they cost nothing.
+    scale: "unbiased", S = ||y||^2 / <c, y>, or "min-mse", S = <c, y> / ||c||^2, which shrinks every coordinate.
+    rounds, block: of the rotation, as in DRIVE.
+    """
+
+    name: ClassVar[str] = "eden"
+
+    bits: float = 1
+    scale: str = UNBIASED
+    rounds: int = 2
+    block: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        if not (0 < self.bits < 1 or self.bits in POSITIVE_CENTROIDS):
+            raise ConfigError(f"{self.name}: bits={self.bits}: must be 1, 2, 3 or 4, or between 0 and 1.")
+        self._check_options()
+
+    @property
+    def share(self) -> float:
+        return min(float(self.bits), 1.0)
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        positive = POSITIVE_CENTROIDS[int(self.bits) if self.share == 1 else 1]
+        return tuple(-level for level in reversed(positive)) + positive

@@ -62,7 +62,7 @@ class RotatedBlock:
 
 
 def block_sizes(dimension: int, largest: int) -> tuple[int, tuple[int, ...]]:
-    """How many blocks of `largest` coordinates R^d is cut into, and the sizes of those of the rest.
+    """Return how many blocks of `largest` coordinates R^d is cut into, and the sizes of those of the rest.
 
     The rest is cut so that one bit a coordinate, filled up with zeros, and 32 a block are the fewest: d = 1025 becomes
     1024 + 1, not 2048. No block is smaller than SMALLEST_BLOCK, except that a last single coordinate stays as it is.

@@ -27,15 +27,15 @@ from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates, mean_of_decoded
-from dpfed.compress.row_sums import row_sums
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
 _LARGEST_BOUND = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignSgd:
+class SignSgd(Scheme):
     """S sign(x), with S = ||x||_1 / d or ||x||_2 / sqrt(d)."""
 
     name: ClassVar[str] = "signsgd"
@@ -63,13 +63,13 @@ class SignSgd:
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         if not self.majority:
-            return mean_of_decoded(self.decode, payloads)
+            return super().mean(payloads)
         sent = batched(payloads, self)
         return sent["scale"].mean() * majority_of(sent["bits"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class StochasticSign:
+class StochasticSign(Scheme):
     """B times a random sign of mean x/B. `bound`: "linf", "l2", or a public constant.
 
     With a constant the sum of the bits decodes to the sum. Its bits are then randomised responses, but the random
@@ -87,7 +87,7 @@ class StochasticSign:
 
     @property
     def unbiased(self) -> bool:
-        return isinstance(self.bound, str)
+        return not self.linear
 
     @property
     def linear(self) -> bool:
@@ -95,20 +95,17 @@ class StochasticSign:
 
     def layout(self, dimension: int) -> Layout:
         bits = SymbolField(alphabet=2, count=dimension)
-        return {"scale": Floats(count=1, signed=False), "bits": bits} if isinstance(self.bound, str) else {"bits": bits}
+        return {"bits": bits} if self.linear else {"scale": Floats(count=1, signed=False), "bits": bits}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         bounds = self._bounds(x)
-        bits = random_signs(x, bounds, seeds)
-        if isinstance(self.bound, str):
-            return Payloads.of(self, x.shape[1], scale=bounds, bits=bits)
-        return Payloads.of(self, x.shape[1], bits=bits)
+        return Payloads.of(self, x.shape[1], scale=bounds, bits=random_signs(x, bounds, seeds))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        scale = sent["scale"] if isinstance(self.bound, str) else self.bound
+        scale = self.bound if isinstance(self.bound, float | int) else sent["scale"]
         return scale * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
@@ -117,7 +114,7 @@ class StochasticSign:
             scale = sent["scale"].mean() if isinstance(self.bound, str) else self.bound
             return scale * majority_of(sent["bits"])
         if isinstance(self.bound, str):
-            return mean_of_decoded(self.decode, payloads)
+            return super().mean(payloads)
         return self.bound * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
 
     def _bounds(self, x: Tensor) -> Tensor:

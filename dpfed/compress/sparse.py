@@ -5,6 +5,7 @@
     randk           random, from the client's seed       (d/k) x there         values, seed
     shared-randk    random, from the round's one seed    (d/k) x there         values, seed
     shared-topk     public ones, given                   x there               values
+    fedsparsify     the largest of a client's model       x there, 0 elsewhere  values, coordinates
 
 k is the option `k`, or the fraction `keep` of d. With `scaled` the random ones are unbiased, E decode = x, with error
 E||decode - x||² = (d/k - 1) ||x||²; it falls as 1/n in the mean of n clients only if their coordinates differ. The
@@ -19,7 +20,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -27,32 +28,27 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds, subset
 from dpfed.compress.fields import Floats, Indices
-from dpfed.compress.largest import largest_indices, scattered, scattered_mean
-from dpfed.compress.payload import Layout, Payload, Payloads, Seed, batched, checked_updates
+from dpfed.compress.largest import largest_indices, purged_count, scattered, scattered_mean
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
 from dpfed.errors import ConfigError, WireError
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopK:
-    """The k largest magnitudes and where they are; ties go to the lower index."""
+class _LargestCoordinates(Scheme, Protocol):
+    """Base of the schemes that send each client's largest magnitudes and where they are; ties go to the lower index."""
 
-    name: ClassVar[str] = "topk"
     linear: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
 
-    keep: float = 0.01
-    k: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_kept(self.name, self.keep, self.k)
+    def kept(self, dimension: int) -> int:
+        """Number of coordinates sent."""
 
     def layout(self, dimension: int) -> Layout:
-        count = kept_of(dimension, self.keep, self.k)
+        count = self.kept(dimension)
         return {"indices": Indices(size=dimension, count=count), "values": Floats(count=count)}
 
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = checked_updates(x)
-        indices = largest_indices(x, kept_of(x.shape[1], self.keep, self.k))
+        indices = largest_indices(x, self.kept(x.shape[1]))
         return Payloads.of(self, x.shape[1], indices=indices, values=x.gather(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
@@ -65,7 +61,45 @@ class TopK:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandK:
+class TopK(_LargestCoordinates):
+    """The k largest magnitudes and where they are."""
+
+    name: ClassVar[str] = "topk"
+
+    keep: float = 0.01
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_kept(self.name, self.keep, self.k)
+
+    def kept(self, dimension: int) -> int:
+        return _kept_of(dimension, self.keep, self.k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSparsify(_LargestCoordinates):
+    """Exactly floor(sparsity · d) of all d numbers zeroed, the smallest in magnitude; a bitmap and the rest are sent.
+
+    Stripelis, Gupta, Ver Steeg, Ambite, "Federated Progressive Sparsification", arXiv:2204.12430: the smallest
+    magnitudes of a model are purged, more of them every round (`cubic_sparsity`). What is sent is the model itself, not
+    an update: the mean over clients of vectors with zeros is biased by design. The decimal fraction is meant: 0.29 of
+    100 is 29, whatever the nearest double to 0.29 is.
+    """
+
+    name: ClassVar[str] = "fedsparsify"
+
+    sparsity: float = 0.97
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sparsity < 1:
+            raise ConfigError(f"sparsity={self.sparsity} of fedsparsify: must be a fraction in [0, 1).")
+
+    def kept(self, dimension: int) -> int:
+        return dimension - purged_count(dimension, self.sparsity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandK(Scheme):
     """k coordinates drawn without replacement from each client's own seed; times d/k when `scaled`."""
 
     name: ClassVar[str] = "randk"
@@ -83,7 +117,7 @@ class RandK:
         return self.scaled
 
     def layout(self, dimension: int) -> Layout:
-        return {"values": Floats(count=kept_of(dimension, self.keep, self.k))}
+        return {"values": Floats(count=_kept_of(dimension, self.keep, self.k))}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
@@ -93,23 +127,26 @@ class RandK:
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        values = _scaled(self, sent["values"], sent.dimension)
+        values = self._scaled(sent["values"], sent.dimension)
         return scattered(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        values = _scaled(self, sent["values"], sent.dimension)
+        values = self._scaled(sent["values"], sent.dimension)
         return scattered_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
+    def _scaled(self, values: Tensor, dimension: int) -> Tensor:
+        return values * (dimension / values.shape[-1]) if self.scaled else values
+
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
-        kept = kept_of(dimension, self.keep, self.k)
+        kept = _kept_of(dimension, self.keep, self.k)
         if seeds.device.type != "cpu":
             return subset(seeds, "randk", dimension, kept)
         return _last_subset(tuple(seeds.tolist()), dimension, kept)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedRandK:
+class SharedRandK(RandK):
     """The same k random coordinates for every client, from the round's one public seed; times d/k when `scaled`.
 
     `seed` of encode is that one integer (or a sequence of equal ones), not hashed per client.
@@ -118,20 +155,6 @@ class SharedRandK:
     name: ClassVar[str] = "shared-randk"
     linear: ClassVar[bool] = True
     one_seed: ClassVar[bool] = True
-
-    keep: float = 0.01
-    k: int | None = None
-    scaled: bool = True
-
-    def __post_init__(self) -> None:
-        _check_kept(self.name, self.keep, self.k)
-
-    @property
-    def unbiased(self) -> bool:
-        return self.scaled
-
-    def layout(self, dimension: int) -> Layout:
-        return {"values": Floats(count=kept_of(dimension, self.keep, self.k))}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
@@ -145,22 +168,22 @@ class SharedRandK:
         sent = batched(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
         decoded = sent["values"].new_zeros(len(sent), sent.dimension)
-        return decoded.index_copy_(1, indices, _scaled(self, sent["values"], sent.dimension))
+        return decoded.index_copy_(1, indices, self._scaled(sent["values"], sent.dimension))
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
-        mean = _scaled(self, sent["values"].mean(dim=0), sent.dimension)
+        mean = self._scaled(sent["values"].mean(dim=0), sent.dimension)
         return mean.new_zeros(sent.dimension).index_copy_(0, indices, mean)
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
         if bool((seeds != seeds[0]).any()):
             raise WireError("payloads of shared-randk with different seeds: all clients of a round must have its one.")
-        return subset(seeds[:1], "shared-randk", dimension, kept_of(dimension, self.keep, self.k))[0]
+        return subset(seeds[:1], "shared-randk", dimension, _kept_of(dimension, self.keep, self.k))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedTopK:
+class SharedTopK(Scheme):
     """The same public coordinates for every client: `indices`, an integer tensor, from public data or a past round.
 
     They do not travel; the payload carries their number `k` and `digest` (SHA-256 of the sorted int64, its first 8
@@ -232,12 +255,7 @@ def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
     return subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
 
 
-def _scaled(scheme: RandK | SharedRandK, values: Tensor, dimension: int) -> Tensor:
-    """Times d / k where the scheme says so."""
-    return values * (dimension / values.shape[-1]) if scheme.scaled else values
-
-
-def kept_of(dimension: int, keep: float, k: int | None) -> int:
+def _kept_of(dimension: int, keep: float, k: int | None) -> int:
     """k, or the fraction `keep` of d coordinates and at least one; ConfigError if that is more than d."""
     kept = k if k is not None else max(1, round(keep * dimension))
     if kept > dimension:

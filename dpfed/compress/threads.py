@@ -1,4 +1,4 @@
-"""Tensor operations of local training stay on one thread each."""
+"""Results that do not depend on how many threads there are: one thread, or sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -21,3 +22,16 @@ def one_thread() -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(threads)
+
+
+_RUN = 64
+
+
+def row_sums(rows: Tensor) -> Tensor:
+    """The sums [c] of rows [c, n], float64: of runs of 64 in float32, then of those in float64.
+
+    A few times as fast as float64 throughout. Relative to the sum of magnitudes the error is below 64 · 2^-24.
+    """
+    whole = rows.shape[1] // _RUN * _RUN
+    runs = rows[:, :whole].reshape(len(rows), whole // _RUN, _RUN).sum(dim=2).sum(dim=1, dtype=torch.float64)
+    return runs if whole == rows.shape[1] else runs + rows[:, whole:].sum(dim=1, dtype=torch.float64)

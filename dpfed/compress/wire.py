@@ -29,7 +29,7 @@ _CHECKSUM = 4
 
 @dataclass(frozen=True, kw_only=True)
 class FrameHeader:
-    """What a payload is: scheme, options other than the defaults, d, and the seed that decoding needs (else 0)."""
+    """Header of a payload: scheme, options other than the defaults, d, and the seed that decoding needs (else 0)."""
 
     name: str
     options: Mapping[str, Option]

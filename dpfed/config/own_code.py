@@ -21,7 +21,7 @@ from pathlib import Path
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
 from dpfed.config import registered
 from dpfed.config.registered import Kind
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DpfedError
 
 VARIABLE = "DPFED_OWN_CODE"
 ENTRY_POINTS: dict[str, Kind] = {"dpfed.schemes": "scheme", "dpfed.methods": "method"}
@@ -121,6 +121,17 @@ def words_of(error: BaseException) -> str:
     words = f"{type(error).__name__}: {said[:_MOST_SAID]}{'...' if len(said) > _MOST_SAID else ''}"
     known = [frame for frame in theirs if Path(frame.filename).is_file()]
     return f"{words} ({known[-1].filename}, line {known[-1].lineno})" if known else words
+
+
+@contextmanager
+def errors_of_user_code(what: str) -> Iterator[None]:
+    """Raise ConfigError, which begins with `what`, for an exception of user-defined code inside; dpfed's own pass."""
+    try:
+        yield
+    except DpfedError:
+        raise
+    except Exception as error:  # the code is the user's: it may raise anything
+        raise ConfigError(f"{what}: {words_of(error)}.") from error
 
 
 def _run(path: str) -> None:

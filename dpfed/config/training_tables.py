@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
 from dpfed.config.table import Table
 
+_Strategy = Annotated[
+    Literal["auto", "loop", "vmap"], BeforeValidator(lambda given: "vmap" if given == "graphs" else given)
+]
 _Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
 
 
@@ -76,9 +79,9 @@ class Local(Table):
     batch_size: Samples
     """Samples of a step; under [local.record] the expected number."""
 
-    strategy: Literal["auto", "loop", "vmap", "graphs"] = "auto"
-    """One client after the other (loop), side by side in one pass (vmap), from CUDA graphs (graphs; never run on a GPU
-    yet), or what should be faster. Changes nothing beyond rounding."""
+    strategy: _Strategy = "auto"
+    """One client after the other (loop), side by side in one pass (vmap), or what should be faster. Changes nothing
+    beyond rounding. "graphs" of earlier versions is read as "vmap"."""
 
     chunk: Clients | None = None
     """How many clients train side by side; default: as many as fit into local.memory."""

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.arrays import SUFFIXES, from_arrays, from_clients, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
 from dpfed.data.columns import Columns, is_folder, load_columns
 from dpfed.data.dataset import Dataset
-from dpfed.data.digits import load_digits
-from dpfed.data.label_partitions import dirichlet, some_labels, unbalanced
-from dpfed.data.mnist import EMNIST_CLASSES, load_emnist, load_fashion_mnist, load_mnist
-from dpfed.data.partition import Partition, iid, natural
+from dpfed.data.mnist import EMNIST_CLASSES, load_digits, load_emnist, load_fashion_mnist, load_mnist
+from dpfed.data.partition import Partition, dirichlet, iid, natural, some_labels, unbalanced
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
 from dpfed.data.svhn import load_svhn
-from dpfed.errors import ConfigError, DataError, DpfedError
+from dpfed.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from dpfed.data.wavelets import scattering
@@ -109,7 +107,7 @@ def check_name(name: str) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether it names a file or a folder of a user's own."""
+    """Return True if `name` is that of a user's file or folder."""
     return name.endswith(SUFFIXES) or is_folder(name)
 
 
@@ -137,12 +135,8 @@ def _own(name: str) -> Dataset:
 
 @cache
 def _loaded(name: str, load: Callable[[], Dataset]) -> Dataset:
-    try:
+    with errors_of_user_code(f"data set {name!r}: its loader fails"):
         made = load()
-    except DpfedError:
-        raise
-    except Exception as error:  # the loader is the user's: it may raise anything
-        raise ConfigError(f"data set {name!r}: its loader fails: {words_of(error)}.") from error
     if not isinstance(made, Dataset):
         raise ConfigError(f"data set {name!r}: its loader gives {type(made).__name__}, not a dpfed.data.Dataset.")
     return made

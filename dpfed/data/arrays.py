@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.dataset import Dataset, check_classes, exact_floats, undeclared
+from dpfed.data.dataset import Dataset, Numbers, check_classes, exact_floats, undeclared
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -21,7 +21,7 @@ _TARGETS = ("train_targets", "test_targets")
 _OPTIONAL = ("train_clients",)
 SUFFIXES = (".safetensors", ".npz")
 
-Pair = tuple[Any, Any]
+Pair = tuple[object, object]
 """(inputs, labels)."""
 
 
@@ -30,7 +30,7 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> tuple[Any, Any]: ...
+    def __getitem__(self, index: int, /) -> tuple[object, object]: ...
 
 
 def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
@@ -59,8 +59,8 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     return _dataset(path.stem, arrays, str(path), _declared(path, declared, classes))
 
 
-def _of_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
-    """Its arrays, and the number of classes in its metadata. DataError."""
+def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
+    """Return the file's arrays, and the number of classes in its metadata. DataError."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -74,8 +74,8 @@ def _of_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
         ) from None
 
 
-def _of_npz(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
-    """Its arrays, and the number `classes` among them. DataError, also for what unpacks to too much."""
+def _of_npz(path: Path) -> tuple[dict[str, Numbers], str | None]:
+    """Return the file's arrays, and the number `classes` among them. DataError, also for what unpacks to too much."""
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
         with zipfile.ZipFile(path) as packed:
@@ -91,8 +91,8 @@ def _of_npz(path: Path) -> tuple[dict[str, NDArray[Any]], str | None]:
     return arrays, None if declared is None else str(declared)
 
 
-def _of_targets(path: Path, arrays: dict[str, NDArray[Any]], declared: str | None, classes: int | None) -> Dataset:
-    """Of a file that has targets. DataError."""
+def _of_targets(path: Path, arrays: dict[str, Numbers], declared: str | None, classes: int | None) -> Dataset:
+    """Return the data set of a file that has targets. DataError."""
     known = {name.replace("labels", "targets") for name in _NEEDED}
     if set(arrays) - set(_OPTIONAL) != known:
         raise DataError(
@@ -127,7 +127,7 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 
 
 def from_samples(
-    train: Samples, test: Samples, *, classes: int | None, clients: Sequence[Any] | None = None, name: str = "own"
+    train: Samples, test: Samples, *, classes: int | None, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
     """A data set from two map-style ones, whose items are (input, label), labels integers.
 
@@ -137,7 +137,7 @@ def from_samples(
     number or an array of them, which become float32 if they are floating
     clients: who holds each training sample (numbers or names), for data.partition = "natural". Raises DataError.
     """
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Numbers] = {}
     for half, samples in (("train", train), ("test", test)):
         rows = [samples[i] for i in range(len(samples))]
         try:
@@ -158,7 +158,7 @@ def from_samples(
     return _dataset(name, arrays, f"dataset {name!r}", classes)
 
 
-def _stacked(labels: Sequence[Any], classes: int | None) -> NDArray[Any]:
+def _stacked(labels: Sequence[Any], classes: int | None) -> Numbers:
     """Integers where they are of classes; numbers of one shape otherwise."""
     if classes is None:
         return np.stack([np.asarray(label) for label in labels])
@@ -168,14 +168,14 @@ def _stacked(labels: Sequence[Any], classes: int | None) -> NDArray[Any]:
 
 
 def from_arrays(
-    train: Pair, test: Pair, *, classes: int | None, clients: Sequence[Any] | None = None, name: str = "own"
+    train: Pair, test: Pair, *, classes: int | None, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
     """A data set from (inputs, labels) of each half: numpy arrays, tensors, or what numpy makes arrays of.
 
     Inputs [N, ...], classes and clients as in `from_samples`; labels are integers [N] or, with classes=None, targets of
     any shape. Raises DataError.
     """
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Numbers] = {}
     for half, (inputs, labels) in (("train", train), ("test", test)):
         arrays[f"{half}_inputs"] = _array(inputs, f"dataset {name!r}, {half} inputs")
         arrays[f"{half}_labels"] = _array(labels, f"dataset {name!r}, {half} labels")
@@ -209,7 +209,7 @@ def from_clients(clients: Sequence[Pair], test: Pair, *, classes: int | None, na
     return replace(made, train_clients=owners, natural_clients=len(held))
 
 
-def _array(values: Any, where: str) -> NDArray[Any]:
+def _array(values: object, where: str) -> Numbers:
     """Also of tensors, wherever they are."""
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
@@ -217,7 +217,7 @@ def _array(values: Any, where: str) -> NDArray[Any]:
         raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
 
 
-def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:
+def _numbered(clients: Sequence[object], name: str) -> NDArray[np.int64]:
     try:
         return np.unique(np.asarray(clients), return_inverse=True)[1].astype(np.int64)
     except (TypeError, ValueError) as error:
@@ -226,7 +226,7 @@ def _numbered(clients: Sequence[Any], name: str) -> NDArray[np.int64]:
         ) from None
 
 
-def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: int | None) -> Dataset:
+def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: int | None) -> Dataset:
     if classes is None:
         labels = [_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
     else:
@@ -251,7 +251,7 @@ def _dataset(name: str, arrays: dict[str, NDArray[Any]], where: str, classes: in
     )
 
 
-def alike(arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
+def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
     """Arrays to be joined: where some hold integers of 32 or 64 bits and others do not, these as float32. DataError for
     integers that float32 does not hold."""
     wide = [array.dtype.kind in "iu" and array.dtype.itemsize > 2 for array in arrays]
@@ -260,7 +260,7 @@ def alike(arrays: list[NDArray[Any]], where: str) -> list[NDArray[Any]]:
     return [exact_floats(array, where) if one else array for array, one in zip(arrays, wide, strict=True)]
 
 
-def _inputs(array: NDArray[Any], where: str) -> NDArray[Any]:
+def _inputs(array: Numbers, where: str) -> Numbers:
     """Integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32."""
     if array.dtype.kind not in "biuf" or array.ndim < 2:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
@@ -275,13 +275,13 @@ def _inputs(array: NDArray[Any], where: str) -> NDArray[Any]:
     return inputs
 
 
-def _integers(array: NDArray[Any], where: str) -> NDArray[np.int64]:
+def _integers(array: Numbers, where: str) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be integers [N]. Convert it.")
     return array.astype(np.int64)
 
 
-def _labels(array: NDArray[Any], where: str) -> NDArray[np.int64]:
+def _labels(array: Numbers, where: str) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.ndim < 1:
         raise DataError(
             f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels a "
@@ -290,7 +290,7 @@ def _labels(array: NDArray[Any], where: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _targets(array: NDArray[Any], where: str) -> NDArray[Any]:
+def _targets(array: Numbers, where: str) -> Numbers:
     """Floats as float32; integers and truth values as they are, but for unsigned ones that torch has no type for."""
     if array.dtype.kind not in "biuf" or array.ndim < 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")

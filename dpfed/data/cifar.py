@@ -5,19 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfed.data.dataset import Dataset
-from dpfed.data.local_file import read_bytes
-from dpfed.data.pixels import standardise
+from dpfed.data.files import Images, image_dataset, read_bytes
 from dpfed.errors import DataError
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 _MOST_RECORDS = 100_000  # twice the largest file there is
 _SITE = "https://www.cs.toronto.edu/~kriz/cifar.html"
-
-_Half = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def load_cifar10(root: Path) -> Dataset:
@@ -28,10 +24,10 @@ def load_cifar10(root: Path) -> Dataset:
     """
     folder = _folder(root, "cifar-10-batches-bin", pickled="cifar-10-batches-py", archive="cifar-10-binary.tar.gz")
     names = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    return _dataset(
+    return image_dataset(
         "cifar-10",
-        train=[_read(folder / name, labels=1) for name in names],
-        test=[_read(folder / "test_batch.bin", labels=1)],
+        [_read(folder / name, labels=1) for name in names],
+        [_read(folder / "test_batch.bin", labels=1)],
         classes=10,
         means=(0.4914, 0.4822, 0.4465),
         deviations=(0.2470, 0.2435, 0.2616),
@@ -39,12 +35,12 @@ def load_cifar10(root: Path) -> Dataset:
 
 
 def load_cifar100(root: Path) -> Dataset:
-    """As `load_cifar10`, in the 100 fine classes, from ROOT/cifar-100-binary."""
+    """Colour images as of `load_cifar10`, in the 100 fine classes, from ROOT/cifar-100-binary."""
     folder = _folder(root, "cifar-100-binary", pickled="cifar-100-python", archive="cifar-100-binary.tar.gz")
-    return _dataset(
+    return image_dataset(
         "cifar-100",
-        train=[_read(folder / "train.bin", labels=2)],
-        test=[_read(folder / "test.bin", labels=2)],
+        [_read(folder / "train.bin", labels=2)],
+        [_read(folder / "test.bin", labels=2)],
         classes=100,
         means=(0.5071, 0.4865, 0.4409),
         deviations=(0.2673, 0.2564, 0.2762),
@@ -64,7 +60,7 @@ def _folder(root: Path, name: str, *, pickled: str, archive: str) -> Path:
     )
 
 
-def _read(path: Path, *, labels: int) -> _Half:
+def _read(path: Path, *, labels: int) -> Images:
     """Images and the last of each record's label bytes (CIFAR-100 has the coarse class first)."""
     record = labels + _PIXELS
     content = read_bytes(path, at_most=_MOST_RECORDS * record)
@@ -75,23 +71,3 @@ def _read(path: Path, *, labels: int) -> _Half:
         )
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, record)
     return rows[:, labels:].reshape(-1, *_SHAPE), rows[:, labels - 1].astype(np.int64)
-
-
-def _dataset(
-    name: str,
-    *,
-    train: list[_Half],
-    test: list[_Half],
-    classes: int,
-    means: tuple[float, ...],
-    deviations: tuple[float, ...],
-) -> Dataset:
-    inputs, labels = ([np.concatenate([part[i] for part in half]) for half in (train, test)] for i in (0, 1))
-    return Dataset(
-        name=name,
-        train_inputs=standardise(inputs[0], means, deviations),
-        train_labels=labels[0],
-        test_inputs=standardise(inputs[1], means, deviations),
-        test_labels=labels[1],
-        classes=classes,
-    )

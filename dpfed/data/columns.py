@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.arrays import alike, from_arrays
-from dpfed.data.dataset import Dataset, check_classes
+from dpfed.data.dataset import Dataset, Numbers, check_classes
 from dpfed.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_PIXELS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What of a table is used. inputs: one column or several, side by side in this order; label: a class, or a number
+    """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
     to predict; client: whose sample it is, for data.partition = "natural"."""
 
     inputs: tuple[str, ...]
@@ -36,7 +36,7 @@ class Columns:
 
 
 def is_folder(name: str) -> bool:
-    """Whether data.name is that of a folder of tables: it ends in a slash."""
+    """Return True if data.name is that of a folder of tables: it ends in a slash."""
     return name.endswith("/")
 
 
@@ -143,7 +143,7 @@ def _check_columns(there: Iterable[str], wanted: Sequence[str]) -> None:
 
 
 def _declared(table: pa.Table, label: str) -> int | None:
-    """How many classes the feature ClassLabel has names for, in the metadata that `datasets` writes."""
+    """Return how many classes the feature ClassLabel has names for, in the metadata that `datasets` writes."""
     try:
         written = json.loads((table.schema.metadata or {})[b"huggingface"])
         return len(written["info"]["features"][label]["names"])
@@ -151,7 +151,7 @@ def _declared(table: pa.Table, label: str) -> int | None:
         return None
 
 
-def _pair(table: pa.Table, columns: Columns, folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+def _pair(table: pa.Table, columns: Columns, folder: Path) -> tuple[Numbers, Numbers]:
     arrays = [_array(table, name, folder) for name in columns.inputs]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
@@ -162,14 +162,14 @@ def _pair(table: pa.Table, columns: Columns, folder: Path) -> tuple[NDArray[Any]
     return inputs, _array(table, columns.label, folder)
 
 
-def _owners(table: pa.Table, client: str, folder: Path) -> list[Any]:
+def _owners(table: pa.Table, client: str, folder: Path) -> list[object]:
     column = table.column(client)
     if column.null_count:
         raise DataError(f"{folder}/, column {client!r}: some samples have no client. Fill or remove them.")
     return list(column.to_pylist())
 
 
-def _array(table: pa.Table, name: str, folder: Path) -> NDArray[Any]:
+def _array(table: pa.Table, name: str, folder: Path) -> Numbers:
     """[N, ...] of a column of numbers, lists or images. DataError."""
     import pyarrow as pa
 
@@ -183,7 +183,7 @@ def _array(table: pa.Table, name: str, folder: Path) -> NDArray[Any]:
         raise DataError(f"{where}: its samples have different shapes. Give them one.") from None
 
 
-def _unnested(array: pa.Array, where: str) -> NDArray[Any]:
+def _unnested(array: pa.Array, where: str) -> Numbers:
     """Lists of one length each become axes, whatever their depth."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -203,7 +203,7 @@ def _unnested(array: pa.Array, where: str) -> NDArray[Any]:
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
         raise DataError(f"{where}: is of {array.type}; must be of numbers, lists of numbers, or images. Name another.")
-    flat: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    flat: Numbers = array.to_numpy(zero_copy_only=False)
     return flat.reshape(shape)
 
 
@@ -217,7 +217,7 @@ def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
     """[N, channels, height, width] in 0..1."""
     from PIL import Image, UnidentifiedImageError
 
-    rows: list[NDArray[Any]] = []
+    rows: list[Numbers] = []
     for one in column:
         content = one["bytes"].as_py() if one.is_valid else None
         if content is None:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from accounting import require
 from dpfed.errors import ConfigError, DataError
 
+Numbers = NDArray[Any]
+"""Array of numbers of any type."""
+
 MOST_CLASSES = 2**16
 """A network has weights for every class, whether it occurs or not."""
 
@@ -40,14 +43,14 @@ class Dataset:
     """
 
     name: str
-    train_inputs: NDArray[Any]
-    train_labels: NDArray[Any]
-    test_inputs: NDArray[Any]
-    test_labels: NDArray[Any]
+    train_inputs: Numbers
+    train_labels: Numbers
+    test_inputs: Numbers
+    test_labels: Numbers
     classes: int | None
     train_clients: NDArray[np.int64] | None = None
     natural_clients: int = 0
-    raw_inputs: NDArray[Any] | None = None
+    raw_inputs: Numbers | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -75,8 +78,8 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """What a network needs to give for a sample, or for each of its labels: logits of classes; else as many numbers
-        as a target has."""
+        """Numbers that a network needs to give for a sample, or for each of its labels: logits of classes; else as many
+        numbers as a target has."""
         return self.classes if self.classes is not None else math.prod(self.target_shape)
 
     @property
@@ -91,7 +94,7 @@ class Dataset:
         train, test = (exact_floats(half, f"dataset {self.name!r}") for half in (self.train_inputs, self.test_inputs))
         return replace(self, train_inputs=train, test_inputs=test)
 
-    def carve_public(self, count: int, generator: np.random.Generator) -> tuple[Dataset, NDArray[Any], NDArray[Any]]:
+    def carve_public(self, count: int, generator: np.random.Generator) -> tuple[Dataset, Numbers, Numbers]:
         """Set `count` training samples apart, uniformly at random without replacement, as public data.
 
         Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then
@@ -129,7 +132,7 @@ class Dataset:
         )
 
 
-def exact_floats(integers: NDArray[Any], where: str) -> NDArray[np.float32]:
+def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:
     """The same numbers in float32. DataError, which names `where`, for numbers beyond 2^24: some become others."""
     if not floats_hold(integers):
         raise DataError(
@@ -140,7 +143,7 @@ def exact_floats(integers: NDArray[Any], where: str) -> NDArray[np.float32]:
     return integers.astype(np.float32)
 
 
-def floats_hold(integers: NDArray[Any]) -> bool:
+def floats_hold(integers: Numbers) -> bool:
     """True if float32 holds all of these integers as they are."""
     return not integers.size or (integers.min() >= -_WHOLE_FLOATS and integers.max() <= _WHOLE_FLOATS)
 
@@ -156,7 +159,7 @@ def check_classes(classes: object, *, where: str) -> int:
 
 
 def undeclared(where: str, classes: int) -> DataError:
-    """What is wrong where a label is none of the declared ones; which label, and whose, stays private."""
+    """Return the error for a label that is none of the declared ones; which label, and whose, stays private."""
     return DataError(
         f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
         "or not this data set's, or more classes must be declared."
@@ -179,7 +182,7 @@ def _check_clients(name: str, clients: NDArray[np.int64] | None, count: int, sam
         )
 
 
-def _check_half(name: str, half: str, inputs: NDArray[Any], labels: NDArray[Any], classes: int | None) -> None:
+def _check_half(name: str, half: str, inputs: Numbers, labels: Numbers, classes: int | None) -> None:
     where = f"dataset {name!r}, {half} half"
     of_labels = ("int64",) if classes is not None else _OF_TARGETS
     if inputs.dtype.name not in ("float32", "int64") or labels.dtype.name not in of_labels:
@@ -196,7 +199,7 @@ def _check_half(name: str, half: str, inputs: NDArray[Any], labels: NDArray[Any]
         raise undeclared(where, classes)
 
 
-def _check_alike(name: str, train: NDArray[Any], test: NDArray[Any]) -> None:
+def _check_alike(name: str, train: Numbers, test: Numbers) -> None:
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DataError(
             f"dataset {name!r}: train labels are {train.dtype} {train.shape[1:]} a sample, test labels {test.dtype} "

@@ -1,24 +1,22 @@
-"""MNIST, Fashion-MNIST and EMNIST from local files in torchvision's layout. Nothing is downloaded."""
+"""Images of digits, letters and clothing: MNIST, Fashion-MNIST and EMNIST from local files in torchvision's layout, and
+the 8x8 digits that ship with scikit-learn. Nothing is downloaded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfed.data.dataset import Dataset
-from dpfed.data.idx import read_idx
-from dpfed.data.pixels import standardise
+from dpfed.data.files import Images, image_dataset, read_idx
 from dpfed.errors import DataError
+from dpfed.seeds import Seeds
 
 _SIDE = 28
 _MNIST_MOMENTS = (0.1307, 0.3081)
 
 EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}
 """The splits of EMNIST (Cohen et al. 2017), and their numbers of classes."""
-
-_Half = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def load_mnist(root: Path) -> Dataset:
@@ -53,24 +51,17 @@ def load_emnist(root: Path, split: str) -> Dataset:
     return _dataset(f"emnist-{split}", train, test, EMNIST_CLASSES[split], _MNIST_MOMENTS)
 
 
-def _upright(half: _Half, first: int) -> _Half:
+def _upright(half: Images, first: int) -> Images:
     images, labels = half
-    return images.transpose(0, 2, 1), labels - first
+    return images.transpose(0, 1, 3, 2), labels - first
 
 
-def _dataset(name: str, train: _Half, test: _Half, classes: int, moments: tuple[float, float]) -> Dataset:
+def _dataset(name: str, train: Images, test: Images, classes: int, moments: tuple[float, float]) -> Dataset:
     mean, deviation = moments
-    return Dataset(
-        name=name,
-        train_inputs=standardise(train[0][:, None], [mean], [deviation]),
-        train_labels=train[1],
-        test_inputs=standardise(test[0][:, None], [mean], [deviation]),
-        test_labels=test[1],
-        classes=classes,
-    )
+    return image_dataset(name, [train], [test], classes=classes, means=[mean], deviations=[deviation])
 
 
-def _read(folder: Path, prefix: str, half: str) -> _Half:
+def _read(folder: Path, prefix: str, half: str) -> Images:
     images_path = _find(folder, prefix, f"{half}-images-idx3-ubyte")
     labels_path = _find(folder, prefix, f"{half}-labels-idx1-ubyte")
     images, labels = read_idx(images_path, axes=3), read_idx(labels_path, axes=1)
@@ -84,7 +75,7 @@ def _read(folder: Path, prefix: str, half: str) -> _Half:
             f"{images_path} holds {len(images)} images, {labels_path} {len(labels)} labels; the counts must "
             "agree. Take both files from one release."
         )
-    return images, labels.astype(np.int64)
+    return images[:, None], labels.astype(np.int64)
 
 
 def _find(folder: Path, prefix: str, name: str) -> Path:
@@ -96,4 +87,27 @@ def _find(folder: Path, prefix: str, name: str) -> Path:
         f"{folder / (prefix + name)}: not found, nor with .gz. Expected {prefix}{{{halves}}}-"
         f"{{images-idx3,labels-idx1}}-ubyte[.gz] in {folder} (torchvision's layout). Put the four files there, or set "
         f"DPFED_DATA_DIR to the folder that holds {folder.parent.name}/raw."
+    )
+
+
+_TEST_SAMPLES = 359
+
+
+def load_digits() -> Dataset:
+    """Handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. Always the same split."""
+    from sklearn.datasets import load_digits as load
+
+    pixels, labels = load(return_X_y=True)
+    inputs = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    labels = labels.astype(np.int64)
+    # The labels come in order 0..9, again and again: every fifth sample would test two digits only.
+    order = np.argsort(Seeds(root=0).keys("digits.test", 0, np.array([0]), (len(labels),))[0])
+    test, train = np.sort(order[:_TEST_SAMPLES]), np.sort(order[_TEST_SAMPLES:])
+    return Dataset(
+        name="digits",
+        train_inputs=inputs[train],
+        train_labels=labels[train],
+        test_inputs=inputs[test],
+        test_labels=labels[test],
+        classes=10,
     )

@@ -1,16 +1,14 @@
-"""Who the clients of a run are, as a fingerprint: two runs that share a key have the same one or other clients."""
+"""Fingerprint of a run's clients: two runs that share a key have the same one or other clients."""
 
 from __future__ import annotations
 
 import hmac
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpfed.data.dataset import Dataset, floats_hold
+from dpfed.data.dataset import Dataset, Numbers, floats_hold
 from dpfed.data.partition import Holdings, Partition
 from dpfed.data.resampled import Resampled
 
@@ -51,8 +49,8 @@ def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
                 yield from _array(f"client {client}", holdings.of(client))
 
 
-def _array(name: str, values: NDArray[Any]) -> Iterator[bytes | memoryview]:
-    """What it is called, its type and its shape, and its bytes, whose number follows from them."""
+def _array(name: str, values: Numbers) -> Iterator[bytes | memoryview]:
+    """Yield an array's name, type and shape, and its bytes, whose number follows from them."""
     yield _facts(name, values.dtype.str, list(values.shape))
     yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 

@@ -1,4 +1,4 @@
-"""Which samples are trained on, which are public, and which client holds them: who the clients of a run are.
+"""Samples of a run: those trained on, those that are public, and the client that holds each.
 
 `seeds` are those of data.partition_seed in all of this, never those of run.seed.
 """
@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpfed import data
 from dpfed.config.samples_tables import Data
 from dpfed.config.tables import Config
-from dpfed.data.dataset import Dataset
+from dpfed.data.dataset import Dataset, Numbers
 from dpfed.data.partition import Holdings, Partition
 from dpfed.data.resampled import Resampled
 from dpfed.data.wavelets import with_scattering
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DataError
 from dpfed.seeds import Seeds
 
 _Number = TypeVar("_Number", int, float)
@@ -115,8 +114,8 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
     )
 
 
-def _refuse_shared(inputs: NDArray[Any], other: Dataset, whole: Dataset) -> None:
-    """What clients hold is not public, under whatever name it is read."""
+def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
+    """Raise ConfigError for public samples that clients hold, under whatever name they are read."""
     held = {row.tobytes() for row in whole.train_inputs}
     shared = sum(row.tobytes() in held for row in inputs)
     if shared:
@@ -141,7 +140,7 @@ def _form(dataset: Dataset) -> str:
 
 
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
-    """Who holds which row of the training half. ConfigError where the data cannot be divided so."""
+    """Return the clients' rows of the training half. ConfigError where the data cannot be divided so."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
     if table.partition in ("dirichlet", "labels", "fedpm") and (dataset.classes is None or labels.ndim != 1):
@@ -209,6 +208,24 @@ def _check_nodes(config: Config) -> None:
 
 
 def _given(value: _Number | None) -> _Number:
-    """What the configuration's checks have made sure of."""
+    """Return a value whose presence the configuration's checks have made sure of."""
     assert value is not None
     return value
+
+
+_OF_LETTERS = "char-lstm"
+
+
+def check_letters(model: str, dataset: Dataset) -> None:
+    """DataError where inputs of the network of letters are no numbers of letters.
+
+    Looked at before any round: a run that stopped at such a sample would tell that it was drawn.
+    """
+    if model != _OF_LETTERS:
+        return
+    for half in (dataset.train_inputs, dataset.test_inputs):
+        if half.size and not (half.min() > -1 and half.max() < dataset.outputs):
+            raise DataError(
+                f"an input of {dataset.name!r} is not among the {dataset.outputs} declared letters, 0 to "
+                f"{dataset.outputs - 1}, that model.name='{_OF_LETTERS}' reads. Number the letters, or declare more."
+            )

@@ -1,4 +1,5 @@
-"""Shakespeare's plays, a client being a role: from plain text, or from LEAF's JSON. Nothing is downloaded."""
+"""Shakespeare's plays as samples of next-character prediction, a client being a role: from plain text, or from LEAF's
+JSON, in LEAF's 80 characters. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,10 +12,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.data.characters import VOCABULARY, WINDOW, codes, windows
 from dpfed.data.dataset import Dataset
-from dpfed.data.local_file import read_bytes
+from dpfed.data.files import read_bytes
 from dpfed.errors import DataError
+
+WINDOW = 80
+"""Characters that a prediction sees."""
+
+VOCABULARY = (
+    "\n !\"&'(),-.0123456789:;>?" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + "[]" + "abcdefghijklmnopqrstuvwxyz" + "}"
+)  # the 80 of LEAF (Caldas et al. 2018), in its order
+_SPACE = VOCABULARY.index(" ")
+_CODES = np.full(256, _SPACE, dtype=np.uint8)
+for _code, _letter in enumerate(VOCABULARY):
+    _CODES[ord(_letter)] = _code
+
+
+def codes(text: str) -> NDArray[np.uint8]:
+    """Each character's place in VOCABULARY; characters that are not in it count as spaces."""
+    points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
+    places: NDArray[np.uint8] = _CODES[np.minimum(points, len(_CODES) - 1)]
+    return places
+
+
+def windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Every run of WINDOW characters [n, WINDOW] and the character after it [n]; none in a text of up to WINDOW."""
+    places = codes(text)
+    if len(places) <= WINDOW:
+        return np.empty((0, WINDOW), dtype=np.uint8), np.empty(0, dtype=np.uint8)
+    return np.lib.stride_tricks.sliding_window_view(places, WINDOW)[:-1], places[WINDOW:]
+
 
 _MOST_TEXT = 2**23  # all his works have 5.5 million characters; a character becomes 320 bytes
 _MOST_JSON = 2**29  # as much as LEAF makes of them
@@ -26,7 +53,7 @@ _Samples = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def load_shakespeare(root: Path) -> Dataset:
     """Next-character prediction from ROOT/shakespeare/input.txt: speeches parted by empty lines, "ROLE:" before each.
 
-    inputs [80], numbers of characters in `characters.VOCABULARY`; label: the character that follows; 80 classes. A
+    inputs [80], numbers of characters in `VOCABULARY`; label: the character that follows; 80 classes. A
     client is a role with at least two lines; the first 80% of its lines are for training, the others for tests
     (McMahan et al. 2017), and each half becomes all its windows of 80 characters (LEAF), line ends being spaces. Roles
     whose training lines are not longer than one window are no clients. A character is in up to 81 windows, so privacy
@@ -51,8 +78,8 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
-    """What each role says in ROOT/shakespeare/input.txt, roles and lines in order; a speech without a role belongs to
-    whoever spoke before. Raises DataError."""
+    """Return the lines of each role in ROOT/shakespeare/input.txt, roles and lines in order; a speech without a role
+    belongs to whoever spoke before. Raises DataError."""
     path = _text_of(root)
     if not path.exists():
         raise DataError(

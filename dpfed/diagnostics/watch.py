@@ -16,13 +16,13 @@ from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.diagnostics.probes import number, probe, probe_of
 from dpfed.diagnostics.record import RoundRecord
 from dpfed.diagnostics.update_norms import count_norms, no_norms, typical
+from dpfed.mechanisms.integers import Integers
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 

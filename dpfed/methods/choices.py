@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accounting.integers.fixed_point import NoiseLaw
-from dpfed.aggregation.dropouts import most_missing
+from dpfed.aggregation.steps import most_missing
 from dpfed.config.privacy_tables import CoinPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask

@@ -2,70 +2,43 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from accounting import budget
-from accounting.budget import NoiseSchedule, Plan, integers
+from accounting.budget import NoiseSchedule
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
 from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.integers.fixed_point import NoiseLaw
 from accounting.ledger import Planned
 from accounting.mechanisms import (
     Composed,
-    DiscreteGaussian,
     GaussianShares,
     SingleRelease,
-    Skellam,
-    sampling_of,
-    subsample,
     unsampled,
 )
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate
-from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.aborts import check_aborts, participants_follow_clients
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise, Integers
+from dpfed.methods.aborts import check_aborts
 from dpfed.methods.choices import coins_of_moves, edge_of, others_of, seen, tolerance_of
 from dpfed.methods.facts import MethodFacts
-from dpfed.participation.of_run import allocated, sampler_of, stream_of
+from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
-from dpfed.stages.dithered import DitheredNoise
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.stage import Private, Stage
-
-
-@dataclass(frozen=True, kw_only=True)
-class IntegerTerms:
-    """Noise on sums of integers: as drawn, of `uploads` clients or of the server.
-
-    share_variance: of every draw, in squared steps
-    scale:          integer steps to the clip norm
-    slots:          how many uploads a sum holds whatever was drawn; None: those that were drawn
-    """
-
-    kind: NoiseLaw
-    placement: Literal["server", "clients"]
-    uploads: int
-    share_variance: int
-    scale: float
-    slots: int | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,8 +58,14 @@ class PrivacyGoal:
     noise_multiplier: float | None
     clip_norm: float
     least: int | None = None
-    integers: IntegerTerms | None = None
     unit: Literal["client"] = "client"
+    table: ClassVar[str] = "privacy"
+    records: ClassVar[None] = None
+
+    @property
+    def advice(self) -> str:
+        """The change of the configuration that lowers epsilon of a round."""
+        return "Lower privacy.clip_norm" if self.noise_multiplier is None else "Raise privacy.noise_multiplier"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -105,6 +84,11 @@ class PrivacyGoal:
     @property
     def schedule(self) -> NoiseSchedule | None:
         return getattr(self.private, "schedule", None)
+
+    @property
+    def integers(self) -> IntegerNoise | None:
+        """The noise, where it is on sums of integers."""
+        return self.private if isinstance(self.private, IntegerNoise) else None
 
     @property
     def integer_rows(self) -> Integers | None:
@@ -223,92 +207,38 @@ def _coins(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
 
 
 def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
-    """Noise in shares of the uploads: as many as are in every sum, or under Poisson sampling as `slots` says."""
-    table, who, rounds, delta = config.privacy, sampler_of(config), config.federation.rounds, delta_of(config)
+    table = config.privacy
     assert isinstance(table, DitheredPrivacy)
-    default = Adjacency.REPLACE_ONE if config.federation.sampling == "fixed" else Adjacency.ZERO_OUT
-    adjacency = Adjacency.of(table.adjacency or default)
-    shares, lost = int(who.expected), 0.0
-    if config.federation.sampling == "poisson":
-        cohort, clients = config.federation.cohort, config.federation.clients
-        shares, lost = default_slots(cohort, clients, delta=delta, adjacency=adjacency, slots=table.slots)
-    # At what of delta is left: 1e-5 of it a round is charged for cohorts that are too large.
-    plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
-    left = max(delta - rounds * lost, delta / 2)
-    z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=left)
-    noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares, overflow=lost)
-    made = DitheredNoise(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
+    rounds, delta = config.federation.rounds, delta_of(config)
+    noise = DitheredNoise.calibrated(table, sampler_of(config), randomness, rounds=rounds, delta=delta)
     assert table.clip_norm is not None
-    return _goal(config, made, Clip(), z=z, clip=table.clip_norm)
+    return _goal(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
 def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
-    """Still by `accounting.Plan`, whose integer rounds size shares, slots and steps."""
-    from dpfed.methods.sums import integers_of
-
-    table, federation, sums = config.privacy, config.federation, config.aggregation
+    table, sums, federation = config.privacy, config.aggregation, config.federation
     assert isinstance(table, IntegerPrivacy)
-    charged, tolerance = table.missing_shares == "charged", tolerance_of(config) or 0.0
-    plan = Plan(
-        clients=federation.clients,
-        cohort=federation.clients if federation.sampling == "all" else federation.cohort,
-        dimension=sent,
-        mechanism=table.noise,
-        sampling=federation.sampling,
-        adjacency=Adjacency(table.adjacency) if table.adjacency else None,
-        delta=table.delta,
-        scale=sums.steps,
-        rotate=sums.rotation,
-        placement=table.placement,
-        dropout=0.0 if charged or table.placement == "server" else tolerance,
-        slots=table.slots,
+    tolerance = tolerance_of(config) or 0.0
+    noise, rows, z = IntegerNoise.calibrated(
+        table,
+        sampler_of(config),
+        randomness,
+        sent=sent,
+        cohort=federation.cohort,
+        canaries=-(-config.audit.canaries // federation.rounds),
+        rounds=federation.rounds,
+        delta=delta_of(config),
         secure=sums.kind != "plain",
+        steps=sums.steps,
+        rotate=sums.rotation,
+        tolerance=tolerance,
+        dropout=sums.dropout,
         wrap_probability=sums.wrap_probability,
-        **_schedule(config),
-    )
-    made = plan.mechanism
-    assert isinstance(made, integers.IntegerNoise)  # `table.noise` names it
-    uploads = made.uploads(plan)
-    slots = uploads if made.is_filled(plan) or table.placement == "clients" else None
-    if table.adjacency is None and made.secure and participants_follow_clients(config, slots):
-        kept = Adjacency.ZERO_OUT if plan.adjacency is Adjacency.ADD_REMOVE else plan.adjacency
-        plan = replace(plan, adjacency=kept)
-    z = table.noise_multiplier
-    if z is None:
-        assert table.epsilon is not None
-        sized = replace(plan, mechanism=replace(made, dropout=sums.dropout)) if charged else plan
-        z = budget.noise_multiplier(sized, epsilon=table.epsilon, rounds=federation.rounds, accountant=table.accountant)
-        z /= math.sqrt(1 - sums.dropout) if charged else 1.0
-    least = least_uploads(uploads, tolerance) if charged else None
-    noise, who = made.release(plan, z), sampler_of(config)
-    assert isinstance(noise, DiscreteGaussian | Skellam)
-    terms = IntegerTerms(
-        kind=table.noise,
-        placement=table.placement,
-        uploads=uploads,
-        share_variance=int(noise.share_variance),
-        scale=float(made.scale or 0),
-        slots=slots,
+        seeds=Seeds(root=config.run.seed),
     )
     assert table.clip_norm is not None
-    rows = integers_of(config, table.clip_norm, terms, sent, randomness, Seeds(root=config.run.seed))
-    drawn = noise if least is None else replace(noise, shares=least)
-    private = IntegerNoise(
-        noise=drawn,
-        sampling=sampling_of(subsample(drawn, who.law)),
-        placement=table.placement,
-        randomness=randomness,
-        steps_per_unit=rows.fixed_point.steps_per_unit,
-        detail={
-            "divided_by": who.expected,
-            "noise": table.noise,
-            "steps_per_unit": rows.fixed_point.steps_per_unit,
-            "integers": rows.fixed_point.padded,
-            "bits": rows.bits,
-        },
-        charged=charged,
-    )
-    return _goal(config, private, Clip(), rows, z=z, clip=table.clip_norm, least=least, integers=terms)
+    least = noise.noise.shares if noise.charged else None
+    return _goal(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
 
 
 _MADE: dict[type, Callable[[Config, int, Randomness], PrivacyGoal]] = {
@@ -327,11 +257,3 @@ def slots_of(goal: PrivacyGoal) -> int | None:
     if isinstance(inside, GaussianShares):
         return inside.shares
     return goal.integers.slots if goal.integers is not None else None
-
-
-def _schedule(config: Config) -> dict[str, Any]:
-    """What a plan needs to know of a participation schedule."""
-    federation = config.federation
-    if federation.sampling == "allocation":
-        return {"participations": allocated(federation.clients, federation.cohort, federation.rounds)}
-    return {"separation": federation.separation} if federation.sampling == "min-separation" else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpfed.aggregation.agreement import FEWEST, shares_needed
-from dpfed.aggregation.summed import least_uploads
+from dpfed.aggregation.sums import least_uploads
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.choices import tolerance_of

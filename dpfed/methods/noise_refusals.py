@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from dpfed.compress.masked_noise import FedMrnSigned
+from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import every_method

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError
+from dpfed.methods.goals import PrivacyGoal
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
@@ -33,17 +34,34 @@ class RecordGoal:
     accountant: Accountant
     noise_multiplier: float
     clip_norm: float
+    local: LocalTraining
     unit: Literal["record"] = "record"
+    table: ClassVar[str] = "local.record"
+    advice: ClassVar[str] = "Raise local.record.noise_multiplier"
+    schedule: ClassVar[None] = None
+    integers: ClassVar[None] = None
 
-    def planned(self, local: LocalTraining, rounds: int) -> Planned:
+    @property
+    def records(self) -> int:
+        """Number of records of all clients."""
+        return self.local.partition.total
+
+    def require_statement(self, rounds: int) -> None:
+        """Accept every plan: bounds on records are compared when the statement is made."""
+
+    def planned(self, rounds: int) -> Planned:
         """The plan of a run of so many rounds, for the header of its ledger: a client of each size in every round."""
-        batches, sizes = local.poisson_batches, np.unique(local.partition.sizes)
+        batches, sizes = self.local.poisson_batches, np.unique(self.local.partition.sizes)
         most = [
             Composed(parts=((step_of(self.noise_multiplier, batches, int(size)), rounds * batches.count(int(size))),))
             for size in sizes[sizes > 0]
         ]
         delta = None if self.budget is None else self.delta
         return Planned(rounds=rounds, most=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
+
+
+Goal = PrivacyGoal | RecordGoal
+"""Privacy target of a run, by its unit: a client or a record. Both answer the same questions."""
 
 
 def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordGoal]:
@@ -58,6 +76,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         accountant=table.accountant,
         noise_multiplier=z,
         clip_norm=table.clip_norm,
+        local=local,
     )
     level = RecordLevel(clip_norm=table.clip_norm, noise_multiplier=z, randomness=randomness)
     return replace(local, record=level), goal

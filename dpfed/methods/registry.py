@@ -41,8 +41,8 @@ def register(
     preset:   tables of its presets, beside those of the data set: {"method": {"keep": 0.4}}
 
     Claim: a private run of it is charged by the stage of its chain that makes it private, and is refused where the
-    bound of that charge does not hold (`dpfed.stages.soundness`). ConfigError for a name that is taken or a scheme that
-    is not there.
+    bound of that charge does not hold (`dpfed.mechanisms.soundness`). ConfigError for a name that is taken or a scheme
+    that is not there.
     """
 
     def known(makes: MakesStages) -> MakesStages:

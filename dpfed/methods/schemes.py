@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from dpfed import compress
-from dpfed.compress.pruned import FedSparsify, cubic_sparsity
+from dpfed.compress.largest import cubic_sparsity
+from dpfed.compress.sparse import FedSparsify
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.facts import MethodFacts

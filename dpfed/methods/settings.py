@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from dpfed import compress
 from dpfed.clients.masked_noise import NOISE_PURPOSE
 from dpfed.clients.training import LocalTraining
-from dpfed.compress.masked_noise import FedMrnSigned
+from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.compress.projection import FedScalar
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods.choices import coins_of_moves, in_integers, is_linear, seen, signs_are_coins
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, goal_of
@@ -29,10 +32,7 @@ from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import DropNotFinite, FixedClip
-from dpfed.stages.coins import Coins, PrivateCoins
-from dpfed.stages.dithered import DitheredNoise
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.maps import MapChoice
 from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project
@@ -228,7 +228,7 @@ class Settings:
     def _integers(self, project: Project, goal: PrivacyGoal | None, own: tuple[Stage, ...] = ()) -> Stages:
         if goal is None or goal.integer_rows is None:
             clip = self.config.aggregation.clip_norm if goal is None else goal.clip_norm
-            integers = integers_of(self.config, clip, None, project.sent, self.randomness, self.seeds)
+            integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
             largest = self._weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
             bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from accounting.integers.fixed_point import least_scale, padded_dimension, sum_bits
-from dpfed.aggregation.dropouts import Dropouts
+from accounting.integers.fixed_point import least_scale, padded_dimension
 from dpfed.aggregation.graph import refuse_few_neighbours
-from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.fixed_point import FixedPoint
+from dpfed.aggregation.steps import Dropouts, ProtocolStep
+from dpfed.aggregation.sums import PlainSums
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import in_integers, integer_noise, seen, tolerance_of
-from dpfed.methods.goals import IntegerTerms, PrivacyGoal, slots_of
+from dpfed.mechanisms.integers import Integers
+from dpfed.methods.choices import in_integers, seen, tolerance_of
+from dpfed.methods.goals import PrivacyGoal, slots_of
 from dpfed.methods.least_participants import least_participants
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.integers import Integers
 from dpfed.stages.words import Words
 
 _ROUNDING_LOSS = 1e-4
 """By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
-
-_MOST_BITS = 32
 
 
 def sums_of(config: Config, stages: Stages, goal: PrivacyGoal | None, seeds: Seeds) -> PlainSums | SecureSums:
@@ -99,49 +95,18 @@ def most_uploads(config: Config, slots: int | None) -> int:
     return canaries + (slots or federation.clients)
 
 
-def integers_of(
-    config: Config,
-    clip: float | None,
-    integers: IntegerTerms | None,
-    sent: int,
-    randomness: Randomness,
-    seeds: Seeds,
-) -> Integers:
-    """Rows of `sent` numbers as integers: steps and ring, from the plan that is accounted.
-
-    The ring holds the sum, noise and all, but for `wrap_probability`, if clients do not choose rows by the signs of the
-    rotation. Privacy does not rest on that: noise is integer noise (`dpfed.stages.integer_noise`), or there is none.
-    """
+def integers_of(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
+    """Rows of `sent` numbers as integers, in a secure sum without integer noise."""
     table = config.aggregation
-    padded = padded_dimension(sent, rotate=table.rotation)
     assert clip is not None  # refused
-    steps = integers.scale if integers is not None else table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
-    filled = None if integers is None or config.federation.sampling != "poisson" else integers.slots
-    uploads = most_uploads(config, filled)
-    bits = sum_bits(
-        law="skellam" if integer_noise(config) == "skellam" else "discrete-gaussian",
-        uploads=uploads,
-        dimension=padded,
-        scaled_clip=steps,
-        noise_variance=_noise_in_ring(integers, uploads),
-        rotate=table.rotation,
-        wrap_probability=table.wrap_probability,
-    )
-    if bits > _MOST_BITS:
-        raise ConfigError(
-            f"aggregation.steps={steps:g}: a sum of {uploads} such updates with their noise needs "
-            f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
-        )
-    return Integers(
-        fixed_point=FixedPoint(size=sent, steps_per_unit=steps / clip, rotate=table.rotation),
+    padded = padded_dimension(sent, rotate=table.rotation)
+    return Integers.fitting(
+        size=sent,
         clip_norm=clip,
-        bits=bits,
+        scale=table.steps or least_scale(padded, overhead=_ROUNDING_LOSS),
+        rotate=table.rotation,
+        uploads=most_uploads(config, None),
+        wrap_probability=table.wrap_probability,
         seeds=seeds,
         randomness=randomness,
     )
-
-
-def _noise_in_ring(integers: IntegerTerms | None, uploads: int) -> float:
-    if integers is None:
-        return 0.0
-    return float(integers.share_variance * (uploads if integers.placement == "clients" else 1))

@@ -12,20 +12,28 @@ from torch import Tensor, nn
 
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import words_of
-from dpfed.errors import ConfigError, DpfedError
-from dpfed.models.batch_norm_cnn import cnn_4_bn, cnn_8_bn
+from dpfed.config.own_code import errors_of_user_code
+from dpfed.errors import ConfigError
 from dpfed.models.char_lstm import char_lstm
-from dpfed.models.conv_n import conv4, conv6, conv10
-from dpfed.models.fed_smp_cnn import fed_smp_cnn, fed_smp_svhn_cnn, unpadded_fed_smp_cnn
 from dpfed.models.flat import Block, FlatModel
-from dpfed.models.mlp import fedscalar_mlp, mlp
-from dpfed.models.strided_cnn import strided_cnn
+from dpfed.models.networks import (
+    cnn_4_bn,
+    cnn_8_bn,
+    conv4,
+    conv6,
+    conv10,
+    fed_smp_cnn,
+    fed_smp_svhn_cnn,
+    fedscalar_mlp,
+    mlp,
+    strided_cnn,
+    unpadded_fed_smp_cnn,
+)
 
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
-"""Of a network that comes with dpfed: 4 GB."""
+"""Most parameters of a network that comes with dpfed: 4 GB."""
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -100,12 +108,8 @@ def build_own(
 
 
 def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatModel:
-    try:
+    with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
         return FlatModel(made, seed=fixed_seed)
-    except DpfedError:
-        raise
-    except Exception as error:  # the network may be the user's, and raise anything
-        raise ConfigError(f"model={name!r}: is no network that can be trained: {words_of(error)}.") from error
 
 
 def _known() -> dict[str, Callable[..., nn.Module]]:
@@ -113,14 +117,10 @@ def _known() -> dict[str, Callable[..., nn.Module]]:
 
 
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:
-    """What the network makes of `inputs` [n, ...], which are public; ConfigError unless it is floating, one row a
-    sample, and these logits of the given form (None: any)."""
-    try:
+    """Return the network's outputs for `inputs` [n, ...], which are public; ConfigError unless they are floating, one
+    row a sample, and these logits of the given form (None: any)."""
+    with errors_of_user_code(f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}"):
         outputs = model.try_on(inputs)
-    except Exception as error:  # so may its forward pass
-        raise ConfigError(
-            f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}: {words_of(error)}."
-        ) from error
     found = (
         f"{outputs.dtype} of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
     )
@@ -132,13 +132,9 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
 
 
 def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
-    """What the maker makes; ConfigError where it raises, or makes something else."""
-    try:
+    """Return the maker's module; ConfigError if it raises, or makes something else."""
+    with errors_of_user_code(f"model={name!r}: cannot be made"):
         module = maker()
-    except DpfedError:
-        raise
-    except Exception as error:  # so may its maker
-        raise ConfigError(f"model={name!r}: cannot be made: {words_of(error)}.") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model={name!r}: its maker gives {type(module).__name__}, not a torch.nn.Module.")
     return module

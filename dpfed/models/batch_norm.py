@@ -14,7 +14,7 @@ _KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class PaddedBatchNorm(nn.Module):
-    """What BatchNorm does in training, computed from the real samples alone (Ioffe, Szegedy 2015).
+    """BatchNorm in training, computed from the real samples alone (Ioffe, Szegedy 2015).
 
     With shares r [b] (1/size for each real sample of the batch, 0 for padding) and x [b, channels, ...]:
         mean = sum_b r_b mean(x_b),   var = sum_b r_b mean((x_b - mean)^2)

@@ -57,11 +57,11 @@ class FlatModel:
         self.layout: tuple[Block, ...] = _layout(module, statistics)
         """Trained parameters in the module's order, then statistics."""
         self.fixed: Mapping[str, Tensor] = _fixed(module, self.layout)
-        """What belongs to the network beside them, by name."""
+        """Tensors of the network that are neither trained nor sent, by name."""
         self.size: int = self.layout[-1].stop
         """d, all entries."""
         self.parameters_size: int = max(block.stop for block in self.layout if block.kind != "statistic")
-        """How many of them are parameters: the first ones."""
+        """Number of entries that are parameters: the first ones."""
         self.compressible: Tensor = self.indices("weight", "bias")
         """int64, sorted: what masks and compressors may touch."""
         self.dense: Tensor = self.indices("normalisation", "statistic")
@@ -69,23 +69,22 @@ class FlatModel:
         self._elsewhere: dict[torch.device, dict[str, Tensor]] = {}
         self._lengths = [block.stop - block.start for block in self.layout]
         self.recurrent: bool = any(isinstance(part, LstmLayer | nn.RNNBase) for part in self._module.modules())
-        """Whether it goes step by step through its input: with fused kernels a loop over clients is faster then."""
-        self._stepwise = stepwise(copy.deepcopy(self._module)) if self.recurrent else self._module
+        """True if the network goes step by step through its input: with fused kernels a loop over clients is faster
+        then."""
         self._evaluated = copy.deepcopy(self._module)
         """The module of `forward` and `try_on`: what a forward pass leaves in it reaches no module that is trained."""
-        self._forward_clients = torch.vmap(self._forward_client)
         in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
         self._training = with_padding(in_training, keep=self._resting)
         self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._resting)]
 
     @property
     def has_statistics(self) -> bool:
-        """Whether there is BatchNorm: then samples of a batch bear on each other in training."""
+        """True if there is BatchNorm: samples of a batch then bear on each other in training."""
         return self.parameters_size < self.size
 
     @property
     def has_fused_layers(self) -> bool:
-        """Whether there is torch's LSTM, GRU or RNN, into which neither vmap nor Opacus can see: clients train in a
+        """True if there is torch's LSTM, GRU or RNN, into which neither vmap nor Opacus can see: clients train in a
         loop then, and records cannot be private. With `dpfed.models.char_lstm.LstmLayer` both work."""
         return any(isinstance(part, nn.RNNBase) for part in self._module.modules())
 
@@ -112,7 +111,7 @@ class FlatModel:
         return logits
 
     def try_on(self, inputs: Tensor) -> object:
-        """What the module makes of inputs [b, ...] as it was made, whatever that is."""
+        """Return the module's outputs for inputs [b, ...] as the factory made it, whatever they are."""
         with torch.no_grad():
             return self._evaluated(inputs)
 
@@ -127,11 +126,6 @@ class FlatModel:
             return False
         return True
 
-    def forward_clients(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Logits [c, b, classes] of inputs [c, b, ...], client i under its own weights[i] of [c, d]."""
-        logits: Tensor = self._forward_clients(weights, inputs)
-        return logits
-
     def train_clients(
         self, weights: Tensor, inputs: Tensor, shares: Tensor, *, random: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -140,12 +134,12 @@ class FlatModel:
         shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
         random: whether the module draws random numbers; else it must not
         """
-        one = torch.vmap(self.train_client, randomness="different" if random else "error")
+        one = torch.vmap(self._train_client, randomness="different" if random else "error")
         outputs, statistics = one(weights, inputs, shares)
         return outputs, statistics
 
-    def train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """`train_clients` for one: outputs [b, ...] and the statistics [d - parameters_size] after the batch."""
+    def _train_client(self, weights: Tensor, inputs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """`train_clients` for one client: outputs [b, ...] and the statistics [d - parameters_size] after the batch."""
         state = self._state(weights)
         if not self.has_statistics:
             outputs: Tensor = functional_call(self._training, state, (inputs,))
@@ -170,7 +164,7 @@ class FlatModel:
 
     def shared(self, device: torch.device) -> list[object]:
         """Modules and fixed tensors that all clients share."""
-        modules: list[object] = [self._module, self._training, self._stepwise]
+        modules: list[object] = [self._module, self._training]
         return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
 
     def trained(self, module: nn.Module) -> list[Tensor]:
@@ -180,7 +174,8 @@ class FlatModel:
         return [one for name, one in state.items() if name in names or name.endswith("num_batches_tracked")]
 
     def trains_on_one(self, sample: Tensor) -> bool:
-        """Whether a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values a channel."""
+        """Return True if a batch of this one sample [1, ...] can be trained on: BatchNorm needs two values a
+        channel."""
         if not self.has_statistics:
             return True
         try:
@@ -201,10 +196,6 @@ class FlatModel:
         if device not in self._elsewhere:
             self._elsewhere[device] = {name: tensor.to(device) for name, tensor in self.fixed.items()}
         return self._elsewhere[device]
-
-    def _forward_client(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self._stepwise, self._state(weights), (inputs,))
-        return logits
 
     def _set_mode(self, module: nn.Module, *, training: bool) -> nn.Module:
         module.train(training)
@@ -229,7 +220,7 @@ def _resting(module: nn.Module) -> frozenset[str]:
 
 
 def _statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]:
-    """By name, as BatchNorm layers that are trained keep them."""
+    """Return running statistics by name, as BatchNorm layers that are trained keep them."""
     live = {name for name, _ in batch_norms(module, resting)}
     kept = [(name, *name.rpartition("."), tensor) for name, tensor in module.named_buffers()]
     return {name: tensor for name, layer, _, kind, tensor in kept if kind in STATISTICS and layer in live}
@@ -264,7 +255,7 @@ def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ..
 
 
 def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> Kind:
-    """By the layer that owns the parameter; a vector in a layer without a matrix scales or shifts."""
+    """Return the kind of a parameter by its layer; a vector in a layer without a matrix scales or shifts."""
     layer = name.rpartition(".")[0]
     if isinstance(module.get_submodule(layer), _NORMALISATIONS):
         return "normalisation"

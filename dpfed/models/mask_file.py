@@ -35,7 +35,7 @@ _KINDS = ("initial", "die", "both")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What the frozen network is made from, besides code of this version."""
+    """Ingredients of the frozen network, besides code of this version."""
 
     model: str
     input_shape: tuple[int, ...]
@@ -103,7 +103,7 @@ def _count(network: FrozenNetwork) -> int:
 
 
 def _contexts(network: FrozenNetwork, kind: str) -> NDArray[np.int64]:
-    """What the coder tells weights apart by, [n]: known from the seed alone."""
+    """Return the coder's context of every weight, [n]: known from the seed alone."""
     initial = network.initial.cpu().numpy().astype(np.float64)
     margin = (initial - network.dice.cpu().numpy() + 1) / 2
     match kind:

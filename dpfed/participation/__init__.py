@@ -1,1 +1,1 @@
-"""Who takes part in a round."""
+"""Participation of clients in rounds."""

@@ -40,7 +40,7 @@ class Canaries:
         return ids[(rounds == number) & heads], ids[(rounds == number) & ~heads]
 
     def present_in(self, number: int) -> int:
-        """How many take part in this round."""
+        """Return how many canaries take part in this round."""
         return len(self.of_round(number)[0])
 
     def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:

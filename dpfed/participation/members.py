@@ -1,4 +1,4 @@
-"""Who was in a cohort, as one string: for diagnostics.jsonl, which the operator keeps to itself.
+"""Members of a cohort as one string: for diagnostics.jsonl, which the operator keeps to itself.
 
 The sorted ids as the gaps between them, each of as many bytes as the widest needs: 10,000 of 10^6 clients are 27 kB.
 """

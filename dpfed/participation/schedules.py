@@ -125,16 +125,13 @@ class CyclicCohorts:
         return np.arange(number % self.period, self.clients, self.period)
 
 
-ScheduledCohorts = BallsAndBinsCohorts | AllocationCohorts | MinSeparationCohorts | CyclicCohorts
-
-
 def _whole(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
     """Uniform whole numbers from 0 to below - 1."""
     return np.minimum((uniforms * below).astype(np.int64), below - 1)
 
 
 def _failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
-    """How often a coin shows tails before heads: geometric, by inversion."""
+    """Return how often a coin shows tails before heads: geometric, by inversion."""
     if coin >= 1:
         return np.zeros(len(uniforms))
     return np.asarray(np.floor(np.log1p(-uniforms) / np.log1p(-coin)))

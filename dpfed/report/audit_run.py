@@ -8,11 +8,11 @@ import numpy as np
 
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
-from dpfed.audit.cohort_law import room_of, size_law
-from dpfed.audit.noise_evidence import limits, measured
+from dpfed.audit.evidence.cohort_law import room_of, size_law
+from dpfed.audit.evidence.noise_evidence import limits, measured
 from dpfed.audit.run import RunAudit
 from dpfed.errors import DpfedError, RunError
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.page import rendered

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _CallableRoom(ModuleType):
-    """This module, which can also be called; `inspect.signature` and pickle see the function and the module."""
+    """A module that can be called; `inspect.signature` sees the function, pickle the module."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.__wrapped__(*arguments, **named)

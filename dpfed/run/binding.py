@@ -1,4 +1,4 @@
-"""What a run is made of, as hashes that its files carry: files of another run, or of changed data, are refused."""
+"""Hashes of a run's configuration, clients, start and code in its files: files of another run are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +15,8 @@ from accounting.ledger import population_key
 from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
-from dpfed.server.moving_average import network_of
-
-if TYPE_CHECKING:
-    from dpfed.run.experiment import Experiment
-    from dpfed.run.folder import RunFolder
+from dpfed.run.experiment import Experiment
+from dpfed.server.readout import network_of
 
 FORMAT = "dpfed-run-2"
 """A version of this package that would go on with a run in another way (other streams, other steps) has another one."""
@@ -37,7 +34,7 @@ class Binding:
     own_code: str = ""
 
     def to_header(self) -> dict[str, str]:
-        """As it stands in the ledger's header, beside its population."""
+        """Return the entries for the ledger's header, beside its population."""
         own = {"own_code": self.own_code} if self.own_code else {}
         return {"format": FORMAT, "configuration": self.configuration, "start": self.start} | own
 
@@ -57,19 +54,19 @@ PARTS = {
     "own_code": "the code of your own that it needs (--load)",
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
-"""What a hash is of, in words."""
+"""Description of the content of each hash, for messages."""
 
 
 def configuration_hash(tables: Mapping[str, Any]) -> str:
-    """Of the tables of config.toml but for federation.rounds: how long a run was is in its ledger, and a run can be
-    prolonged (`dpfed.run.prolonging`)."""
+    """Return the hash of config.toml without federation.rounds: the ledger has the length of a run, and a run can be
+    prolonged (`dpfed.run.resuming`)."""
     federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
     tables = {**tables, "federation": federation}
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
 def start_hash(tensors: Iterable[Tensor]) -> str:
-    """Of what rounds start from."""
+    """Return the hash of the tensors that rounds start from."""
     found = hashlib.sha256()
     for tensor in tensors:
         values = tensor.detach().cpu().contiguous()
@@ -78,22 +75,23 @@ def start_hash(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
-def binding_of(experiment: Experiment, folder: RunFolder, project: ProjectLedger | None) -> Binding:
-    """What the run is made of, under the key of its project, or its own. A key from the seed is as good as the noise
-    from it: not for release, and the same whenever the run is repeated."""
-
-    def new_key() -> bytes:
-        if project is not None:
-            return project.key()
-        simulated = experiment.method.randomness.name == "simulated"
-        return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
-
+def binding_of(experiment: Experiment, configuration: str, key: bytes) -> Binding:
+    """Return the hashes of a run whose config.toml has this hash, under the key of its clients' fingerprint."""
     return Binding(
-        configuration=folder.configuration,
-        population=population_of(experiment, folder.key(new_key)),
+        configuration=configuration,
+        population=population_of(experiment, key),
         start=start_of(experiment),
         own_code=code_hash(experiment.own_code),
     )
+
+
+def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
+    """Return the key of a new run: of its project, or its own. A key from the seed is, like noise from the seed, not
+    for release, and the same whenever the run is repeated."""
+    if project is not None:
+        return project.key()
+    simulated = experiment.method.randomness.name == "simulated"
+    return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
 
 
 def population_of(experiment: Experiment, key: bytes) -> str:

@@ -77,7 +77,7 @@ class Book:
         return book
 
     def _check_header(self, header: Header) -> None:
-        """Whether the ledger is this run's, and drawn from a project or not as before."""
+        """RunError unless the ledger is this run's, and charged to a project or not as before."""
         path, there = self.ledger.path, self.ledger.header
         for name in ("unit", "clients", "randomness"):
             if getattr(there, name) != getattr(header, name):
@@ -98,7 +98,7 @@ class Book:
             )
 
     def _check_seen(self, head: str) -> None:
-        """Whether the ledger has the line that was its last one when the checkpoint was written."""
+        """RunError unless the ledger has the line that was its last line when the checkpoint was written."""
         if head and self.ledger.entries_after(head) is None:
             raise RunError(
                 f"{self.ledger.path}: has no line of hash {head[:12]}..., its last one when the checkpoint was "
@@ -106,8 +106,8 @@ class Book:
             )
 
     def _check_project(self, seen: str, rounds_done: int) -> None:
-        """Whether the project has all that this run was charged, and every line that it has seen: else it is another
-        project, or has lost lines. And whether this folder has all that the project was charged."""
+        """RunError unless the project has all charges of this run and every line that the run has seen (otherwise it is
+        another project, or has lost lines), and unless this folder has all charges of the project."""
         if self.project is None:
             return
         project = self.project.ledger
@@ -206,7 +206,8 @@ class Book:
         self._nonces.add(line.nonce)
 
     def charged_apart(self, rounds_done: int) -> bool:
-        """Whether the next round was charged before an interruption, and would be another release if repeated."""
+        """Return True if the next round was charged before an interruption, and would be another release if
+        repeated."""
         return not self._repeatable and rounds_done in self._written
 
     def require_own_stream(self, release: SingleRelease) -> None:
@@ -236,12 +237,12 @@ class Book:
 
     @property
     def heads(self) -> Heads:
-        """What a checkpoint remembers."""
+        """Last hashes of the ledgers, for a checkpoint."""
         return Heads(ledger=self.ledger.head, project=self.project.ledger.head if self.project is not None else "")
 
     @property
     def run(self) -> str:
-        """What names this run in a project's ledger."""
+        """Name of this run in a project's ledger."""
         return str(self.ledger.header.about.get("run", "unnamed"))
 
     def standing(self, rounds_done: int) -> list[Release | LocalRelease]:
@@ -249,12 +250,12 @@ class Book:
         return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
 
     def paid(self, number: int) -> bool:
-        """Whether the project was charged for this very round before an interruption."""
+        """Return True if the project was charged for this very round before an interruption."""
         return self._repeatable and number in self._of_project
 
     def interrupted(self, rounds_done: int) -> int:
-        """How many charges, in the ledger or the project, no finished round has: of rounds that were interrupted after
-        their charge and repeated with new noise, or not at all."""
+        """Count the charges, in the ledger or the project, without a finished round: of rounds that were interrupted
+        after their charge, and repeated with new noise or not at all."""
         charges = Counter(entry.round for entry in self.ledger.releases)
         for round, count in Counter(line.round for line in lines_of(self.run, self.project)).items():
             charges[round] = max(charges[round], count)
@@ -262,7 +263,7 @@ class Book:
 
 
 def _differing(there: Header, header: Header) -> str:
-    """In words, in what the run that a header was written for differs; empty where it does not."""
+    """Describe the differences between the runs of two headers; empty if there are none."""
     if there.binding is None:
         return PARTS["format"]
     before, now = ({**(one.binding or {}), "population": one.population} for one in (there, header))
@@ -270,7 +271,7 @@ def _differing(there: Header, header: Header) -> str:
 
 
 def has_no_header(path: Path) -> bool:
-    """Whether the file ends before its first line does."""
+    """Return True if the file ends before its first line does."""
     try:
         with open_input(path) as file:
             return not file.readline(LONGEST_LINE).endswith(b"\n")

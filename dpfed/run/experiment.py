@@ -4,74 +4,71 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import torch
 
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models
-from dpfed.aggregation.ranks import Alone, Ranks, local_device
+from dpfed.aggregation.ranks import Alone, Ranks
 from dpfed.clients.records_apart import require_records_apart
-from dpfed.clients.start import Start
 from dpfed.clients.state import State
+from dpfed.clients.task import Start
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
-from dpfed.data.letters import check_letters
-from dpfed.data.samples import Public, Validation, public_samples, validation_samples, whole_data, with_features
+from dpfed.data.samples import (
+    Public,
+    Validation,
+    check_letters,
+    public_samples,
+    validation_samples,
+    whole_data,
+    with_features,
+)
 from dpfed.errors import ConfigError, DpfedError
+from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_form, require_sound
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.goals import PrivacyGoal, slots_of
-from dpfed.methods.records import RecordGoal, private_records
+from dpfed.methods.records import Goal, RecordGoal, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
-from dpfed.methods.schemes import sparsity_schedule
 from dpfed.methods.settings import Settings
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
-from dpfed.models.frozen import FrozenNetwork
-from dpfed.models.mask_file import Recipe
-from dpfed.participation.of_run import sampler_of
+from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
-from dpfed.run.evaluate import Objective
-from dpfed.run.objective import objective_of, with_own_loss
-from dpfed.run.own import Own
+from dpfed.run.evaluate import Objective, objective_of, with_own_loss
 from dpfed.run.protection import not_protected
 from dpfed.run.training import (
     TRIAL_LIMITS,
+    Own,
     after_trial,
     course,
+    device_of,
     frozen_network,
     group_of,
     is_custom,
     local_training,
-    model_options,
     network_of,
+    server_rule,
+    start_of_rounds,
 )
 from dpfed.seeds import Seeds
-from dpfed.server.adaptive import AdaptiveRule, Kind
-from dpfed.server.averaging import Averaging
-from dpfed.server.moving_average import Averaged, MovingAverage
-from dpfed.server.posterior import BetaPosterior
-from dpfed.server.purging import Purging
-from dpfed.server.readout import Masked, Readout, Weights
-from dpfed.server.registry import check_name as check_rule
-from dpfed.server.registry import own_rule
-from dpfed.server.state import ServerRule, ServerState
+from dpfed.server.readout import Readout
+from dpfed.server.rules import check_name as check_rule
+from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
-from dpfed.stages.soundness import of_ones_own, require_forgetful, require_form, require_sound
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
-    """Everything that `dpfed.run.loop` needs to run.
+    """The objects of a run (`dpfed.run.loop`).
 
     readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
     gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares. own_code: what
@@ -88,7 +85,7 @@ class Experiment:
     dataset: Dataset
     device: torch.device
     start: ServerState
-    goal: PrivacyGoal | RecordGoal | None
+    goal: Goal | None
     validation: Validation | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None
@@ -98,7 +95,7 @@ class Experiment:
 
 
 def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
-    """What is true of the method, after everything that can be refused without the data: ConfigError as in `build`."""
+    """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
     chosen = method(config.method.name)
@@ -129,7 +126,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     facts = check(config, ranks, own)
     config = resolved(config)
     seeds = Seeds(root=config.run.seed)
-    device = _device(config.run.device, ranks)
+    device = device_of(config.run.device, ranks)
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
@@ -159,7 +156,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
             batch_size=config.local.batch_size,
             seeds=seeds,
         )
-    broadcast, readout = _start(config, network, model, dataset, seeds)
+    broadcast, readout = start_of_rounds(config, network, model, dataset, seeds)
     if start is not None:
         clients = after_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
@@ -209,24 +206,12 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 def _samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
-    """What clients train on, and what of it is public or set aside instead."""
+    """Return the clients' data set, and the samples that are public or set aside for validation."""
     whole = whole_data(config) if given is None else with_features(config.data, given)
     check_letters(config.model.name, whole)
     rest, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, rest, division, device)
     return dataset, public, validation
-
-
-def _start(
-    config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
-) -> tuple[torch.Tensor, Readout]:
-    """What is broadcast first, and how what the server holds becomes weights."""
-    readout: Readout
-    if network is None:
-        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
-    else:
-        broadcast, readout = _masks(config, network, dataset, seeds)
-    return broadcast, readout if config.server.average is None else Averaged(last=readout)
 
 
 def own_code_of(config: Config) -> tuple[OwnFile, ...]:
@@ -293,7 +278,7 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, goal, settings.seeds),
-        server=_averaging_models(config, _server(config, settings.facts, settings.model, settings.device)),
+        server=server_rule(config, settings.facts, settings.model, settings.device),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if goal else None,
         slots=slots_of(goal) if goal else None,
@@ -306,76 +291,14 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyGoal | None, ranks:
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:
-    """After a reset in every round the probabilities are whole numbers of K-ths, if K is fixed."""
+    """Return the bits that a client receives in a round. With a reset in every round and a fixed cohort of K clients,
+    the probabilities are multiples of 1/K."""
     config, choice = settings.config, stages.project.choice
     server = config.server
     counted = server.rule == "posterior" and server.reset_every == 1 and server.prior == 1
     if counted and config.privacy is None and config.federation.sampling != "poisson":
         return int(settings.sampler.expected).bit_length() * choice.sent
     return choice.downlink_bits
-
-
-def _device(name: str, ranks: Ranks) -> torch.device:
-    if name == "auto" and not torch.cuda.is_available():
-        return torch.device("cpu")
-    if name in ("auto", "cuda"):
-        name = local_device() if ranks.count > 1 else "cuda"
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
-    return device
-
-
-def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
-    decay = config.server.average
-    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
-
-
-def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
-    server, edge = config.server, (config.mask or Mask()).edge
-    if server.rule == "posterior":
-        kept = edge if config.privacy is not None else 0.0
-        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
-    averaged = model.indices("statistic").to(device) if model.has_statistics else None
-    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
-    if chosen.local_training != "pruned" or config.method.purge == "clients":
-        return step
-    return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
-
-
-def _step(config: Config, edge: float | None) -> Averaging | AdaptiveRule:
-    server = config.server
-    if server.rule in get_args(Kind):
-        beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
-        return AdaptiveRule(
-            kind=server.rule,  # type: ignore[arg-type]
-            learning_rate=server.learning_rate,
-            beta1=beta1,
-            beta2=server.beta2,
-            tau=server.tau,
-        )
-    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge)
-
-
-def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
-    table = config.mask or Mask()
-    recipe = Recipe(
-        model=config.model.name,
-        input_shape=dataset.input_shape,
-        classes=dataset.outputs,
-        options=model_options(config),
-        seed=seeds.root,
-        constant=table.constant,
-        biases=table.biases,
-        scale=table.scale,
-        spread=table.spread,
-    )
-    start = network.initial.clamp(table.edge, 1 - table.edge)
-    return start, Masked(network=network, recipe=recipe, how=table.readout)
 
 
 def _taken_at_its_word(stages: Stages) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,20 +30,19 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 
-from accounting.ledger import Ledger, population_key
-from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from accounting.ledger import population_key
+from accounting.ledger.regular_file import LARGEST_LINES, read_text
 from dpfed.config.own_code import OwnFile, code_hash
-from dpfed.config.tables import override, parse_written
+from dpfed.config.tables import parse_written
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.run import checkpoint, durable_files
 from dpfed.run.binding import Binding, configuration_hash
 from dpfed.run.checkpoint import Checkpoint
-from dpfed.run.prolonging import prolonged
+from dpfed.run.resuming import OWN_CODE, configuration_in, differences, own_code_in, prolonged, with_delta_of
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
-OWN_CODE = "own_code.json"
 SCHEDULE_KEY = "schedule.key"
 
 
@@ -263,53 +261,6 @@ class RunFolder:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
 
-def configuration_in(path: Path) -> dict[str, Any]:
-    """The tables of the configuration that a run wrote into its folder, unchecked; RunError if there are none."""
-    try:
-        return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
-
-
-def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
-    """Return `tables` with the delta of the run in this folder, if neither has one written: the run is then of 0.2.
-
-    Of clients it is the default of 0.2 (`parse_written`); of records, whose number no configuration has, the ledger
-    states it.
-    """
-    written, ledger = configuration_in(path), path / "ledger.jsonl"
-    for key in ("privacy", "local.record"):
-        begun, given = (_table(one, key) for one in (written, tables))
-        if begun is None or given is None or begun.get("delta") is not None or given.get("delta") is not None:
-            continue
-        delta = None
-        if key == "privacy":
-            privacy = parse_written(written, source=str(path / "config.toml")).privacy
-            delta = None if privacy is None else privacy.delta
-        elif ledger.exists():
-            delta = Ledger.header_of(ledger).about.get("delta")
-        return tables if delta is None else override(tables, [f"{key}.delta={delta!r}"])
-    return tables
-
-
-def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    """Return the table of a dotted key; None if there is none."""
-    found: Any = tables
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else None
-
-
-def own_code_in(path: Path) -> tuple[OwnFile, ...]:
-    """What own_code.json in this folder names; RunError where it cannot be read."""
-    file = path / OWN_CODE
-    try:
-        listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
-        return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
-    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
-        raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
-
-
 def _named(one: OwnFile) -> str:
     return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
 
@@ -329,15 +280,3 @@ def free_folder(parent: Path, name: str) -> Path:
 
 def _line(record: Mapping[str, Any]) -> bytes:
     return (json.dumps(record, allow_nan=False) + "\n").encode()
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
-    """In words, every key in which two configurations differ."""
-    found = []
-    for key in sorted(before.keys() | after.keys()):
-        old, new, name = before.get(key), after.get(key), f"{path}{key}"
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{name}.")
-        elif old != new:
-            found.append(f"{name} was {old!r}, is {new!r}")
-    return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,30 +15,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.errors import AccountingError, BudgetSpent
-from accounting.ledger import Header, LocalRelease, Planned, Release
+from accounting.errors import BudgetSpent
+from accounting.ledger import Header
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed import __version__
-from dpfed.config.own_code import words_of
 from dpfed.data.samples import require_samples_here
-from dpfed.diagnostics.record import INTERRUPTED, RoundRecord
-from dpfed.errors import DpfedError, RunError, RunInterrupted, TrainingFailed
-from dpfed.methods.goals import PrivacyGoal
-from dpfed.methods.records import RecordGoal
+from dpfed.diagnostics.record import INTERRUPTED
+from dpfed.errors import RunError, RunInterrupted, TrainingFailed
+from dpfed.methods.records import Goal
 from dpfed.randomness import Secure
-from dpfed.round import NO_RESULT, OpenRound, Source, Trained, cohort_of, open_round, run_round
-from dpfed.run import exceeded
-from dpfed.run.binding import Binding, Heads, binding_of
+from dpfed.round import (
+    NO_RESULT,
+    RoundResult,
+    Source,
+    cohort_of,
+    left_out,
+    run_round,
+    share_of_round,
+)
+from dpfed.run.binding import Binding, Heads, binding_of, new_key
 from dpfed.run.book import Book
 from dpfed.run.checkpoint import Checkpoint
 from dpfed.run.experiment import Experiment
 from dpfed.run.folder import RunFolder
-from dpfed.run.prolonging import require_same_rounds
+from dpfed.run.resuming import require_same_rounds
 from dpfed.run.scores import scores_of, tested, validated
-from dpfed.run.spending import spending
+from dpfed.run.spending import over_budget, over_project_budget, spending
 from dpfed.run.summary import summary_of, uplink_megabytes
 from dpfed.server.state import ServerState
+from dpfed.sources import InProcess, Trained, training_errors
 
 OnRound = Callable[[Mapping[str, Any]], None]
 
@@ -73,7 +79,7 @@ def run(
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = opened.all_rounds(InProcess(trained=Trained(seeds=experiment.seeds)), stop)
+        outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
     except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
         raise
     except BaseException:
@@ -88,36 +94,10 @@ def run(
 
 def follow(experiment: Experiment) -> None:
     """What the other processes of a run do: train their part of every round that rank 0 leads."""
-    method = experiment.method
-    with _training("a round"):
+    method, seeds = experiment.method, experiment.seeds
+    with training_errors("a round"):
         for task in method.ranks.follow(experiment.start):
-            Trained(seeds=experiment.seeds).take_part(open_round(method.announce(task, experiment.seeds), method))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class InProcess:
-    """Clients of this process and those that it leads; what fails in training is one error of ours."""
-
-    trained: Trained
-
-    def take_part(self, opened: OpenRound[Any]) -> None:
-        opened.method.ranks.lead(opened.now.task)
-        with _training(f"round {opened.now.number + 1}"):
-            self.trained.take_part(opened)
-
-
-@contextmanager
-def _training(what: str) -> Iterator[None]:
-    """What torch (a lost GPU, no memory, a process that has died) and the user's network raise as one error of ours."""
-    try:
-        yield
-    except (DpfedError, AccountingError):
-        raise
-    except Exception as error:  # the network may be the user's, and raise anything
-        raise TrainingFailed(
-            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
-            "once the cause is gone, --resume goes on."
-        ) from error
+            share_of_round(task, method, Trained(seeds=seeds), seeds)
 
 
 def _let_go(experiment: Experiment) -> None:
@@ -142,7 +122,8 @@ class Run:
         self._began = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round, self._binding = folder, on_round, binding
-        self._book = _open_book(experiment, folder, saved, binding, project) if experiment.goal else None
+        goal = experiment.goal
+        self._book = _open_book(experiment, goal, folder, saved, binding, project) if goal else None
         self._metrics = folder.metrics(before_round=saved.state.round - 1)
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
@@ -167,7 +148,7 @@ class Run:
         """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
         (or the end of this process)."""
         _check_project(experiment, project)
-        if not resume and isinstance(experiment.goal, PrivacyGoal):
+        if not resume and experiment.goal is not None:
             experiment.goal.require_statement(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
@@ -177,7 +158,8 @@ class Run:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
                 folder.prolong(experiment.config.federation.rounds)
-            binding = binding_of(experiment, folder, project)
+            key = folder.key(partial(new_key, experiment, project))
+            binding = binding_of(experiment, folder.configuration, key)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
             randomness = experiment.method.randomness
@@ -219,28 +201,24 @@ class Run:
         except BudgetSpent as why:  # another run was faster
             self._project_refuses(why)
             return
-        self._save(done.state, done.record, time.monotonic() - started, release=done.release)
+        self._save(done, time.monotonic() - started)
 
-    def _save(
-        self, state: ServerState, record: RoundRecord, seconds: float, *, release: Release | LocalRelease | None = None
-    ) -> None:
-        """The checkpoint, which holds the lines of the round as well; then these lines in their files."""
-        self.state = state
+    def _save(self, done: RoundResult, seconds: float) -> None:
+        """Write the checkpoint, which holds the lines of the round as well; then these lines in their files."""
+        self.state, record = done.state, done.record
         report = {
             "uplink": self._uplink + (record.uplink_bytes or 0),
-            "diagnostics": record.line(state.round, seconds),
-            "canaries": record.canary_lines(state.round),
+            "diagnostics": record.line(done.state.round, seconds),
+            "canaries": record.canary_lines(done.state.round),
         }
         heads = self._book.heads if self._book is not None else Heads()
-        self._folder.save_checkpoint(Checkpoint(state=state, report=report, heads=heads))
-        self._write_report(report, self._spent.charge(release))
+        self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
+        self._write_report(report, self._spent.charge(done.release))
 
     def _leave_out(self) -> None:
         """The next round was charged before an interruption: of a schedule it is not repeated, with other noise, but
         charged as it was and left without a result."""
-        method = self.experiment.method
-        record = RoundRecord.without_result(cohort_of(method, self.state.round), method.sampler.clients, INTERRUPTED)
-        self._save(replace(self.state, round=self.state.round + 1), record, 0.0)
+        self._save(left_out(self.state, self.experiment.method), 0.0)
 
     def _write_report(self, report: Mapping[str, Any], epsilon: float) -> None:
         """The lines of a round that is saved."""
@@ -285,33 +263,27 @@ class Run:
         """It could still pay when the round began."""
         self._stopped_by, goal = "budget", self.experiment.goal
         assert self._project is not None
-        assert isinstance(goal, PrivacyGoal)
-        self._exceeded = partial(exceeded.of_the_project, goal, self._project, str(why))
+        assert goal is not None
+        self._exceeded = partial(over_project_budget, goal, self._project, str(why))
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Whether the run's own budget and the project's, as things stand, pay for one more round."""
-        goal, project = self.experiment.goal, self._project
-        after = self._spent.with_round(cohort, self.state.round)
-        if goal is not None and goal.budget is not None and after > goal.budget:
-            self._exceeded = partial(exceeded.of_the_run, goal, after)
+        goal, project, book, number = self.experiment.goal, self._project, self._book, self.state.round
+        after = self._spent.with_round(cohort, number)
+        if goal is None or book is None:
+            return True
+        if goal.budget is not None and after > goal.budget:
+            self._exceeded = partial(over_budget, goal, after)
             return False
-        if project is None or not isinstance(goal, PrivacyGoal):
+        if project is None or goal.unit == "record" or book.paid(number):
             return True
-        if self._book is not None and self._book.paid(self.state.round):
-            return True
-        assert self._book is not None
-        why = project.refusal(goal.of_round(self.state.round), run=self._book.run, number=self.state.round)
-        self._exceeded = partial(exceeded.of_the_project, goal, project, why or "")
+        why = project.refusal(goal.of_round(number), run=book.run, number=number)
+        self._exceeded = partial(over_project_budget, goal, project, why or "")
         return why is None
 
 
-def _goal(experiment: Experiment) -> PrivacyGoal | RecordGoal:
-    assert experiment.goal is not None
-    return experiment.goal
-
-
 def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:
-    if project is not None and not isinstance(experiment.goal, PrivacyGoal):
+    if project is not None and (experiment.goal is None or experiment.goal.unit == "record"):
         raise RunError(
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
@@ -319,9 +291,14 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
 
 
 def _open_book(
-    experiment: Experiment, folder: RunFolder, saved: Checkpoint, binding: Binding, project: ProjectLedger | None
+    experiment: Experiment,
+    goal: Goal,
+    folder: RunFolder,
+    saved: Checkpoint,
+    binding: Binding,
+    project: ProjectLedger | None,
 ) -> Book:
-    goal = _goal(experiment)
+    rounds = experiment.config.federation.rounds
     about = {"package": f"dpfed {__version__}", "method": experiment.facts.name, "delta": goal.delta}
     if project is not None:
         about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
@@ -333,20 +310,13 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
-        plan=_planned(experiment, goal),
+        plan=goal.planned(rounds),
     )
     book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
-    if isinstance(goal, PrivacyGoal):
+    if goal.unit == "client":
         book.require_own_stream(goal.mechanism)
-        book.begin(goal, first=saved.state.round, rounds=experiment.config.federation.rounds)
+        book.begin(goal, first=saved.state.round, rounds=rounds)
     return book
-
-
-def _planned(experiment: Experiment, goal: PrivacyGoal | RecordGoal) -> Planned:
-    rounds = experiment.config.federation.rounds
-    if isinstance(goal, RecordGoal):
-        return goal.planned(experiment.method.clients, rounds)
-    return goal.planned(rounds)
 
 
 def _round_record(experiment: Experiment, state: ServerState, epsilon: float, uplink: int) -> dict[str, Any]:

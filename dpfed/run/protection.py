@@ -1,16 +1,23 @@
-"""What a stated epsilon does not cover, in words."""
+"""Limitations of a stated epsilon, in text; and epsilon against parties that see more than the released models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from scipy.stats import binom
+
+from accounting.compose import accountant
+from accounting.mechanisms import Composed, Subsampled
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import edge_of, others_of, seen, signs_are_coins
+from dpfed.methods.records import Goal
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
-"""What is not protected by a secure sum in one process."""
+"""Limitation of a secure sum in one process, without noise."""
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
 CHARGED_LOSSES = (
@@ -26,8 +33,8 @@ def on_nodes(note: str) -> str:
 
 
 def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
-    """What a stated epsilon does not cover, in words: notes on samples (`public_samples`, `validation_samples`), then
-    what the configuration says."""
+    """Return the limitations of a stated epsilon: notes on samples (`public_samples`, `validation_samples`), then those
+    of the configuration."""
     notes = list(of_samples)
     if decodes_first:
         notes.append(
@@ -65,7 +72,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
 
 
 def _of_secure_sums(config: Config) -> str:
-    """What a secure sum in one process does not do."""
+    """Return the limitation of a secure sum in one process."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
     coins = _by_coins(config)
@@ -88,7 +95,7 @@ def _of_secure_sums(config: Config) -> str:
 
 
 def _of_other_coins(config: Config) -> list[str]:
-    """What a client's epsilon relies on of coins that other machines draw: a sum hides a coin among the others."""
+    """Return the assumption on Bernoulli samples of other clients, which hide a client's samples in a sum."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
     edge = edge_of(config)
@@ -99,6 +106,68 @@ def _of_other_coins(config: Config) -> list[str]:
 
 
 def _by_coins(config: Config) -> bool:
-    """Whether a private run's randomness is the clients' coins."""
+    """Return True if the noise of a private run is the clients' Bernoulli samples."""
     facts = method(config.method.name)
     return config.privacy is not None and (facts.coins or signs_are_coins(config, facts))
+
+
+_SHARE_OF_DELTA = 0.02
+"""Fraction of delta for clients that are drawn more often than is accounted for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCohorts:
+    """Epsilon of every client at the run's delta, from `rounds` rounds without their sampling.
+
+    charged: the part of delta that pays for a client being drawn in more rounds
+    """
+
+    epsilon: float
+    rounds: int
+    charged: float
+
+
+def server_view(config: Config, goal: Goal | None, released: int) -> KnownCohorts | None:
+    """Against the server itself. None where no secure sum with the clients' own noise shields clients from it.
+
+    Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: who was drawn,
+    who was lost, every sum. Then what it learns of a client is the rounds that it was drawn in, without their sampling.
+    Adjacency: the run's own. Direction of error: upper bound.
+    """
+    return _without_sampling(config, goal, released, noise_of="clients")
+
+
+def hostile_clients_view(config: Config, goal: Goal | None, released: int) -> KnownCohorts | None:
+    """Against those who see the models, whatever all other clients send. None without a secure sum whose noise is the
+    server's: a trusted sum bounds every upload, so epsilon itself holds; and shares of noise, or coins, are only there
+    if clients add them.
+
+    Claim: nothing bounds what is under masks, so that others may show in a sum who took part, the differing client
+    included, but no more than that: given who took part, what is released is post-processing of this client's own
+    integers with the server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper
+    bound.
+    """
+    return _without_sampling(config, goal, released, noise_of="server")
+
+
+def _without_sampling(
+    config: Config,
+    goal: Goal | None,
+    released: int,
+    *,
+    noise_of: Literal["clients", "server"],
+) -> KnownCohorts | None:
+    """m of the rounds without sampling. A client is drawn in more with probability at most a fiftieth of delta, which
+    is charged: the draws do not depend on data, so delta(m rounds) + P(more) is a delta for every client."""
+    if config.aggregation.kind == "plain" or goal is None or not released:
+        return None
+    if goal.unit == "record" or goal.integers is None or goal.integers.placement != noise_of:
+        return None
+    most, charged, once = released, 0.0, goal.mechanism
+    if isinstance(once, Subsampled):
+        chance = config.federation.cohort / config.federation.clients
+        most = max(int(binom.isf(_SHARE_OF_DELTA * goal.delta, released, chance)), 1)
+        charged, once = float(binom.sf(most, released, chance)), once.mechanism
+    run = Composed(parts=((once, most),))
+    epsilon = accountant.epsilon(run, delta=goal.delta - charged)
+    return KnownCohorts(epsilon=epsilon, rounds=most, charged=charged)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from dpfed.run.evaluate import TestResult, evaluate
 from dpfed.run.experiment import Experiment
-from dpfed.server.moving_average import Averaged
-from dpfed.server.readout import Readout
+from dpfed.server.readout import Averaged, Readout
 from dpfed.server.state import ServerState
 
 Scores = dict[str, float | None]

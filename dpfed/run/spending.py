@@ -1,4 +1,4 @@
-"""Epsilon while a run goes on: what it is, and what it would be after one more round."""
+"""Epsilon during a run: spent so far, after one more round, and the error texts of a budget too small for a round."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.caveats import no_round_fits
 from accounting.compose import accountant, over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
 from accounting.ledger import LocalRelease, Release
+from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.methods.records import RecordGoal
+from dpfed.methods.records import Goal, RecordGoal
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
 
 _TOLERANCE = 1e-2
-"""Of running accounts, beside that of the whole."""
+"""Relative tolerance of a running account, beside the account of the whole run."""
 
 
 class Spending(Protocol):
-    """Asked before a round, charged after it."""
+    """A running account: asked before a round, charged after it."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         """Epsilon if a round of this cohort is charged, at the most it may cost."""
@@ -34,12 +36,13 @@ class Spending(Protocol):
 
 
 def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
-    """For the rounds that are left. Every value is an upper bound; NaN where nothing is private."""
+    """Return the running account for the remaining rounds. Every value is an upper bound; NaN in a run without
+    privacy."""
     goal = experiment.goal
     if goal is None or book is None:
         return NotSpending()
     before = book.standing(rounds_done)
-    if isinstance(goal, RecordGoal):
+    if goal.unit == "record":
         return OfRecords(experiment, goal, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
     if goal.varies or goal.schedule is not None or schedule_of(goal.mechanism) is not None:
@@ -48,7 +51,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
 
 
 class NotSpending:
-    """Nothing is private."""
+    """The account of a run without privacy."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return math.nan
@@ -103,8 +106,8 @@ class OfVariousRounds:
 
 
 def _stated(goal: PrivacyGoal, found: float, releases: Callable[[], Composed]) -> float:
-    """What a running account has found; the account of the whole where the former is above the budget by no more than
-    its tolerance. Both are upper bounds, and noise is calibrated by the latter: the last round is to be paid for."""
+    """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
+    Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
     if goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
         return found
     return min(found, accountant.epsilon(releases(), delta=goal.delta, accountant=goal.accountant))
@@ -130,3 +133,22 @@ class OfRecords:
 
     def _epsilon(self) -> float:
         return self._histories.epsilon(delta=self._goal.delta, accountant=self._goal.accountant)
+
+
+def over_budget(goal: Goal, after: float) -> str:
+    """Error text for a run whose own epsilon does not pay for the first round, which would bring it to `after`."""
+    return no_round_fits(
+        f"{goal.table}.epsilon",
+        allowed=goal.budget or 0.0,
+        after=after,
+        delta=goal.delta,
+        advice=f"{goal.advice} or {goal.table}.epsilon.",
+    )
+
+
+def over_project_budget(goal: Goal, project: ProjectLedger, why: str) -> str:
+    """Error text for a run whose project, for the reason `why`, does not pay for the first round."""
+    return (
+        f"{project.ledger.path} (a project ledger): not even one round fits: {why} {goal.advice}, or do without the "
+        "run."
+    )

@@ -15,7 +15,7 @@ from dpfed.methods.records import RecordGoal
 from dpfed.run.binding import Binding
 from dpfed.run.book import Book
 from dpfed.run.experiment import Experiment
-from dpfed.run.server_view import hostile_clients_view, server_view
+from dpfed.run.protection import hostile_clients_view, server_view
 from dpfed.server.state import ServerState
 
 

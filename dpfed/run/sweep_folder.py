@@ -42,7 +42,7 @@ class Listed:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What sweep.json holds."""
+    """Content of sweep.json."""
 
     title: str
     paper: str
@@ -73,7 +73,7 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """What is in sweep.json; RunError where it cannot be read."""
+    """Read sweep.json; RunError if it cannot be read."""
     try:
         found = _SWEEP.validate_json(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
         for key in found.quantities:

@@ -1,42 +1,98 @@
-"""The network and how clients train it."""
+"""Parts of an experiment that train: device, network, local training, step of the server; some given in Python."""
 
 from __future__ import annotations
 
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from torch import nn
 
 from dpfed import models
-from dpfed.clients.adam import Adam
-from dpfed.clients.learning_rate import constant, cosine, linear, listed, step
-from dpfed.clients.losses import LOSSES, Loss
+from dpfed.aggregation.ranks import Ranks, local_device
+from dpfed.clients.losses import LOSSES, Loss, OfSamples
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
 from dpfed.clients.pruned import PrunedSgd
-from dpfed.clients.sgd import Sgd
-from dpfed.clients.start import Start
-from dpfed.clients.task import Course
+from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
+from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
+from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork, freeze
-from dpfed.run.own import Maker, Own
+from dpfed.models.mask_file import Recipe
+from dpfed.run.evaluate import Metric
 from dpfed.seeds import Seeds
+from dpfed.server.readout import Averaged, Masked, MovingAverage, Readout, Weights
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Kind, Purging, own_rule
+from dpfed.server.state import ServerRule
 
 TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
     f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
 )
 """Limitation of the guarantee where a network or a loss does not come with dpfed."""
+
+Maker = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Own:
+    """Objects given in Python in place of names in a configuration; None: the name counts.
+
+    model:   called as model(input_shape, classes)
+    loss:    f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own"
+    metrics: beside those of run.metrics, by name (`dpfed.run.evaluate.Metric`)
+    """
+
+    data: Dataset | None = None
+    model: Maker | None = None
+    loss: OfSamples | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the given objects."""
+        given = tuple(name for name in ("data", "model", "loss") if getattr(self, name) is not None)
+        return (*given, "metrics") if self.metrics else given
+
+
+def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
+    """Return a maker of networks. A module is copied and starts from its own weights; a function of nothing, or of
+    (input_shape, classes), makes a network with fresh weights from run.seed."""
+    if isinstance(model, nn.Module):
+        return lambda input_shape, classes: copy.deepcopy(model)
+    if not callable(model):
+        raise ConfigError(f"model: {type(model).__name__}; must be a torch.nn.Module or a function that makes one.")
+    if _takes_nothing(model):
+        return lambda input_shape, classes: model()
+    return model
+
+
+def name_of(model: nn.Module | Callable[..., nn.Module]) -> str:
+    """Return the model's name for reports."""
+    return str(getattr(model, "__name__", type(model).__name__))
+
+
+def _takes_nothing(maker: Callable[..., nn.Module]) -> bool:
+    try:
+        inspect.signature(maker).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
@@ -105,12 +161,12 @@ def _masked_noise(
     config: Config, chosen: MethodFacts, model: FlatModel, descent: dict[str, Any], device: torch.device
 ) -> MaskedNoise:
     table, made = config.method, scheme(config, chosen, model.size)
-    assert isinstance(made, FedMrn | FedMrnSigned)
+    assert isinstance(made, FedMrn)
     return MaskedNoise(
         size=model.size,
         masked=model.compressible.to(device),
         noise=partial(random_noise, noise=made.noise, alpha=made.alpha),
-        signed=isinstance(made, FedMrnSigned),
+        signed=made.signed,
         shared_noise=table.shared,
         progressive=table.progressive,
         stochastic=table.stochastic,
@@ -159,3 +215,79 @@ def after_trial(
     if config.privacy is None and config.local.record is None:
         return tried_together(clients, broadcast, samples, start)
     return tried(clients, broadcast, samples, start, cohort=config.federation.cohort)
+
+
+def start_of_rounds(
+    config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
+) -> tuple[torch.Tensor, Readout]:
+    """Return the first broadcast, and the readout that makes weights of the server's state."""
+    readout: Readout
+    if network is None:
+        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+    else:
+        broadcast, readout = _masks(config, network, dataset, seeds)
+    return broadcast, readout if config.server.average is None else Averaged(last=readout)
+
+
+def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
+    table = config.mask or Mask()
+    recipe = Recipe(
+        model=config.model.name,
+        input_shape=dataset.input_shape,
+        classes=dataset.outputs,
+        options=model_options(config),
+        seed=seeds.root,
+        constant=table.constant,
+        biases=table.biases,
+        scale=table.scale,
+        spread=table.spread,
+    )
+    start = network.initial.clamp(table.edge, 1 - table.edge)
+    return start, Masked(network=network, recipe=recipe, how=table.readout)
+
+
+def device_of(name: str, ranks: Ranks) -> torch.device:
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda"):
+        name = local_device() if ranks.count > 1 else "cuda"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
+    return device
+
+
+def server_rule(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
+    """Return the step of the server; with server.average, of a moving average of models."""
+    rule, decay = _server(config, chosen, model, device), config.server.average
+    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
+
+
+def _server(config: Config, chosen: MethodFacts, model: FlatModel, device: torch.device) -> ServerRule:
+    server, edge = config.server, (config.mask or Mask()).edge
+    if server.rule == "posterior":
+        kept = edge if config.privacy is not None else 0.0
+        return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
+    own = own_rule(server.rule, learning_rate=server.learning_rate, momentum=server.momentum)
+    averaged = model.indices("statistic").to(device) if model.has_statistics else None
+    step = own or replace(_step(config, edge if chosen.coins else None), averaged=averaged)
+    if chosen.local_training != "pruned" or config.method.purge == "clients":
+        return step
+    return Purging(rule=step, prunable=model.indices("weight").to(device), sparsity=sparsity_schedule(config))
+
+
+def _step(config: Config, edge: float | None) -> Averaging | AdaptiveRule:
+    server = config.server
+    if server.rule in get_args(Kind):
+        beta1 = (0.0 if server.rule == "adagrad" else 0.9) if server.beta1 is None else server.beta1
+        return AdaptiveRule(
+            kind=server.rule,  # type: ignore[arg-type]
+            learning_rate=server.learning_rate,
+            beta1=beta1,
+            beta2=server.beta2,
+            tau=server.tau,
+        )
+    return Averaging(learning_rate=server.learning_rate, momentum=server.momentum, edge=edge)

@@ -1,5 +1,5 @@
-"""What the server does with the sum: state in, state out."""
+"""Server rules, which make the next state from a state and a sum."""
 
-from dpfed.server.registry import register
+from dpfed.server.rules import register
 
 __all__ = ["register"]

@@ -1,16 +1,21 @@
-"""From what the server holds to the network that is evaluated and saved."""
+"""Network that is evaluated and saved, from the server's state: its weights, those under a mask, or an average over the
+models of past rounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from torch import Tensor
 
+from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.models.mask_file import Recipe, mask_file
-from dpfed.server.state import ServerState
+from dpfed.server.state import ServerRule, ServerState
+
+NAME = "average"
+"""Name of the average in a state's memory."""
 
 
 class Readout(Protocol):
@@ -25,7 +30,7 @@ class Readout(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
-    """What is broadcast is the network."""
+    """Readout of a server that broadcasts the network's weights."""
 
     model: FlatModel
 
@@ -38,7 +43,7 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Masked:
-    """What is broadcast are probabilities theta: frozen weights times a mask drawn from them with the seed's public
+    """Readout of mask probabilities theta: frozen weights times a mask drawn from them with the seed's public
     dice, the mask 1[theta >= 1/2], or theta itself, the mean of all masks (then no mask is the network)."""
 
     network: FrozenNetwork
@@ -60,3 +65,51 @@ class Masked:
         if self.how == "threshold":
             return theta.ge(0.5)
         return self.network.dice.lt(theta.double())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MovingAverage:
+    """The state after `rule`, and beside it an exponential moving average of what it broadcasts:
+
+        a = w after the first round, then a = decay a + (1 - decay) w
+
+    Rounds go on from w, as without. Post-processing of released models. Raises ConfigError.
+    """
+
+    rule: ServerRule
+    decay: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise ConfigError(f"server.average={self.decay}: must be between 0 and 1.")
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """The state that the next round starts from."""
+        after = self.rule.step(state, mean_move, count=count)
+        before = state.memory.get(NAME)
+        average = after.broadcast.clone() if before is None else before.lerp(after.broadcast, 1 - self.decay)
+        return replace(after, memory={**after.memory, NAME: average})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Averaged:
+    """The network of `last`, made from the average in place of what is broadcast."""
+
+    last: Readout
+
+    def weights(self, state: ServerState) -> Tensor:
+        return self.last.weights(_averaged(state))
+
+    def file(self, state: ServerState) -> bytes | None:
+        return self.last.file(_averaged(state))
+
+
+def network_of(readout: Readout) -> FrozenNetwork | None:
+    """The frozen network that masks are over, if they are what is trained."""
+    last = readout.last if isinstance(readout, Averaged) else readout
+    return last.network if isinstance(last, Masked) else None
+
+
+def _averaged(state: ServerState) -> ServerState:
+    """Before the first round there is only the start."""
+    return replace(state, broadcast=state.memory.get(NAME, state.broadcast))

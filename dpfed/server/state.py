@@ -1,4 +1,4 @@
-"""What the server holds between rounds."""
+"""State of the server between rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServerState:
-    """All that a round starts from.
+    """State from which a round starts.
 
     broadcast: [n], what clients start from: weights, or the probabilities of a mask
     memory:    what the server's rule keeps from round to round, by name (velocity, alpha, beta), each [n]

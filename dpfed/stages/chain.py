@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
+from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import Coins, PrivateCoins
 from dpfed.stages.encode import Encode
-from dpfed.stages.integer_noise import IntegerNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Private, Resizing, Round, Stage, Whole, Wire
 from dpfed.stages.words import Words

@@ -30,7 +30,7 @@ class Clip:
     """Every row has L2 norm at most the round's clip norm C: the sensitivity of the sum (`clip_rows` has the claim).
 
     adaptive: C moves from round to round by a noisy count of the rows inside it, which is part of what is charged
-              (`dpfed.stages.gaussian_noise`)
+              (`dpfed.mechanisms.gaussian`)
     """
 
     adaptive: AdaptiveClip | None = None

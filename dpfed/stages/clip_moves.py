@@ -19,7 +19,7 @@ class ClipMoves:
 
     metric: "euclidean"; or "fisher", in which both bounds are of the move over sqrt(theta (1 - theta)), theta the
     round's public probabilities clipped to [edge, 1 - edge]. Claim: both bounds hold in exact arithmetic. With them the
-    coins (`dpfed.stages.coins.Coins`) are what is charged.
+    coins (`dpfed.mechanisms.bernoulli.Coins`) are what is charged.
     """
 
     linf: float | None

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.compress import from_bytes
-from dpfed.compress.dense import Dense
-from dpfed.compress.error_feedback import ErrorFeedback
-from dpfed.compress.payload import Payload, Payloads, Scheme, largest_entry, most_bytes
+from dpfed.compress.levels import Dense
+from dpfed.compress.payload import Payload, Payloads, Scheme, encoded_with_feedback, largest_entry, most_bytes
 from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
@@ -167,7 +166,7 @@ class Encode:
             return scheme.encode(rows, seed=seeds)
         errors = self._remembered(rows, now)
         places = torch.from_numpy(ids).to(rows.device)
-        payloads, error = ErrorFeedback(scheme=scheme).encode(rows, errors[places], seed=seeds)
+        payloads, error = encoded_with_feedback(scheme, rows, errors[places], seed=seeds)
         errors[places] = error
         return payloads
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.masked_noise import random_noise
+from dpfed.compress.mask_schemes import random_noise
 from dpfed.seeds import Seeds
 from dpfed.stages.maps import SEED_BITS, Map, MapChoice
 

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.compress.ring import centred
-from dpfed.compress.ring_bytes import ring_from_bytes, ring_to_bytes
+from dpfed.compress.ring import centred, ring_from_bytes, ring_to_bytes
 from dpfed.errors import WireError
 from dpfed.stages.stage import Round
 

@@ -143,7 +143,7 @@ def _run(job: Job) -> dict[str, Any]:
 
 
 def _config(job: Job) -> Config:
-    from dpfed.run.folder import with_delta_of
+    from dpfed.run.resuming import with_delta_of
 
     load_own_code()
     tables = with_delta_of(job.folder, job.config) if job.state == "interrupted" else job.config

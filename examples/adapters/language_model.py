@@ -9,8 +9,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 import dpfed
-from dpfed.data.characters import VOCABULARY, codes
-from dpfed.data.shakespeare import lines_by_role
+from dpfed.data.shakespeare import VOCABULARY, codes, lines_by_role
 from dpfed.errors import ConfigError, DataError
 
 LENGTH = 32

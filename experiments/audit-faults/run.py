@@ -17,8 +17,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from accounting.rounding import downwards, upwards
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.method_setting import audit_upload, audited_methods
+from dpfed.audit.round.method_setting import audit_upload, audited_methods
+from dpfed.audit.statistics.error_counts import upper_limit
 from tests.dpfed.audit.faults import FAULTS  # the broken parts exist in the tests only
 from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dpfed.report.figures.looks import looks_of
 from safetensors.torch import load_file
 
 from dpfed.config.tables import parse
 from dpfed.models.flat import FlatModel
 from dpfed.report.collection import collect
 from dpfed.report.figures.experiment import Point, plot_over
+from dpfed.report.figures.figure import looks_of
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import build
 

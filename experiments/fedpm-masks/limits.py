@@ -24,17 +24,18 @@ from torch import Tensor
 from dpfed import compress
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import override, parse
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods import presets
 from dpfed.round import Method, run_round
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
 from dpfed.server.state import ServerState
+from dpfed.sources import Trained
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.stage import Round
 
@@ -183,7 +184,8 @@ def main() -> None:
                     for layer in layers_of(experiment, state, chosen.clients):
                         lines.append({"row": name, "round": number, **vars(layer)})
                         print(name, number, layer, flush=True)
-                state = run_round(state, method, seeds=experiment.seeds, ledger=None)
+                source = Trained(seeds=experiment.seeds)
+                state = run_round(state, method, source, seeds=experiment.seeds, ledger=None).state
             reached = accuracy(experiment, state)
             lines.append({"row": name, "round": chosen.rounds, "name": way, "accuracy": reached})
             print(name, way, f"{reached:.2%}", flush=True)

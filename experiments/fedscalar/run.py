@@ -26,9 +26,10 @@ from torch.nn.functional import cross_entropy
 from dpfed import compress
 from dpfed.config.tables import Config
 from dpfed.report.figures.figure import figure
-from dpfed.round import Trained, run_round
+from dpfed.round import run_round
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
+from dpfed.sources import Trained
 from dpfed.sweep.plan import plan
 
 HERE = Path(__file__).parent

@@ -7,8 +7,8 @@ import torch
 
 from accounting.mechanisms import Adjacency, BernoulliAggregate, BernoulliChannel, FullParticipation
 from dpfed.aggregation.ranks import Task
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.server.state import ServerState
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.send_all import Identity
 from dpfed.stages.stage import Round, Tally
 

@@ -4,18 +4,9 @@ import pytest
 import torch
 from reference.own_schemes import fresh_names
 
-from dpfed.config.tables import override, parse
+from ..rounds import DIGITS, configured
 
 torch.set_num_threads(1)  # pytest already keeps every core busy; OpenMP's spinning would only get in the way
-
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 60, "cohort": 12, "rounds": 3},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +17,7 @@ def own_names_end_with_the_test():
 
 
 def config_with(*settings, without=()):
-    tables = {key: value for key, value in TABLES.items() if key not in without}
-    return parse(override(tables, settings), source="test")
+    return configured(*settings, start=DIGITS, **dict.fromkeys(without))
 
 
 @pytest.fixture

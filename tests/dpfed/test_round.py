@@ -12,32 +12,7 @@ from dpfed.data.partition import of_lists
 from dpfed.run.experiment import build
 from dpfed.stages.clip import Clip
 
-from ..rounds import only_state, watched_round
-
-
-class Book:
-    """Remembers what was charged."""
-
-    def __init__(self):
-        self.releases = []
-
-    def record(self, release):
-        self.releases.append(release)
-
-
-def with_updates(experiment, updates):
-    """The experiment with local training replaced by given updates [clients, d]."""
-
-    class Given:
-        labels = experiment.method.clients.labels
-
-        def train(self, weights, clients, *, number, seeds, failed=None):
-            return updates[clients].clone()
-
-        def release(self, clients, *, number):
-            return None
-
-    return replace(experiment.method, clients=Given())
+from ..rounds import Book, only_state, random_updates, watched_round, with_updates
 
 
 def sum_of(experiment, updates, state=None):
@@ -45,11 +20,6 @@ def sum_of(experiment, updates, state=None):
     state = state or experiment.start
     after, _ = watched_round(state, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book())
     return (after.broadcast - state.broadcast) * experiment.method.sampler.expected
-
-
-def random_updates(experiment, scale=1.0, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(experiment.config.federation.clients, experiment.model.size, generator=generator)
 
 
 QUIET = "privacy.noise_multiplier=1e-9"

@@ -15,9 +15,9 @@ from scipy.io import savemat
 
 from dpfed.data.arrays import load_arrays
 from dpfed.data.cifar import load_cifar10
-from dpfed.data.idx import read_idx
-from dpfed.data.mat import read_mat
+from dpfed.data.files import read_idx
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
+from dpfed.data.svhn import read_mat
 
 
 def _idx_seeds() -> list[bytes]:

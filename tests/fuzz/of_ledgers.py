@@ -15,7 +15,7 @@ from accounting.ledger.hash_chain import sealed as sealed_line
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BernoulliAggregate
 from accounting.mechanisms.integers import DiscreteGaussian
-from dpfed.run import ledger_signature
+from dpfed.cli import ledger_signature
 
 _SAMPLED = Subsampled(
     mechanism=Gaussian(noise_multiplier=1.2, adjacency="add-remove"), sampling=PoissonSampling(probability=0.05)

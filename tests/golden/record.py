@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 
 import dpfed
 from accounting.errors import AccountingError
-from dpfed.audit.method_setting import audit_upload
+from dpfed.audit.round.method_setting import audit_upload
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse, put
 from dpfed.errors import DpfedError, RunInterrupted

@@ -5,31 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, ndtr, ndtri
-from scipy.stats import binom
 
 from accounting import require
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
-from dpfed.audit.functions.claim import Claimed, DrawnGaussian, FunctionClaim, claim_of
-from dpfed.audit.functions.events import Events, events_test
+from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, farthest
+from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
-from dpfed.audit.functions.outcome import FunctionAudit, FunctionTest
-from dpfed.audit.functions.outputs import coded_table
+from dpfed.audit.functions.outputs import Calls, CallTrials, coded_table
 from dpfed.audit.functions.pilots import CODES, Pilot, exact_distance, pairs_with_trials
+from dpfed.audit.functions.power import EpsilonFound, epsilon_found
 from dpfed.audit.functions.process import Process
-from dpfed.audit.functions.trials import Calls, Progress, Trials
 from dpfed.audit.functions.worlds import Worlds, not_a_number, pairs_of_updates
-from dpfed.audit.power import LIKELY, NOISES, Region
-from dpfed.audit.rejection import reject_claim
-from dpfed.audit.score_law import HONEST, plain
-from dpfed.audit.thresholds import Cuts, Thresholds, coins
+from dpfed.audit.outcome import Audit, PairTest
+from dpfed.audit.statistics.thresholds import ScoreCuts, coins
+from dpfed.audit.trials import Progress, Share, split
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
 
@@ -39,14 +33,29 @@ TRIALS = 6_000
 """Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
 _OF_EXACT = 0.02
-"""Of the error probability of a Gaussian claim, for the exact distance of two calls with the same seed."""
+"""Part of the error probability of a Gaussian claim for the exact distance of two calls with the same seed."""
 
 _OF_EVENTS = 0.25
-"""Of the error probability, for the test of events where a pilot saw any."""
+"""Part of the error probability for the test of events, if a pilot saw any."""
 
+ENOUGH = 0.9
+"""A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
+
+_NEARLY = 0.9
+"""Part of the largest separation of a pilot from which on a pair, the first such, is the best one."""
+
+_BEYOND_CHANCE = 1.5
 _CUT = 1e6
 _ROUNDING = 1e-9
-_FAR, _CHORDS = 15.0, 8001
+
+FunctionAudit = Audit[FunctionClaim, EpsilonFound]
+
+
+class PilotedPair(NamedTuple):
+    """Pair of inputs, and what its pilot learnt."""
+
+    pair: Worlds
+    pilot: Pilot
 
 
 def audit_function(
@@ -75,7 +84,7 @@ def audit_function(
                the more a trial shows. delta, adjacency: see `functions.claim.claim_of`.
     clip_norm: the bound on one client's update that f enforces: updates far beyond, at and inside it are tried
     layout:    sizes of the layers of the updates
-    worlds:    pairs of inputs of one's own in place of updates, of any kind: records, a state and a batch
+    worlds:    custom pairs of inputs in place of updates, of any kind: records, a state and a batch
     trials:    calls that are counted, over both worlds and all pairs. A pilot takes more: of 6,000 trials 450
                a pair where noise follows the seed (11,940 calls in all at most), 2,650 where it does not (30,940)
     batched:   f(updates [t, clients, dimension], seeds [t]) gives t outputs
@@ -133,198 +142,108 @@ def audit_calls(
     """The same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be NaN."""
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
-    trial = Trials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
+    trial = CallTrials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
     exact = _OF_EXACT if claim.gaussian else 0.0
     pairs, pilots, measured = pairs_with_trials(trial, pairs, number)
     moved = exact_distance(trial, claim, pairs, pilots, number, alpha * exact) if claim.gaussian else None
     alpha *= 1 - exact
     part = _OF_EVENTS if any(one.events for one in pilots) else 0.0
-    tests: list[FunctionTest] = []
-    tried, guessed = [], []
-    shares = _shares(pairs, pilots, number, alpha * (1 - part), seed)
+    tests: list[PairTest] = []
+    guessed = []
+    shares = split(
+        [PilotedPair(*both) for both in zip(pairs, pilots, strict=True)],
+        [one.shown for one in pilots],
+        trials=number,
+        alpha=alpha * (1 - part),
+        seed=seed,
+        nearly=_NEARLY,
+    )
     for share in shares:
-        found, guesses = share.tests(trial, claim)
+        found, guesses = _tests(share, trial, claim)
         tests += found
         guessed.append(guesses)
-        tried.append(share.pair.name)
-    counted = sum(len(guesses) for both in guessed for guesses in both)
     if part:
         worlds = [np.concatenate([both[world] for both in guessed]) for world in (0, 1)]
-        both_seen = math.prod(1 - 2.0 ** (1 - share.trials) for share in shares)  # of the coins of every pair
+        both_seen = math.prod(share.both_seen for share in shares)
         tests.append(events_test(worlds[0], worlds[1], claim, alpha=alpha * part * both_seen))
-    return FunctionAudit(
-        name=name,
+    tried = {share.pair.pair.name for share in shares}
+    power = min((one.power for one in tests if isinstance(one.power, EpsilonFound)), key=lambda one: one.epsilon)
+    known = claim.gaussian or claim.drawn is not None
+    return Audit(
+        method=name,
         claim=claim,
         confidence=confidence,
-        trials=counted,
+        trials=sum(share.trials for share in shares),
         seed=seed,
         tests=tuple(tests),
         checks=(*([moved] if moved else []), *_checks(trial, pilots, pairs[0] if of_updates else None)),
+        power=power,
+        needed_gap=ENOUGH,
+        farthest=_BEYOND_CHANCE * farthest(claim.mu) if claim.gaussian else math.inf,
+        advice="Give more trials." if known else "Give more trials, or claim a mechanism.",
         not_tried=tuple(pair.name for pair in pairs if pair.name not in tried),
         only_measured=measured,
         seconds=time.monotonic() - began,
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Share:
-    """A pair's part of the trials and of the error probability."""
-
-    pair: Worlds
-    scores: list[LearntScore]
-    events: Events | None
-    trials: int
-    alpha: float
-    seed: int
-    best: bool
-
-    def tests(self, trial: Trials, claim: FunctionClaim) -> tuple[list[FunctionTest], tuple[Floats, Floats]]:
-        """One of every score; and the events' guesses in the worlds 0 and 1."""
-        alpha, counts = self.alpha / len(self.scores), coins(self.trials, self.seed)
-        mu = claim.mu if claim.gaussian else None
-        cuts = [
-            score.cuts(claim.profile, mu=mu, trials=self.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn)
-            for score in self.scores
-        ]
-        scored, guesses = np.zeros((len(self.scores), self.trials)), np.zeros(self.trials)
-        for chunk, rows in trial.chunks(self.pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), self.pair.name):
-            table = coded_table(rows)
-            scored[:, chunk] = [score.of(table[:, CODES:]) for score in self.scores]
-            if self.events is not None:
-                guesses[chunk] = self.events.guesses(table[:, :CODES])
-        found = []
-        for score, seen, (cut, guessing, middle) in zip(self.scores, scored, cuts, strict=True):
-            worlds = seen[: counts[0]], seen[counts[0] :]
-            found.append(self._test(score, worlds, claim, alpha, cut, guessing, middle))
-        return found, (guesses[: counts[0]], guesses[counts[0] :])
-
-    def _test(
-        self,
-        score: LearntScore,
-        seen: tuple[Floats, Floats],
-        claim: FunctionClaim,
-        alpha: float,
-        cut: Thresholds,
-        guesses: Cuts,
-        middle: float,
-    ) -> FunctionTest:
-        level, delta = alpha * (1 - 2.0 ** (1 - self.trials)), claim.delta
-        # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
-        counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
-        part = 0.5  # of two tests: the whole profile, and the bound that suits the claim
-        gaussian = gdp_lower_bound(*seen, delta=delta, alpha=level * part, cut=middle)
-        share = level if claim.gaussian else level * part
-        plain_bound = epsilon_lower_bound(*seen, delta=delta, alpha=share, cuts=guesses).epsilon
-        if claim.gaussian:
-            beyond = (gaussian.mu or 0.0) > claim.mu * (1 + _ROUNDING)
-        else:
-            beyond = plain_bound > claim.epsilon * (1 + _ROUNDING)
-        finds = math.inf
-        if self.best:
-            numbers = len(seen[0]), len(seen[1])
-            if claim.drawn is None:
-                finds = _finds(claim, numbers, alpha * part, _of_unit(score, cut))
-            else:
-                unit = claim.drawn.centre + _of_unit(score, cut) * claim.drawn.std
-                finds = _finds_drawn(claim, claim.drawn, numbers, alpha * part / len(cut.values), unit)
-            finds = min(finds, _finds_beyond(claim, self.trials, level * part)) if claim.gaussian else finds
-        return FunctionTest(
-            pair=self.pair.name,
-            score=score.kind,
-            gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
-            trials=self.trials,
-            lower_bound=plain_bound,
-            lower_bound_gdp=gaussian.epsilon,
-            finds=finds,
-            test=reject_claim(*seen, claim.profile, alpha=alpha * part, thresholds=cut),
-            beyond=beyond,
-        )
-
-
-def _shares(pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float, seed: int) -> list[_Share]:
-    """Half of the trials, and half of alpha, for the pair whose pilot shows the most; the rest over the others."""
-    shown = [one.shown for one in pilots]
-    best = next(k for k, one in enumerate(shown) if one >= 0.9 * max(shown))
-    others = [k for k in range(len(pairs)) if k != best]
-    part = trials // 2 // len(others) if others else 0
-    first = trials - part * len(others)
-    shares = [(best, first, alpha if not others or part < 2 else alpha / 2)]
-    if part >= 2:
-        shares += [(k, part, alpha / 2 / len(others)) for k in others]
-    else:
-        shares = [(best, trials, alpha)]
-    return [
-        _Share(
-            pair=pairs[k],
-            scores=pilots[k].scores,
-            events=pilots[k].events,
-            trials=count,
-            alpha=level,
-            seed=seed + k,
-            best=k == best,
-        )
-        for k, count, level in shares
+def _tests(
+    share: Share[PilotedPair], trial: CallTrials, claim: FunctionClaim
+) -> tuple[list[PairTest], tuple[Floats, Floats]]:
+    """Return one test of every score, and the guesses of events in the worlds 0 and 1."""
+    pair, pilot = share.pair
+    alpha, counts = share.alpha / len(pilot.scores), coins(share.trials, share.seed)
+    mu = claim.mu if claim.gaussian else None
+    cuts = [
+        score.cuts(claim.profile, mu=mu, trials=share.trials, alpha=alpha, delta=claim.delta, drawn=claim.drawn)
+        for score in pilot.scores
     ]
+    scored, guesses = np.zeros((len(cuts), share.trials)), np.zeros(share.trials)
+    for chunk, rows in trial.chunks(pair, (trial.drawn(counts[0]), trial.drawn(counts[1])), pair.name):
+        table = coded_table(rows)
+        scored[:, chunk] = [score.of(table[:, CODES:]) for score in pilot.scores]
+        if pilot.events is not None:
+            guesses[chunk] = pilot.events.guesses(table[:, :CODES])
+    found = [
+        _test(share, score, (seen[: counts[0]], seen[counts[0] :]), claim, alpha, cut)
+        for score, seen, cut in zip(pilot.scores, scored, cuts, strict=True)
+    ]
+    return found, (guesses[: counts[0]], guesses[counts[0] :])
 
 
-def _of_unit(score: LearntScore, cut: Thresholds) -> float:
-    """The last threshold in standard deviations within a world, from the mean of world 0; signed towards world 1."""
-    return score.towards_one * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
-
-
-def _finds(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
-    """The epsilon of the weakest Gaussian that this test, with its own threshold, rejects with probability 90%."""
-    if not 0 < claim.mu < math.inf:
-        return math.inf
-    region = Region.of(
-        claim.profile, plain(claim.mu), threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
+def _test(
+    share: Share[PilotedPair],
+    score: LearntScore,
+    seen: tuple[Floats, Floats],
+    claim: FunctionClaim,
+    alpha: float,
+    cuts: ScoreCuts,
+) -> PairTest:
+    """Test one score: half of alpha for the whole profile, half for the bound that suits the claim."""
+    # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
+    counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
+    half, level = alpha / 2, alpha * share.both_seen
+    test = PairTest.of(
+        seen,
+        claim,
+        cuts,
+        pair=share.pair.pair.name,
+        score=score.kind,
+        gap=min(counted.separation / claim.separation, _CUT) if claim.separation > 0 else _CUT,
+        of_profile=half,
+        of_bound=level if claim.gaussian else level / 2,
+        of_gaussian=level / 2,
     )
-    low, high = claim.mu, claim.mu
-    while region.probability(plain(high), HONEST) < LIKELY:
-        low, high = high, 1.3 * high
-        if high > 40 * max(1.0, claim.mu):
-            return math.inf
-    while high - low > 0.005 * high:
-        between = (low + high) / 2
-        low, high = (low, between) if region.probability(plain(between), HONEST) >= LIKELY else (between, high)
-    return epsilon_of_shift(high, delta=claim.delta)
+    shown, claimed = (test.mu, claim.mu) if claim.gaussian else (test.lower_bound, claim.epsilon)
+    finds = math.inf
+    if share.best:
+        numbers = len(seen[0]), len(seen[1])
+        finds = epsilon_found(claim, score, cuts.of_profile, trials=numbers, of_profile=half, level=level / 2)
+    return replace(test, too_far=shown > claimed * (1 + _ROUNDING), power=EpsilonFound.of(claim, finds))
 
 
-def _finds_drawn(
-    claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
-) -> float:
-    """The same of the claimed Gaussian on a drawn cohort: with the least less noise that is found."""
-    at = np.linspace(-_FAR, _FAR, _CHORDS)
-    claimed = np.asarray(claim.profile(at), dtype=float)
-
-    def chords(epsilons: Floats) -> Floats:  # above the profile, which is convex in e^epsilon, and much faster
-        return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
-
-    region = Region.of(chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
-    found = math.inf
-    for short in reversed(NOISES):
-        less = drawn.with_noise_short(short)
-        at_it = less.centre + (threshold - drawn.centre) * less.std / drawn.std  # where the cut would have been
-        if replace(region, threshold=at_it).probability(less.law, HONEST) < LIKELY:
-            break
-        found = short
-    return drawn.with_noise_short(found).epsilon if found < 1 else math.inf
-
-
-def _finds_beyond(claim: FunctionClaim, trials: int, alpha: float) -> float:
-    """The same of the errors in the middle: with k of them or fewer, their rate is at most below that of the claim."""
-    claimed = float(ndtr(-claim.mu / 2))
-    k = int(binom.ppf(alpha, trials, claimed))  # P(Bin(trials, claimed) <= k) >= alpha; one fewer is rejected
-    while k >= 0 and float(upper_limit(k, trials, alpha=alpha)) >= claimed:
-        k -= 1
-    if k < 0:
-        return math.inf
-    rate = 1 - float(betaincinv(trials - k, k + 1, LIKELY))  # at which so few errors have this probability
-    return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)
-
-
-def _checks(trial: Trials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
-    """What is no test of a score. updates: worlds of rows, of which one may be NaN."""
+def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> tuple[Check, ...]:
+    """Return the checks beside the tests of scores. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):
         words = "noise follows the seed, and the seed is in the output: whoever reads it takes the noise off."
@@ -336,8 +255,8 @@ def _checks(trial: Trials, pilots: list[Pilot], updates: Worlds | None) -> tuple
     return (*found, _numbers_only(trial, updates)) if updates is not None else tuple(found)
 
 
-def _numbers_only(trial: Trials, pair: Worlds) -> Check:
-    """Whether a client that sends no numbers shows: it does in most code, and nothing of it is decided by that."""
+def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
+    """Note if a client that sends NaN is visible: it is in most code, and the verdict does not depend on it."""
     name = "not a number"
     rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
     if all(row.raised for row in rows):

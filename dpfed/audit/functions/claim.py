@@ -1,4 +1,4 @@
-"""What is claimed of a function: epsilon and delta, a mechanism of `accounting`, a guarantee, or a whole profile."""
+"""Claim about a function: epsilon and delta, a mechanism of `accounting`, a guarantee, or a whole profile."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import shift_in_clips
-from dpfed.audit.score_law import NormalMixture
-from dpfed.audit.thresholds import PrivacyProfile
+from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
@@ -63,7 +63,7 @@ class DrawnGaussian:
 
     @property
     def separation(self) -> float:
-        """Of the worlds' means, over the standard deviation within."""
+        """Distance of the worlds' means, over the standard deviation within."""
         return (float(self.law.weights[1] @ self.law.means[1]) - self.centre) / self.std
 
     @property
@@ -98,7 +98,8 @@ class FunctionClaim:
 
     @property
     def separation(self) -> float:
-        """Of the means of the best score's worlds, over the standard deviation within, if the claim holds exactly."""
+        """Distance of the means of the best score's worlds, over the standard deviation within, if the claim holds
+        exactly."""
         return self.mu if self.drawn is None else self.drawn.separation
 
 
@@ -123,9 +124,9 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
 
 
 def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
-    """All that (epsilon, delta) alone says: the profile of randomised response that shows its input with probability
-    delta. At 0 <= e < epsilon: 1 - (1 - delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015); at negative
-    e, by symmetry."""
+    """Return the profile that (epsilon, delta) alone implies, that of randomised response that shows its input with
+    probability delta. At 0 <= e < epsilon: 1 - (1 - delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015); at
+    negative e, by symmetry."""
 
     def above_zero(eps: Floats) -> Floats:
         inside = 1 - (1 - delta) * np.exp(np.logaddexp(0.0, np.minimum(eps, epsilon)) - np.logaddexp(0.0, epsilon))
@@ -225,3 +226,17 @@ def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: s
         gaussian=False,
         adjacency=Adjacency.of(adjacency or "add-remove"),
     )
+
+
+def farthest(mu: float) -> float:
+    """Return the largest distance of a mu-GDP mechanism's score, in stds within its worlds, over mu: a little more than
+    1, or for large mu much more (of signs, say). With densities p, q and m = (p + q) / 2, the square of a score's gap
+    over its variance under m (that within, and a quarter of the square) is at most the integral of (p - q)^2 / m
+    (Cauchy-Schwarz), and no post-processing makes that larger."""
+    if not 0 < mu < math.inf:
+        return math.inf
+    at = np.linspace(-10.0, mu + 10.0, 20_001)
+    p, q = (np.exp(-((at - shift) ** 2) / 2) / math.sqrt(2 * math.pi) for shift in (0.0, mu))
+    m = (p + q) / 2
+    total = float(((p - q) ** 2 / np.maximum(m, 1e-300)).sum() * (at[1] - at[0]))
+    return math.sqrt(total / max(1 - total / 4, 1e-12)) / mu

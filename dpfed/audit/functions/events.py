@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
 from dpfed.audit.functions.claim import FunctionClaim
-from dpfed.audit.functions.outcome import FunctionTest
-from dpfed.audit.rejection import reject_counts
-from dpfed.audit.scores import ErrorCounts
-from dpfed.audit.thresholds import Cuts
+from dpfed.audit.outcome import PairTest
+from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
+from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
+from dpfed.audit.statistics.rejection import reject_counts
+from dpfed.audit.statistics.thresholds import Cuts
 
 Floats = NDArray[np.float64]
 Guesses = dict[float, float]
-"""From the code of an output to +1, world 1, or -1, world 0."""
+"""Code of an output to +1, world 1, or -1, world 0."""
 
 _MORE_OFTEN = 1.5
 _REPEATS = 3
@@ -33,7 +32,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """What the kinds of outputs and whole outputs say, where a pilot saw more than one kind, or outputs again."""
+    """Guesses from the kinds of outputs and from whole outputs, if a pilot saw more than one kind, or outputs again."""
 
     kinds: Guesses
     values: Guesses
@@ -57,7 +56,8 @@ class Events:
 
 
 def _learnt(one: Floats, other: Floats) -> Guesses:
-    """What is seen in one world only, or there more often by a half and by two standard errors; of as many outputs."""
+    """Learn the codes seen in one world only, or there more often by a half and by two standard errors; of as many
+    outputs."""
     seen1, seen0 = Counter(one.tolist()), Counter(other.tolist())
     found = {}
     for code in seen1 | seen0:
@@ -67,8 +67,8 @@ def _learnt(one: Floats, other: Floats) -> Guesses:
     return found
 
 
-def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> FunctionTest:
-    """Whether the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
+def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> PairTest:
+    """Test if the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
     coin has chosen; alpha has the condition that each pair has both.
 
     Claim: a true claim is rejected with probability at most alpha. Where S is guessed to be world 1 and T world 0, a
@@ -93,14 +93,14 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
     share = alpha if claim.gaussian else half
     cuts = Cuts(low=-0.5, high=0.5, origin="which outputs the pilot saw")
     plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts).epsilon
-    return FunctionTest(
+    return PairTest(
         pair="all pairs, by the kind of output or by outputs that come again",
         score="events",
         gap=0.0,
         trials=trials,
         lower_bound=plain_bound,
         lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
-        finds=math.inf,
+        mu=mu,
         test=tested,
-        beyond=mu > claim.mu * (1 + _ROUNDING) if claim.gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
+        too_far=mu > claim.mu * (1 + _ROUNDING) if claim.gaussian else plain_bound > claim.epsilon * (1 + _ROUNDING),
     )

@@ -1,4 +1,4 @@
-"""Scores of outputs whose law nobody states, learnt from a pilot that is not counted.
+"""Scores of outputs of unknown distribution, learnt from a pilot that is not counted.
 
 direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
 over the noise of all coordinates together, for noise that they share. copies: the same where coordinates have one noise
@@ -18,13 +18,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
-from dpfed.audit import thresholds
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
-from dpfed.audit.power import for_a_fault
-from dpfed.audit.rejection import reject_counts
-from dpfed.audit.scores import ErrorCounts
-from dpfed.audit.thresholds import Cuts, PrivacyProfile, Thresholds
+from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.epsilon_bounds import guessing
+from dpfed.audit.statistics.error_counts import ErrorCounts
+from dpfed.audit.statistics.power import for_a_fault
+from dpfed.audit.statistics.rejection import reject_counts
+from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
 
 Floats = NDArray[np.float64]
 
@@ -77,7 +78,7 @@ class LearntScore:
 
     @property
     def separation(self) -> float:
-        """Of the worlds' means, over the standard deviation within."""
+        """Distance of the worlds' means, over the standard deviation within."""
         seen = float(self.pilot[1].mean()) - self.centre
         gap = abs(seen if self.shift is None else self.shift)
         if gap <= 1e-9 * max(float(np.abs(scores).max()) for scores in self.pilot):
@@ -93,8 +94,8 @@ class LearntScore:
         alpha: float,
         delta: float,
         drawn: DrawnGaussian | None = None,
-    ) -> tuple[Thresholds, Cuts, float]:
-        """Where to cut for the claim, where to guess, and the scores' middle; as the smoothed pilot would have it.
+    ) -> ScoreCuts:
+        """Return where to cut for the claim, where to guess, and the scores' middle, by the smoothed pilot.
 
         mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
         drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its law has it best
@@ -103,25 +104,26 @@ class LearntScore:
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
         width = self.std * 1.06 * len(self.pilot[0]) ** -0.2
         if not width > 1e-12 * max(abs(low), abs(high)):
-            cut = Cuts(low=middle, high=middle, origin="the pilot's middle")
-            return Thresholds(values=(middle,), origin=cut.origin), cut, middle
-        errors = _smoothed(self.pilot, width)
+            return ScoreCuts.at(middle, "the pilot's middle")
         at = np.linspace(low - 3 * width, high + 3 * width, _CANDIDATES)
-        guesses = thresholds.guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
+        guesses = guessing(_smoothed(self.pilot, width), at, trials=trials, alpha=alpha, delta=delta)
         if mu is not None:
             apart = min(max(mu, self.separation), _FAR_APART)
             unit = thresholds.claimed_gaussian(apart, trials=trials // 2, alpha=alpha).values[0]
             values = (self.centre + self.towards_one * self.std * unit,)
-            return Thresholds(values=values, origin="a pilot, for Gaussian scores"), guesses, middle
+            cut = Thresholds(values=values, origin="a pilot, for Gaussian scores")
+            return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
         shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
-            return Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth"), guesses, middle
+            cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
+            return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
         best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
-        return Thresholds(values=(loudest, best), origin="a pilot and the claim's law"), guesses, middle
+        cut = Thresholds(values=(loudest, best), origin="a pilot and the claim's law")
+        return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
@@ -151,7 +153,7 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
 
 
 def seeds_cancel(one: Floats, other: Floats) -> bool:
-    """Whether noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
+    """True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
     width = max(one.shape[1], other.shape[1]) - 2
     one, other = widened(one, width), widened(other, width)
     largest = float(_scale(one, other).max())
@@ -271,7 +273,7 @@ def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
 
 
 def _excess(rates: tuple[float, float], profile: PrivacyProfile, *, trials: int, alpha: float) -> float:
-    """What expected counts would show against the profile."""
+    """Return the excess of expected counts over the profile."""
     counts = [np.array([math.ceil(trials * min(max(rate, 0.0), 1.0))]) for rate in rates]
     seen = ErrorCounts(
         thresholds=np.zeros(1),

@@ -1,21 +1,25 @@
-"""What a function lets see, as numbers, and what else of it can be seen."""
+"""Calls of a function under audit in a drawn order, and their outputs as tables of numbers."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfed.audit.functions.worlds import Worlds
+from dpfed.audit.trials import Ids, Progress, in_drawn_order
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
-
 _BITS = 52  # a float64 holds such whole numbers exactly
+
+COLUMNS_BEFORE = 2
+"""Number of columns of a table before those of the numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +40,7 @@ def output_of(seen: Any) -> Output:
 
 
 def exception(error: BaseException, words: str) -> Output:
-    """Of a call that raised one: whoever sees the outputs sees that, too."""
+    """Return the output of a call that raised an exception, which is visible, too."""
     return Output(numbers=np.zeros(0), kind=_code(f"raised {type(error).__qualname__}".encode()), raised=words)
 
 
@@ -93,10 +97,6 @@ def _code(words: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _BITS)
 
 
-COLUMNS_BEFORE = 2
-"""Of a table, before those of the numbers."""
-
-
 def table_of(rows: list[Output]) -> Floats:
     """One row a trial [n, 2 + width + 2]: how many numbers are +infinity and -infinity; the numbers, zeros where there
     are fewer or they are not finite; how many there are, and how many of them are not finite."""
@@ -123,3 +123,55 @@ def widened(table: Floats, width: int) -> Floats:
     kept = table[:, :-2][:, :width]
     filled = np.pad(kept, ((0, 0), (0, width - kept.shape[1])))
     return np.concatenate([filled, table[:, -2:]], axis=1)
+
+
+class Calls(Protocol):
+    """Process or object that calls the function under audit."""
+
+    def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
+        """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CallTrials:
+    """Calls of both worlds in an order that is drawn, so that changes from call to call do not separate them.
+
+    raised: what exceptions said, of calls that ended so; called: how many calls there were, a list of their chunks'
+    """
+
+    calls: Calls
+    seeds: np.random.Generator
+    say: Progress
+    raised: list[str] = field(default_factory=list)
+    called: list[int] = field(default_factory=list)
+
+    def chunks(
+        self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
+    ) -> Iterator[tuple[Ids, list[Output]]]:
+        """Some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world 1."""
+        both = [*seeds[0], *seeds[1]]
+
+        def call(numbers: list[int]) -> list[Output]:
+            rows = self.calls.outputs(pair.both, [int(k >= len(seeds[0])) for k in numbers], [both[k] for k in numbers])
+            self.raised.extend(row.raised for row in rows if row.raised)
+            self.called.append(len(rows))
+            return rows
+
+        done = 0
+        for chunk, rows in in_drawn_order(call, len(both), self.seeds):
+            done += len(rows)
+            self.say(f"{words}: {done:,} of {len(both):,} calls")
+            yield chunk, rows
+
+    def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
+        """The outputs of the worlds 0 and 1, each from its seeds."""
+        rows: dict[int, Output] = {}
+        for chunk, seen in self.chunks(pair, seeds, words):
+            rows |= zip(chunk.tolist(), seen, strict=True)
+        if all(row.raised for row in rows.values()):
+            raise ConfigError(f"the function under audit fails in every call ({pair.name}): {rows[0].raised}")
+        table = coded_table([rows[k] for k in range(len(rows))])
+        return table[: len(seeds[0])], table[len(seeds[0]) :]
+
+    def drawn(self, count: int) -> list[int]:
+        return [int(one) for one in self.seeds.integers(0, 2**31, count)]

@@ -7,28 +7,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from accounting.rounding import downwards, upwards
-from dpfed.audit.functions.claim import FunctionClaim
+from dpfed.audit.functions.claim import FunctionClaim, farthest
 from dpfed.audit.functions.events import Events
 from dpfed.audit.functions.learnt_scores import LearntScore, learnt, seeds_cancel
-from dpfed.audit.functions.outcome import farthest
-from dpfed.audit.functions.shown_seeds import shows_the_seed
-from dpfed.audit.functions.trials import Trials
+from dpfed.audit.functions.outputs import CallTrials
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.verdict import Check
 
 CODES = 2
 """Columns of a table of outputs that hold codes of types, before the numbers."""
+
 _LEARN, _LEARN_SHORT = 1_000, 200
+
 _FARTHER = 0.1
+
 _SAME = 1e-3
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pilot:
-    """What is learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output, too."""
+    """Scores and events learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output,
+    too."""
 
     scores: list[LearntScore]
     events: Events | None
@@ -42,7 +47,7 @@ class Pilot:
 
 
 def pairs_with_trials(
-    trial: Trials, pairs: Sequence[Worlds], trials: int
+    trial: CallTrials, pairs: Sequence[Worlds], trials: int
 ) -> tuple[list[Worlds], list[Pilot], tuple[str, ...]]:
     """Return the pairs that get trials, their pilots, and the names of screened pairs that get none.
 
@@ -62,7 +67,7 @@ def pairs_with_trials(
 
 
 def exact_distance(
-    trial: Trials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
+    trial: CallTrials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
 ) -> Check | None:
     """Check the exact distance of two calls with the same seed, of the pair whose pilot shows the most.
 
@@ -94,7 +99,7 @@ def exact_distance(
     )
 
 
-def pilot_of(trial: Trials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
+def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
     """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
     measure them from others. short: with as few calls as show a gross fault."""
     count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
@@ -115,3 +120,16 @@ def pilot_of(trial: Trials, pair: Worlds, trials: int, *, short: bool = False) -
         follows=follows,
         shows_seed=shows_seed,
     )
+
+
+def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
+    """one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so that no number of a
+    function is it by chance in most of the calls."""
+    drawn = np.asarray(seeds, dtype=np.float64)[:, None]
+    columns = np.zeros(one.shape[1], dtype=bool)
+    for form in (drawn, drawn.astype(np.float32).astype(np.float64)):
+        columns |= (one == form).mean(axis=0) > 0.5
+    if not columns.any() or one.shape != other.shape:
+        return False
+    rest = [np.where(columns, 0.0, table) for table in (one, other)]
+    return bool(rest[0].var(axis=0).any()) and seeds_cancel(rest[0], rest[1])

@@ -72,7 +72,7 @@ class Process:
         return [one.numbers for one in found]
 
     def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
-        """What is seen of inputs[which[i]] with seeds[i], in this order; the function is not told which it is."""
+        """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
         number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
         if number == len(self._sent):
             self._sent.append(inputs)
@@ -113,7 +113,7 @@ class Process:
 
 
 def _packed(what: Any, name: str, words: str) -> bytes:
-    """By value where a new process could not import the module of this name: files that were loaded, tests."""
+    """Pickle by value what a new process could not import the module of this name: files that were loaded, tests."""
     module = sys.modules.get(name)
     by_value = module is not None and name != "__main__" and not _importable(name)
     if by_value:
@@ -128,6 +128,6 @@ def _packed(what: Any, name: str, words: str) -> bytes:
 
 
 def _importable(name: str) -> bool:
-    """Whether the path has it: a module that is loaded need not be on it."""
+    """True if the module is on the path; a loaded module need not be."""
     top = name.split(".")[0]
     return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

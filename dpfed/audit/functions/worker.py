@@ -99,7 +99,7 @@ class _Function:
         self._f, self._arrays, self._batched = f, arrays, batched
 
     def outputs(self, inputs: list[_Input], which: list[int], seeds: list[int]) -> list[Output]:
-        """Of input number which[i] with seeds[i]; a call does not get the number."""
+        """Return the outputs of inputs[which[i]] with seeds[i]; a call does not get the number."""
         if not self._batched:
             return [self._one(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
         found: dict[int, Output] = {}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit.directions import LOUD, equal_in_every_layer, signs, uneven
+from dpfed.audit.trials import LOUD, equal_in_every_layer, signs, uneven
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float32]
@@ -35,7 +35,7 @@ class Worlds:
 
     @cached_property
     def both(self) -> tuple[Any, Any]:
-        """Of world 0 and of world 1: the same tuple always, which is sent once."""
+        """Inputs of the worlds 0 and 1: always the same tuple, which is sent once."""
         return self.other, self.one
 
 
@@ -99,7 +99,7 @@ def not_a_number(worlds: Worlds) -> Worlds:
 
 
 def _places(clients: int) -> list[int]:
-    """Of the client under test, one pair after the other: four at most."""
+    """Return the places of the client under test, for one pair after the other: four at most."""
     ends = [clients - 1, 0]
     return [*ends, *(at for at in (clients // 2, clients // 4) if at not in ends)]
 

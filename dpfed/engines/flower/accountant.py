@@ -25,7 +25,8 @@ _BACKEND, _SCHEMA = "dpfed", 1
 
 @dataclass(frozen=True, kw_only=True)
 class SpentSoFar:
-    """What Flower calls PrivacySpent, where it has no such type. epsilon: an upper bound at delta."""
+    """The fields of Flower's PrivacySpent, for versions of Flower without this type. epsilon: an upper bound at
+    delta."""
 
     epsilon: float
     delta: float
@@ -86,7 +87,7 @@ class FlowerAccountant:
 
     @property
     def num_releases(self) -> int:
-        """How many releases were composed."""
+        """Number of composed releases."""
         return sum(count for _, count in self._composed)
 
     def compose(self, event: Any, count: int = 1) -> None:
@@ -122,7 +123,7 @@ class FlowerAccountant:
         )
 
     def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether `count` releases more would go beyond the limit, at the configuration's delta. Charges nothing."""
+        """Return True if `count` more releases would exceed the limit at the configuration's delta. Charges nothing."""
         limit = self._model.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise InvalidParameter("max_epsilon is missing: give it in the PrivacyConfig or to would_exceed().")

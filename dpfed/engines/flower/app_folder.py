@@ -105,7 +105,7 @@ def _own_argument(copies: Iterable[str]) -> str:
 
 
 def run_folder(folder: Path) -> Path:
-    """Where the app's run goes if nothing else is said: beside the app, for all in the app travels to every node."""
+    """The default folder of the app's run: beside the app, since all files in the app travel to every node."""
     whole = folder.resolve()
     return whole.with_name(f"{whole.name}-run")
 

@@ -11,10 +11,9 @@ from flwr.app import ArrayRecord, Message
 from flwr.supercore import log
 from torch import Tensor
 
-from dpfed.engines.flower.array_vectors import update_of
+from dpfed.engines.flower.client_mod import RECORD, update_of
+from dpfed.engines.flower.conversation import note_loss
 from dpfed.engines.flower.inbox import only_once
-from dpfed.engines.flower.losses import note_loss
-from dpfed.engines.flower.round_terms import RECORD
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import WireError
 from dpfed.run.client_level import Step
@@ -68,7 +67,4 @@ def _update_in(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
         return terms.decode(payload)
     if not terms.plain:
         raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates was asked for.")
-    ends = list(reply.content.array_records.values())
-    if len(ends) != 1:
-        raise WireError(f"{len(ends)} ArrayRecords: must be one, the trained model.")
-    return update_of(start, ends[0])
+    return update_of(start, reply.content)

@@ -63,7 +63,8 @@ def client_app(
 
 
 def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Which client this node is. One whose own samples cannot be used says so here, before any round."""
+    """Tell the server which client this node is. A node with unusable samples of its own fails here, before any
+    round."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     if load_data is not None:
@@ -73,7 +74,7 @@ def introduce(config: str, load_data: LoadData | None, message: Message, context
 
 
 def take_part(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """This client's upload."""
+    """Return this client's upload."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     instruction = read_instruction(
@@ -187,7 +188,7 @@ def _experiment(config: str) -> Experiment:
 
 
 def _recall(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
-    """What the stages remember of this client from earlier rounds; of the others, zeros."""
+    """Return the memory of the stages for this client from earlier rounds; for other clients, zeros."""
     memory: dict[str, Tensor] = {}
     for name, array in context.state.array_records.get(_MEMORY, ArrayRecord()).items():
         row = torch.from_numpy(array.numpy().copy()).to(experiment.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from logging import INFO, WARNING
 from typing import Any, Literal
 
@@ -16,10 +17,9 @@ from flwr.supercore import log
 from torch import Tensor
 
 from accounting import Guarantee
-from dpfed.engines.flower.array_vectors import moved, size_of, typed_as
 from dpfed.engines.flower.asked_round import AskedRound
-from dpfed.engines.flower.population import Population
-from dpfed.engines.flower.round_terms import RECORD, to_record
+from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
+from dpfed.engines.flower.directory import Population
 from dpfed.engines.round_terms import RoundTerms, masked, options_of
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.client_level import ClientLevel, Step
@@ -117,7 +117,7 @@ class ClientLevelStrategy(Strategy):
             )
 
     def guarantee(self) -> Guarantee:
-        """What all models so far guarantee, from the ledger's file alone. RunError before the first round."""
+        """Return the guarantee of all models so far, from the ledger's file alone. RunError before the first round."""
         if self._private is None:
             raise RunError("guarantee(): no round has begun, so nothing was released.")
         return self._private.guarantee()
@@ -140,7 +140,7 @@ class ClientLevelStrategy(Strategy):
         self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
         return [
             Message(
-                RecordDict({**example.content, RECORD: to_record(terms[client])}),
+                RecordDict({**example.content, RECORD: ConfigRecord(asdict(terms[client]))}),
                 dst_node_id=node,
                 message_type=example.metadata.message_type,
             )
@@ -165,21 +165,21 @@ class ClientLevelStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody, unless `evaluate_on_clients`."""
+        """Ask no node, unless `evaluate_on_clients`."""
         return self.strategy.configure_evaluate(server_round, arrays, config, grid) if self._evaluates else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Of the wrapped strategy, if nodes were asked."""
+        """Return the evaluation of the wrapped strategy, if nodes were asked."""
         return self.strategy.aggregate_evaluate(server_round, replies) if self._evaluates else None
 
     def summary(self) -> None:
-        """What Flower shows at the start: the plan, and whose mean it is."""
+        """Log the plan and the wrapped strategy, at the start of Flower's run."""
         plan = {name: value for name, value in self._plan.items() if value is not None and name != "clients"}
         log(INFO, "\t├──> dpfed: %s clients, %s", self._population.count, plan)
         log(INFO, "\t└──> the private mean goes to %s", type(self.strategy).__name__)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """As Flower's; says at the end what the models guarantee."""
+        """Run Flower's rounds, then log the guarantee of the models."""
         result = super().start(*args, **kwargs)
         if self._private is not None:
             log(INFO, "dpfed: %s", self.guarantee())

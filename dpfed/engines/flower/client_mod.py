@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from numpy.typing import NDArray
+from torch import Tensor
 
-from dpfed.engines.flower.array_vectors import size_of, update_of
-from dpfed.engines.flower.round_terms import RECORD, read_terms
-from dpfed.errors import WireError
+from dpfed.engines.round_terms import RoundTerms, checked
+from dpfed.errors import ConfigError, WireError
+
+RECORD = "dpfed"
+"""The name of this package's ConfigRecord in messages and replies."""
 
 
 def client_mod(message: Message, context: Context, call_next: Any) -> Message:
@@ -29,9 +35,84 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    ends = list(reply.content.array_records.values())
-    if len(ends) != 1:
-        raise WireError(f"a reply with {len(ends)} ArrayRecords: must be one, the trained model.")
-    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_of(start, ends[0]))})
+    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_of(start, reply.content))})
     reply.content = RecordDict({RECORD: sent})
     return reply
+
+
+def read_terms(content: RecordDict) -> RoundTerms:
+    """Read a round's terms from a message. ConfigError if the server is not a ClientLevelStrategy, WireError for terms
+    that no such server sends."""
+    if RECORD not in content.config_records:
+        raise ConfigError(
+            f"a message without the record {RECORD!r}: client_mod needs dpfed's ClientLevelStrategy on the server. "
+            "Wrap its strategy, or take the mod out of ClientApp(mods=[...])."
+        )
+    return checked(dict(content.config_records[RECORD]))
+
+
+def size_of(start: ArrayRecord) -> int:
+    """d: numbers in the floating-point arrays. ConfigError for a model without any."""
+    size = sum(int(np.prod(array.shape)) for array in start.values() if _trained(array))
+    if not size:
+        raise ConfigError("the model's ArrayRecord has no floating-point array: there is nothing to train.")
+    return size
+
+
+def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
+    """Return the update, float32 [d], of the floating-point arrays from `start` to the one ArrayRecord of a reply.
+
+    Counters such as num_batches_tracked are left out. WireError unless names and shapes of both records are the same.
+    """
+    ends = list(trained.array_records.values())
+    if len(ends) != 1:
+        raise WireError(f"a reply with {len(ends)} ArrayRecords: must be one, the trained model.")
+    end = ends[0]
+    if list(start.keys()) != list(end.keys()):
+        raise WireError(f"arrays {list(end.keys())!r:.200}: must be the model's, {list(start.keys())!r:.200}.")
+    parts = [
+        _values(name, end[name], array).astype(np.float64).ravel() - array.numpy().astype(np.float64).ravel()
+        for name, array in start.items()
+        if _trained(array)
+    ]
+    return torch.from_numpy(np.concatenate(parts).astype(np.float32))
+
+
+def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
+    """`start` with its floating-point arrays moved by float32 [d]; the others as they were."""
+    values, place, arrays = move.numpy(), 0, {}
+    for name, array in start.items():
+        here = array.numpy()
+        if _trained(array):
+            part = values[place : place + here.size].reshape(here.shape)
+            place += here.size
+            here = (here + part).astype(here.dtype)
+        arrays[name] = Array(np.asarray(here))
+    return ArrayRecord(arrays)
+
+
+def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+    """Arrays with the types that they have in `start`: Flower's weighted means make floats of integers."""
+    return ArrayRecord(
+        {
+            name: Array(np.asarray(array.numpy().astype(start[name].dtype)))
+            if name in start and start[name].dtype != array.dtype
+            else array
+            for name, array in arrays.items()
+        }
+    )
+
+
+def _values(name: str, given: Array, like: Array) -> NDArray[Any]:
+    """The numbers of a stranger's array; what it says of its own shape is not believed."""
+    try:
+        values = given.numpy()
+    except Exception as error:  # whatever numpy makes of a stranger's bytes
+        raise WireError(f"array {name!r}: cannot be read ({error}).") from None
+    if values.shape != tuple(like.shape) or values.dtype != np.dtype(like.dtype):
+        raise WireError(f"array {name!r} of {values.dtype} {values.shape}: must be {like.dtype} {tuple(like.shape)}.")
+    return values
+
+
+def _trained(array: Array) -> bool:
+    return np.dtype(array.dtype).kind == "f"

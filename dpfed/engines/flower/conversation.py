@@ -1,19 +1,21 @@
-"""What server and clients say to each other, as Flower's records; each reads what the other says as a stranger's."""
+"""Messages between server and clients, as Flower's records; each side parses the other's as untrusted input."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import DEBUG
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.supercore import log
 from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
-from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError, WireError
 from dpfed.round import Method
 from dpfed.server.state import ServerState
@@ -46,13 +48,13 @@ class Instruction:
 
     @property
     def state(self) -> ServerState:
-        """What of the server's state a client needs."""
+        """The part of the server's state that a client needs."""
         return ServerState(round=self.round, broadcast=self.broadcast, clip_norm=self.clip_norm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadMessage:
-    """What a client sends back. `padding` fills the payload up to a size that tells nothing.
+    """An upload of a client. `padding` fills the payload up to a size that reveals nothing.
 
     inside, outside, finite: of the row that was bounded (`dpfed.stages.stage.Tally`); None where the server puts the
         bound or must not know.
@@ -79,9 +81,9 @@ class UploadMessage:
 
 
 def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, fingerprint: str) -> Instruction:
-    """What a server asks of a client whose configuration begins at `start`. WireError for anything else: a broadcast of
-    another size or with numbers that are not finite; another clip norm than the configuration's, which the client's
-    noise is for (where it is adapted, `clip_moves`: one beyond those that float32 holds)."""
+    """Parse the server's instruction for a client whose configuration begins at `start`. WireError for a broadcast of
+    another size or with numbers that are not finite, and for another clip norm than the configuration's, which the
+    client's noise is for (if it is adapted, `clip_moves`: a clip norm beyond the range of float32)."""
     kinds = {
         "round": int,
         "clip-norm": float,
@@ -155,8 +157,8 @@ def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
 
 
 def tells_clipping(method: Method) -> bool:
-    """Whether clients say if their row was inside the bound: to a server that is trusted with it, never where their
-    uploads are all that may be seen. Adaptive clipping needs it, for a count that the server noises."""
+    """Return True if clients report whether their row was inside the bound: to a trusted server only, never if single
+    uploads are released. Adaptive clipping needs the reports, for a count that the server noises."""
     stages = method.stages
     if stages.decodes_before_the_clip or stages.every_upload_is_a_release:
         return False
@@ -164,7 +166,7 @@ def tells_clipping(method: Method) -> bool:
 
 
 def adapts_clip(stages: Stages) -> bool:
-    """Whether the clip norm moves from round to round."""
+    """Return True if the clip norm moves from round to round."""
     clip = stages.find(Clip)
     return clip is not None and clip.adaptive is not None
 
@@ -174,9 +176,11 @@ def padding_to(fixed_bits: int | None, payload: bytes) -> bytes:
     return b"" if fixed_bits is None else bytes(max(0, math.ceil(fixed_bits / 8) - len(payload)))
 
 
-def arrays_of(broadcast: Tensor) -> ArrayRecord:
-    """As Flower shows and keeps a model."""
-    return ArrayRecord({"broadcast": Array(np.ascontiguousarray(broadcast.detach().cpu().numpy()))})
+def note_loss(client: int, where: str, error: WireError) -> None:
+    """One line of Flower's log at its level DEBUG (FLWR_LOG_LEVEL=DEBUG). It names who took part in a round, which no
+    epsilon covers: such a log must not be published, and by default it has no such lines. How many arrived is in
+    diagnostics.jsonl."""
+    log(DEBUG, "client %s is lost %s: %s", client, where, error)
 
 
 def _entries(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Which node is which client."""
+"""Nodes and their clients: of a run, and of a ClientLevelStrategy."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -32,8 +32,8 @@ class Directory:
         self._refused = ""
 
     def wait(self, *, more_may_join: bool) -> None:
-        """Until every client has its node, or patience is at an end; where no more may join, until as many have
-        answered as there are clients. RunError if none is a client's by then."""
+        """Wait until every client has its node, or patience is at an end; if no more nodes may join, until as many have
+        answered as there are clients. RunError if no client has a node by then."""
         end = time.monotonic() + self._patience
         while not self.complete and time.monotonic() < end:
             if not more_may_join and len(self._asked) >= self._clients:
@@ -55,7 +55,7 @@ class Directory:
         return len(self._nodes) == self._clients
 
     def node_of(self, client: int) -> int | None:
-        """Its node; None for a client that has none."""
+        """Return the client's node; None if it has no node."""
         return self._nodes.get(client)
 
     def look_again(self, *, timeout: float) -> bool:
@@ -89,3 +89,37 @@ class Directory:
 
 def _those_in(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
     return {client: node for client, node in nodes.items() if node in present}
+
+
+class Population:
+    """The nodes that are clients, fixed at the first round. The wrapped strategy gets them as its grid, of which it
+    only asks for the node ids."""
+
+    def __init__(self, *, count: int, named: list[int] | None) -> None:
+        self.count, self.ids = count, named or []
+        self._met = False
+
+    def meet(self, grid: Grid, patience: float) -> None:
+        """Wait for the nodes, once. RunError for too few after `patience` seconds, or for more than are planned."""
+        end = time.monotonic() + patience
+        while not self._met:
+            there = sorted(grid.get_node_ids())
+            if self.ids:
+                self._met = set(self.ids) <= set(there)
+            elif len(there) > self.count:
+                raise RunError(
+                    f"{len(there)} nodes for clients={self.count}: which of them are clients must not depend on who is "
+                    "first. Give clients as the list of their node ids, or all of them."
+                )
+            elif len(there) == self.count:
+                self.ids, self._met = there, True
+            if not self._met and time.monotonic() > end:
+                raise RunError(
+                    f"{len(there)} nodes after {patience:g} s, and not all of the {self.count} that are clients. Start "
+                    "them, or plan for fewer; nothing was released."
+                )
+            if not self._met:
+                time.sleep(min(1.0, patience / 10))
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.ids)

@@ -13,14 +13,13 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.plain import PlainSum
-from dpfed.engines.flower.conversation import UploadMessage, read_upload, tells_clipping
-from dpfed.engines.flower.losses import note_loss
+from dpfed.aggregation.sums import PlainSum
+from dpfed.engines.flower.conversation import UploadMessage, note_loss, read_upload, tells_clipping
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import OpenRound
 from dpfed.stages.chain import Stages, client_halves
-from dpfed.stages.integers import Integers
 from dpfed.stages.stage import Tally
 
 NodesTotal = PlainSum | NodeSum
@@ -28,7 +27,7 @@ NodesTotal = PlainSum | NodeSum
 
 
 def sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
-    """Whether rows can be added to the sum as they are."""
+    """Return True if rows can be added to the sum as they are."""
     return isinstance(opened.total, PlainSum)
 
 
@@ -67,7 +66,7 @@ class Inbox:
         self.lose(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
 
     def lose(self, clients: NDArray[np.int64]) -> None:
-        """These will not come."""
+        """Record that these clients dropped out."""
         self._opened.total.lose(clients)
 
     def _accept(self, client: int, reply: Message) -> bool:
@@ -122,10 +121,10 @@ def require_short(rows: Tensor, largest: int) -> None:
 
 
 def _arrives_without_noise(stages: Stages) -> bool:
-    """Whether clients bound their rows, and put no noise on them."""
+    """Return True if clients bound their rows and add no noise to them."""
     return stages.private is not None and not (stages.noise_in_rows or stages.decodes_before_the_clip)
 
 
 def _arrives_as_bounded(stages: Stages) -> bool:
-    """Whether what arrives is the very row that the client has bounded."""
+    """Return True if the server receives the very row that the client has bounded."""
     return _arrives_without_noise(stages) and stages.lossless

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,21 +12,27 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from dpfed.aggregation.plain import PlainSums
 from dpfed.aggregation.secure import SecureSums
-from dpfed.aggregation.summed import Sums
-from dpfed.engines.flower.conversation import Instruction, read_answer
+from dpfed.aggregation.sums import PlainSums, Sums
+from dpfed.engines.flower.conversation import Instruction, note_loss, read_answer
 from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.in_flight import most_at_once
 from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
-from dpfed.engines.flower.losses import note_loss
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
-from dpfed.round import Method, OpenRound, add_canaries, present_canaries
+from dpfed.round import Method, OpenRound, present_canaries
+
+BYTES = 2**30
+"""Bytes of messages in flight, about."""
+LEAST = 64
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_ROOM_AFTER = 0.1
+"""Part of the time limit after which a message no longer takes the place of another: its node may be gone."""
 
 
 class Nodes:
-    """Uploads are parsed as strangers' bytes: a lost, late, double or damaged answer is a client lost."""
+    """Clients on Flower's nodes. Uploads are parsed as untrusted bytes: a client whose reply is lost, late, double or
+    damaged drops out."""
 
     def __init__(self, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
         self._directory, self._grid = directory, grid
@@ -42,7 +50,7 @@ class Nodes:
         asked = {node: client for client, node in nodes.items() if node is not None}
         present, inbox = present_canaries(method, now.number), Inbox(opened)
         if sees_rows(opened):
-            add_canaries(opened, np.intersect1d(total.senders, present))
+            opened.add_canaries(np.intersect1d(total.senders, present))
         inbox.lose(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
         inbox.take(asked, replies, at_once=most_at_once(len(now.broadcast)))
@@ -87,8 +95,51 @@ class Nodes:
 
 
 def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
-    """As the configuration says; the protocol's clients are on the nodes."""
+    """Return the sums of the configuration; clients of the protocol run on the nodes."""
     if isinstance(method.aggregation, SecureSums):
         return NodeSums(terms=method.aggregation)
     assert isinstance(method.aggregation, PlainSums)
     return method.aggregation
+
+
+def most_at_once(numbers: int) -> int:
+    """Messages on their way, each of a model of so many float32."""
+    return max(LEAST, BYTES // (4 * max(numbers, 1)))
+
+
+class InFlight:
+    """A grid whose `send_and_receive` has at most `at_once` messages in flight, and yields replies as they arrive.
+
+    Flower's own `send_and_receive` holds all messages of a round, then all replies, and polls every three seconds: at
+    100,000 clients of 2.3 MB that is 230 GB twice. Here `messages` may be a generator: a message is made when there is
+    room to send it. A silent node takes a place for a tenth of `timeout`, and may answer until `timeout` is over.
+    """
+
+    def __init__(self, grid: Grid, *, at_once: int) -> None:
+        self._grid, self._at_once = grid, at_once
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
+        """Replies, in the order in which they come, until all are there or `timeout` seconds are over."""
+        waiting, sent, pause = iter(messages), dict[str, float](), _FIRST_PAUSE
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        patience = float("inf") if timeout is None else timeout * _ROOM_AFTER
+        while True:
+            now = time.monotonic()
+            room = self._at_once - sum(now - began < patience for began in sent.values())
+            if batch := list(itertools.islice(waiting, max(room, 0))):
+                sent |= dict.fromkeys(self._grid.push_messages(batch), now)
+                del batch
+            elif not sent:
+                return
+            replies = list(self._grid.pull_messages(list(sent))) if sent else []
+            for reply in replies:
+                sent.pop(reply.metadata.reply_to_message_id, None)
+            yield from replies
+            pause = _FIRST_PAUSE if replies else min(1.5 * pause, _LONGEST_PAUSE)
+            if time.monotonic() >= end:
+                return
+            if not replies:
+                time.sleep(pause)

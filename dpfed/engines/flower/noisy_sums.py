@@ -1,4 +1,4 @@
-"""What Flower's accounting types say, read as a stranger's: a privacy model, and the noisy sums that it charges for."""
+"""Flower's accounting types, parsed as untrusted input: a privacy model, and the noisy sums that it charges for."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class NoisySum:
 
 
 def model_of(config: Any) -> PrivacyModel:
-    """Of Flower's PrivacyConfig, or anything with its fields. UnsupportedMechanism for another pair of sampling and
-    neighbours than those three that have an account."""
+    """Read the model from Flower's PrivacyConfig, or anything with its fields. UnsupportedMechanism for another pair of
+    sampling and neighbours than those three that have an account."""
     words = tuple(str(getattr(one, "value", one)) for one in (config.sampling_method, config.neighboring_relation))
     if words not in _MODELS:
         allowed = "; ".join(f"{sampling} with {relation}" for sampling, relation in _MODELS)
@@ -71,8 +71,8 @@ def model_of(config: Any) -> PrivacyModel:
 
 
 def sum_of(event: Any) -> NoisySum:
-    """Of Flower's GaussianPrivacyEvent, anything with its fields, or a dictionary. InvalidParameter for impossible
-    numbers."""
+    """Read the sum from Flower's GaussianPrivacyEvent, anything with its fields, or a dictionary. InvalidParameter for
+    impossible numbers."""
     if isinstance(event, Mapping):
         noise, size, clients = (event[name] for name in ("noise_multiplier", "sample_size", "population_size"))
     else:

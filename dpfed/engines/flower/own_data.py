@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.dataset import exact_floats
-from dpfed.data.letters import check_letters
 from dpfed.data.partition import Partition
+from dpfed.data.samples import check_letters
 from dpfed.errors import ConfigError, DataError
 from dpfed.run.experiment import Experiment
 from dpfed.stages.weigh import Weigh
@@ -95,7 +95,7 @@ def _as(kind: np.dtype[Any], inputs: NDArray[Any]) -> NDArray[Any]:
 
 
 def equal_weights(experiment: Experiment) -> Experiment:
-    """Without privacy, too, every client counts the same where nobody knows how many samples another has."""
+    """Give all clients equal weights, also without privacy: no party knows the numbers of samples on other nodes."""
     if experiment.config.data.partition != "nodes":
         return experiment
     method = experiment.method

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.secure import SecureSums
-from dpfed.compress.packing import unpack
+from dpfed.compress.ring import unpack
 from dpfed.errors import WireError
 from dpfed.run.experiment import Experiment
 

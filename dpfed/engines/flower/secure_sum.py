@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement
+from dpfed.aggregation.agreement import Agreement, Turns
 from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.aggregation.streaming import Turns
-from dpfed.aggregation.summed import Summed, require_enough
-from dpfed.engines.flower.losses import note_loss
+from dpfed.aggregation.sums import Summed, require_enough
+from dpfed.engines.flower.conversation import note_loss
 from dpfed.errors import SecureSumAborted, WireError
 
 Question = Literal["advertise", "share", "unmask"]
@@ -113,7 +112,7 @@ class NodeSum:
         return Summed(total=total, included=summed.included)
 
     def lose(self, clients: NDArray[np.int64]) -> None:
-        """Nothing: the protocol knows who came."""
+        """Do nothing: the protocol itself records which clients arrive."""
 
     def _step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):

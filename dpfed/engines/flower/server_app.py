@@ -15,16 +15,15 @@ from dpfed.aggregation.secure import SecureSums
 from dpfed.config.own_code import load
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.in_flight import InFlight, most_at_once
-from dpfed.engines.flower.nodes import Nodes, sums_of_nodes
+from dpfed.engines.flower.nodes import InFlight, Nodes, most_at_once, sums_of_nodes
 from dpfed.engines.flower.own_data import equal_weights
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import with_delta_of
 from dpfed.run.loop import OnRound, Outcome, Run
 from dpfed.run.protection import on_nodes
+from dpfed.run.resuming import with_delta_of
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""

@@ -1,4 +1,4 @@
-"""What is set in Flower's environment, and what this engine cannot do."""
+"""Environment of Flower, and configurations that this engine refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Nothing is reported, looked up or installed while a run goes on."""
+"""Variables that keep Flower and Ray from reporting, looking up or installing anything during a run."""
 
 _OF_THE_MACHINE = {
     "data": ("root",),

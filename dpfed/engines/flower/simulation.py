@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import ray
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -18,12 +20,13 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import named_files
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
-from dpfed.engines.flower.quiet_ray import quiet_ray
 from dpfed.engines.flower.server_app import TIMEOUT, serve
 from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import Experiment
 from dpfed.run.loop import OnRound, Outcome
+
+_CLUSTER = "ray_bootstrap_config.yaml"
 
 
 def simulate(
@@ -112,3 +115,41 @@ def _resources(experiment: Experiment) -> dict[str, float]:
 def _not_about_the_entry(record: logging.LogRecord) -> bool:
     """Flower would rather be started by its own command; `dpfed deploy` makes what that takes."""
     return "run_simulation" not in record.getMessage()
+
+
+@contextmanager
+def quiet_ray() -> Iterator[None]:
+    """Start Ray before Flower would start it; Flower uses a Ray instance that runs already.
+
+    Ray 2.55 queries the metadata services of three clouds, with or without usage reports, unless the home folder of its
+    servers has a cluster's configuration: an empty configuration is put there. Workers keep the user's home folder.
+    """
+    of_workers = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    if "HOME" in os.environ:
+        of_workers["HOME"] = os.environ["HOME"]
+    with tempfile.TemporaryDirectory(prefix="dpfed-ray-") as folder:
+        (Path(folder) / _CLUSTER).write_text("{}\n")
+        with _home_folder(folder):
+            ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": of_workers},
+            )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _home_folder(folder: str) -> Iterator[None]:
+    before = os.environ.get("HOME")
+    os.environ["HOME"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HOME"]
+        else:
+            os.environ["HOME"] = before

@@ -85,7 +85,7 @@ class ClientLevelFedAvg(ModelController):
         self._private: ClientLevel | None = None
 
     def guarantee(self) -> Guarantee:
-        """What all models so far guarantee, from the ledger's file alone. RunError before the first round."""
+        """Return the guarantee of all models so far, from the ledger's file alone. RunError before the first round."""
         if self._private is None:
             raise RunError("guarantee(): no round has begun, so nothing was released.")
         return self._private.guarantee()

@@ -46,7 +46,7 @@ def vector_of(start: Arrays, moves: Arrays) -> Tensor:
 
 
 def difference(start: Arrays, end: Arrays) -> Arrays:
-    """Where the floating-point arrays went. WireError unless `end` has them in the model's shapes."""
+    """Return the moves of the floating-point arrays. WireError unless `end` has them in the model's shapes."""
     vector_of(start, end)
     return {
         name: (end[name].astype(np.float64) - array).astype(np.float32)

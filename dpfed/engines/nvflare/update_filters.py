@@ -35,7 +35,7 @@ class _Asked:
 
 
 class KeepTerms(Filter):
-    """Of task data: keeps the model and the round's terms for the filter of the result. Changes nothing.
+    """Filter of task data: keeps the model and the round's terms for the filter of the result. Changes nothing.
 
     ConfigError for a task of another controller than `ClientLevelFedAvg`, WireError for impossible terms: the client
     then answers with an error, which counts as an update of zeros.
@@ -57,8 +57,8 @@ class KeepTerms(Filter):
 
 
 class ClipUpdate(Filter):
-    """Of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF; no metrics. For a job that sends
-    whole updates: neither keep nor compress."""
+    """Filter of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF; no metrics. For a job that
+    sends whole updates: neither keep nor compress."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _asked(fl_ctx)
@@ -69,7 +69,8 @@ class ClipUpdate(Filter):
 
 
 class CompressUpdate(Filter):
-    """Of a task result: the update on the round's coordinates, clipped, in the bytes of its scheme; no metrics."""
+    """Filter of a task result: the update on the round's coordinates, clipped, in the bytes of its scheme; no
+    metrics."""
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _asked(fl_ctx)

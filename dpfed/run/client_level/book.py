@@ -81,7 +81,8 @@ class LoopBook:
         return max((entry.round + 1 for entry in self.ledger.entries), default=0)
 
     def pending(self, number: int) -> bool:
-        """Whether this process has charged round `number` last: what failed after that may be tried again."""
+        """Return True if this process has charged round `number` last: a step that failed after the charge may be
+        repeated."""
         return self._written is not None and self._written.round == number
 
     def record(self, entry: Entry) -> None:
@@ -108,8 +109,8 @@ class LoopBook:
 
 
 def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
-    """Of the clients' names in their order, under the key beside the ledger; `new`: the key of a new ledger, None: from
-    the operating system. As `dpfed.data.population`: without the key it says nothing of the names."""
+    """Return the fingerprint of the clients' names in their order, under the key beside the ledger. new: the key of a
+    new ledger; None: from the operating system. Without the key the fingerprint reveals nothing of the names."""
     file = path.with_name(f"{path.name}.key")
     key = population_key.read(file)
     if key is None or not path.exists():
@@ -140,8 +141,8 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
 
 
 def _said(header: Header) -> dict[str, str]:
-    """What a loop must have in common with the one that began its ledger. How many rounds are planned is a part of it
-    only where the noise was calibrated for them."""
+    """Return the part of a plan that a loop must share with the loop that began its ledger. The number of rounds is a
+    part of it only if the noise was calibrated for them."""
     plan: Any = header.about["plan"]
     tables = {name: dict(plan.get(name, {})) for name in ("federation", "privacy", "run")}
     tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 have none where none was given

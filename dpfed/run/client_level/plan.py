@@ -1,28 +1,36 @@
-"""What a training loop of one's own promises, in the words of a run's configuration; and the chain that keeps it."""
+"""Plan of a custom training loop as a run's configuration, its chain of stages, and the method of its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from accounting.budget.plan import SAMPLINGS
 from accounting.mechanisms import sampling_of, subsample, unsampled
-from dpfed.compress.dense import Dense
+from dpfed.aggregation.sums import PlainSums
+from dpfed.clients.training import LocalTraining
+from dpfed.compress.levels import Dense
 from dpfed.config.tables import Config, parse_written
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method
 from dpfed.methods.goals import PrivacyGoal, goal_of
 from dpfed.methods.refusals import refuse
-from dpfed.participation.sampling import Sampler
-from dpfed.randomness import Randomness
+from dpfed.participation.sampling import Sampler, sampler_of
+from dpfed.randomness import Randomness, randomness_of
+from dpfed.round import Method
 from dpfed.seeds import Seeds
+from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.send_all import SendAll
-from dpfed.stages.soundness import require_sound
 from dpfed.stages.stage import Stage
 from dpfed.stages.words import Words
 
@@ -53,7 +61,7 @@ def config_of(tables: Mapping[str, Any], *, source: str) -> Config:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parts:
-    """What a chain of one's own is made from (there: `s`).
+    """The parts that a custom chain is made from (there: `s`).
 
     size:       d, numbers in an update
     sampler, randomness, seeds: those of the loop; a stage that draws noise or is charged must have these very ones
@@ -66,7 +74,7 @@ class Parts:
     seeds: Seeds
 
     def goal(self, sent: int) -> PrivacyGoal:
-        """What is promised for updates of which `sent` numbers are sent."""
+        """Return the privacy target for updates of which `sent` numbers are sent."""
         return goal_of(self.config, method(self.config.method.name), sent, self.randomness)
 
     def private(self, sent: int) -> tuple[Stage, ...]:
@@ -84,8 +92,11 @@ class Parts:
         return *goal.stages, wire
 
 
+StagesOf = Callable[[Parts], Stages]
+
+
 def whole_update(s: Parts) -> Stages:
-    """Everything is sent: the chain where none is given."""
+    """Return the default chain, which sends all coordinates."""
     return Stages(Project(choice=SendAll(size=s.size)), *s.private(s.size))
 
 
@@ -127,3 +138,76 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
                 f"{type(stage).__name__} draws {given.name} randomness, the loop's is {s.randomness.name!r}. Make it "
                 "with s.randomness."
             )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Machine:
+    """A method for rows [c, size], and what one of its rounds is charged for."""
+
+    size: int
+    method: Method
+    goal: PrivacyGoal
+
+
+def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
+    """Return the method for updates of `parts.size` numbers. The goal's mechanism is that of the charged stage, and of
+    nothing else. ConfigError for a chain that cannot be charged for what it does."""
+    stages = (stages_of or whole_update)(parts)
+    if stages_of is None:
+        require_sound(stages)
+    else:
+        require_charged_as_drawn(stages, parts)
+    assert stages.private is not None
+    goal = replace(parts.goal(stages.project.sent), private=stages.private)
+    method = Method(
+        stages=stages,
+        sampler=parts.sampler,
+        randomness=parts.randomness,
+        clients=cast(LocalTraining, Elsewhere()),
+        aggregation=PlainSums(),
+        server=Unmoved(),
+        group=1,
+        divisor=parts.sampler.expected,
+    )
+    return Machine(size=parts.size, method=method, goal=goal)
+
+
+class Elsewhere:
+    """Local training that is the caller's: no records are charged here."""
+
+    def release(self, clients: NDArray[np.int64], *, number: int) -> None:
+        return None
+
+
+class Unmoved:
+    """The model is the caller's; the released mean goes back to it."""
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        return replace(state, round=state.round + 1)
+
+
+def parts_of(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
+    """Return what a chain is made from, for a plan. ConfigError for a plan that no run can have."""
+    config = config_of(plan, source="dpfed.ClientLevel")
+    seeds = Seeds(root=config.run.seed)
+    if dimension is not None and dimension < 1:
+        raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
+    return Parts(
+        config=config,
+        size=dimension or 0,
+        sampler=sampler_of(config),
+        randomness=randomness_of(config.run.randomness, seeds),
+        seeds=seeds,
+    )
+
+
+def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyGoal | None]:
+    """Return what is known before there is a ledger: without a dimension, the goal of Gaussian noise, which does not
+    depend on it. Refuses a plan without an account."""
+    if parts.size:
+        machine = machine_of(parts, stages)
+        return machine, machine.goal
+    if stages is not None:
+        raise ConfigError("stages without dimension: a chain is made for updates of a size. Give dimension=, too.")
+    gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
+    return None, parts.goal(1) if gaussian else None

@@ -24,27 +24,22 @@ from accounting.mechanisms import Schedule
 from dpfed import __version__
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.goals import PrivacyGoal
-from dpfed.participation.of_run import sampler_of
 from dpfed.participation.sampling import draw_cohort
-from dpfed.randomness import randomness_of
-from dpfed.round import Given, run_round
-from dpfed.run import exceeded
+from dpfed.round import run_round
 from dpfed.run.client_level.book import LoopBook, delta_in, fingerprint
-from dpfed.run.client_level.machine import Machine, StagesOf, machine_of
-from dpfed.run.client_level.plan import Noise, Parts, config_of
-from dpfed.run.client_level.step import Step
-from dpfed.run.client_level.updates import Form, first_of, in_groups
-from dpfed.run.spending import OfEqualRounds
-from dpfed.seeds import Seeds
+from dpfed.run.client_level.plan import Machine, Noise, StagesOf, machine_of, parts_of, planned
+from dpfed.run.client_level.step import Form, Step, first_of, in_groups
+from dpfed.run.spending import OfEqualRounds, over_budget
 from dpfed.server.state import ServerState
+from dpfed.sources import Given
 
 Sampling = Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "min-separation", "cyclic"]
 
 SKIPPED = "skipped: nothing of the round was released"
-"""What the ledger says of a round that the loop went past without a release."""
+"""Reason in the ledger for a round that the loop skipped without a release."""
 
 _MOST_ROWS, _MOST_NUMBERS = 20, 1 << 21
-"""Of updates in memory together: 8 MiB, or one."""
+"""Updates in memory at a time: 8 MiB, or one update."""
 
 
 class ClientLevel:
@@ -127,8 +122,8 @@ class ClientLevel:
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }
         self._names = None if isinstance(clients, int) else _distinct(clients)
-        self._parts, self._stages_of = _parts(plan, dimension), stages
-        self._machine, self._goal = _planned(self._parts, stages)
+        self._parts, self._stages_of = parts_of(plan, dimension), stages
+        self._machine, self._goal = planned(self._parts, stages)
         if self._goal is not None and noise_multiplier is not None:
             _require_one_round(self._goal, rounds)
         if self._goal is not None:
@@ -156,7 +151,7 @@ class ClientLevel:
 
     @property
     def ledger(self) -> Path:
-        """Where the ledger lies."""
+        """Path of the ledger."""
         return self._book.ledger.path
 
     def rounds(self) -> Iterator[Step]:
@@ -229,7 +224,7 @@ class ClientLevel:
         return self._step
 
     def _affordable(self, goal: PrivacyGoal) -> bool:
-        """Whether epsilon pays for one more round."""
+        """Return True if the budget pays for one more round."""
         after = self._spending(goal).with_round(np.zeros(0, dtype=np.int64), 0)
         return goal.budget is None or after <= goal.budget
 
@@ -309,37 +304,11 @@ def _gone_with(owner: ClientLevel) -> Path:
     return Path(folder) / "ledger.jsonl"
 
 
-def _parts(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
-    config = config_of(plan, source="dpfed.ClientLevel")
-    seeds = Seeds(root=config.run.seed)
-    if dimension is not None and dimension < 1:
-        raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
-    return Parts(
-        config=config,
-        size=dimension or 0,
-        sampler=sampler_of(config),
-        randomness=randomness_of(config.run.randomness, seeds),
-        seeds=seeds,
-    )
-
-
-def _planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyGoal | None]:
-    """Before there is a ledger, as much as is known: without a dimension, the goal of Gaussian noise, which does not
-    rest on one. Refuses a plan that has no account."""
-    if parts.size:
-        machine = machine_of(parts, stages)
-        return machine, machine.goal
-    if stages is not None:
-        raise ConfigError("stages without dimension: a chain is made for updates of a size. Give dimension=, too.")
-    gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
-    return None, parts.goal(1) if gaussian else None
-
-
 def _require_one_round(goal: PrivacyGoal, rounds: int) -> None:
     """ConfigError where epsilon does not even pay for one."""
     after = OfEqualRounds(goal, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
     if goal.budget is not None and after > goal.budget:
-        raise ConfigError(exceeded.of_the_run(goal, after))
+        raise ConfigError(over_budget(goal, after))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

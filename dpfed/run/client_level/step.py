@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.errors import ConfigError
+
 
 class Releasing(Protocol):
-    """What a step is a round of."""
+    """The loop that a step is a round of."""
 
     def release(self, step: Step, updates: Any) -> Tensor | dict[str, Tensor]: ...
 
@@ -55,3 +59,141 @@ class Step:
 
     def __repr__(self) -> str:
         return f"Step(round={self.round}, cohort of {len(self.cohort)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The form of every update of a loop. names, shapes, dtypes: of the tensors of a dictionary, in their order;
+    empty: a vector."""
+
+    size: int
+    device: torch.device
+    names: tuple[str, ...] = ()
+    shapes: tuple[torch.Size, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()
+
+    @property
+    def words(self) -> str:
+        if not self.names:
+            return f"vectors of {self.size} numbers on {self.device}"
+        return f"dictionaries of {len(self.names)} tensors, {self.size} numbers, on {self.device}"
+
+    def is_like(self, other: Form) -> bool:
+        """The device aside, which is that of a round."""
+        return (self.size, self.names, self.shapes) == (other.size, other.names, other.shapes)
+
+    def like_them(self, vector: Tensor) -> Tensor | dict[str, Tensor]:
+        """A vector [size] in this form."""
+        if not self.names:
+            return vector
+        parts = torch.split(vector, [shape.numel() for shape in self.shapes])
+        return {
+            name: part.reshape(shape).to(dtype)
+            for name, part, shape, dtype in zip(self.names, parts, self.shapes, self.dtypes, strict=True)
+        }
+
+
+def first_of(updates: Any) -> tuple[Form | None, Iterator[Any]]:
+    """The form of the first update, None where there is none; and an iterator over all of them."""
+    if isinstance(updates, Mapping):
+        raise ConfigError("updates: one dictionary; must be one for each client, as in release([difference, ...]).")
+    if isinstance(updates, Tensor | np.ndarray) and updates.ndim != 2:
+        raise ConfigError(
+            f"updates: a {type(updates).__name__} of shape {tuple(updates.shape)}; must be [clients of the cohort, d]."
+        )
+    if not isinstance(updates, Iterable):
+        raise ConfigError(
+            f"updates: {type(updates).__name__}; must be a matrix [c, d], or an iterable with one a client."
+        )
+    rows = iter(updates)
+    first = next(rows, None)
+    if first is None:
+        return _form_of_none(updates), iter(())
+    return _form_of(first), _again(first, rows)
+
+
+def in_groups(rows: Iterator[Any], form: Form, count: int, *, at_once: int) -> Iterator[Tensor]:
+    """Float32 [g, size], copies, of exactly `count` updates; ConfigError for more, fewer or others."""
+    done = 0
+    while done < count:
+        height = min(at_once, count - done)
+        group = torch.empty(height, form.size, device=form.device)
+        for place in range(height):
+            update = next(rows, None)
+            if update is None:
+                raise _miscounted(done + place, count)
+            group[place] = _vector(update, form)
+        yield group
+        done += height
+    if next(rows, None) is not None:
+        raise _miscounted(None, count)
+
+
+def _form_of_none(updates: Any) -> Form | None:
+    """A matrix without rows shows how long one is; a list does not."""
+    width = updates.shape[1] if isinstance(updates, Tensor | np.ndarray) else 0
+    return Form(size=width, device=_device(updates)) if width else None
+
+
+def _again(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _miscounted(found: int | None, count: int) -> ConfigError:
+    words = "more" if found is None else str(found)
+    return ConfigError(
+        f"updates: {words} of them for a cohort of {count}; must be one for each client of step.cohort, in its order. "
+        "A client that has nothing to send sends zeros. Nothing of the round was released."
+    )
+
+
+def _form_of(update: Any) -> Form:
+    if not isinstance(update, Mapping):
+        vector = _checked(update, "an update")
+        if vector.dim() != 1 or not len(vector):
+            raise ConfigError(
+                f"an update of shape {tuple(vector.shape)}: must be a vector [d], or a dictionary of tensors."
+            )
+        return Form(size=len(vector), device=vector.device)
+    tensors = {name: _checked(value, f"update[{name!r}]") for name, value in update.items()}
+    size = sum(tensor.numel() for tensor in tensors.values())
+    if not size:
+        raise ConfigError("an update: a dictionary without numbers. Give the difference of what was trained.")
+    return Form(
+        size=size,
+        device=next(iter(tensors.values())).device,
+        names=tuple(tensors),
+        shapes=tuple(tensor.shape for tensor in tensors.values()),
+        dtypes=tuple(tensor.dtype for tensor in tensors.values()),
+    )
+
+
+def _vector(update: Any, form: Form) -> Tensor:
+    """The update as float32 [size]; ConfigError for another form than the first one's."""
+    found = _form_of(update)
+    if not found.is_like(form) or found.device != form.device:
+        raise ConfigError(
+            f"updates: {found.words} after {form.words}; must all be alike, in one order of names and on one device. "
+            "Nothing of the round was released."
+        )
+    if not form.names:
+        return _checked(update, "an update").to(torch.float32)
+    parts = [_checked(update[name], f"update[{name!r}]").reshape(-1).to(torch.float32) for name in form.names]
+    return torch.cat(parts)
+
+
+def _checked(value: Any, what: str) -> Tensor:
+    if isinstance(value, np.ndarray | np.generic):
+        value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = getattr(value, "dtype", type(value).__name__)
+        raise ConfigError(
+            f"{what}: is {kind}; must be a tensor or an array of floating-point numbers. Leave out what is not "
+            "trained, such as counters (num_batches_tracked)."
+        )
+    return value.detach()
+
+
+def _device(matrix: Any) -> torch.device:
+    return matrix.device if isinstance(matrix, Tensor) else torch.device("cpu")

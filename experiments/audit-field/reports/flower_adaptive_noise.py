@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpfed.audit.flower.cases import CASES
+from dpfed.audit.others.flower import CASES
 
 run = next(case for case in CASES if case.name == "server-adaptive").make()  # clip_norm_lr=1, target 0.5, norm 1
 updates = np.full((4, 64), 10.0, dtype=np.float32)

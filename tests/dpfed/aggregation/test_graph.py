@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfed.aggregation.graph import Graph, complete, default_neighbours, random_circle
-from dpfed.aggregation.graph_risk import graph_risk, least_neighbours
+from dpfed.aggregation.graph import Graph, complete, default_neighbours, graph_risk, least_neighbours, random_circle
 from dpfed.errors import ConfigError
 
 

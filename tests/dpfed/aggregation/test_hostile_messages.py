@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from reference.secure_rounds import BEFORE, SecureRound
 
-from dpfed.aggregation import keys
+from dpfed.aggregation import cryptography
 from dpfed.aggregation.messages import MessageKind, Reveal, read_table, sent_beside_row, write_table
-from dpfed.compress.packing import packed_bytes
+from dpfed.compress.ring import packed_bytes
 from dpfed.errors import SecureSumAborted, WireError
 
 STEPS = pytest.mark.parametrize("step", list(BEFORE))
@@ -238,8 +238,8 @@ def test_shares_for_another_client_are_refused():
 def test_another_key_or_direction_does_not_open():
     one, two, three = (X25519PrivateKey.generate() for _ in range(3))
     public = {key: key.public_key().public_bytes_raw() for key in (one, two, three)}
-    sealed = keys.encrypt(b"shares", keys.exchange(one, public[two]), b"s" * 16, 4, 5)
-    assert keys.decrypt(sealed, keys.exchange(two, public[one]), b"s" * 16, 4, 5) == b"shares"
+    sealed = cryptography.encrypt(b"shares", cryptography.exchange(one, public[two]), b"s" * 16, 4, 5)
+    assert cryptography.decrypt(sealed, cryptography.exchange(two, public[one]), b"s" * 16, 4, 5) == b"shares"
     for own, other, session, sender, receiver in [
         (three, one, b"s" * 16, 4, 5),
         (two, three, b"s" * 16, 4, 5),
@@ -248,20 +248,20 @@ def test_another_key_or_direction_does_not_open():
         (two, one, b"s" * 16, 4, 6),
     ]:
         with pytest.raises(WireError, match="do not open"):
-            keys.decrypt(sealed, keys.exchange(own, public[other]), session, sender, receiver)
+            cryptography.decrypt(sealed, cryptography.exchange(own, public[other]), session, sender, receiver)
 
 
 def test_both_ends_find_the_same_seed_and_nobody_else():
     one, two, three = (X25519PrivateKey.generate() for _ in range(3))
     public = {key: key.public_key().public_bytes_raw() for key in (one, two, three)}
-    seed = keys.mask_seed(one, public[two], b"s" * 16, 4, 5)
-    assert seed == keys.mask_seed(two, public[one], b"s" * 16, 5, 4)
+    seed = cryptography.mask_seed(one, public[two], b"s" * 16, 4, 5)
+    assert seed == cryptography.mask_seed(two, public[one], b"s" * 16, 5, 4)
     assert (
         len(
             {
                 seed,
-                keys.mask_seed(three, public[one], b"s" * 16, 4, 5),
-                keys.mask_seed(one, public[two], b"t" * 16, 4, 5),
+                cryptography.mask_seed(three, public[one], b"s" * 16, 4, 5),
+                cryptography.mask_seed(one, public[two], b"t" * 16, 4, 5),
             }
         )
         == 3

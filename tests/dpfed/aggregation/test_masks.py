@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
-from dpfed.compress.packing import pack, packed_bytes, unpack, word_type
+from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks
+from dpfed.compress.ring import pack, packed_bytes, unpack, word_type
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9

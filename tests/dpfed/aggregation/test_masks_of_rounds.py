@@ -8,7 +8,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from dpfed.aggregation import agreement, client, masked, masks
+from dpfed.aggregation import agreement, client, cryptography, protocol
 from dpfed.aggregation.secure import SecureSums
 from dpfed.seeds import Seeds
 
@@ -25,13 +25,13 @@ def seen(monkeypatch):
     def rounds(kind):
         seeds, rows = [], []
 
-        class Watched(masks.MaskStream):
+        class Watched(cryptography.MaskStream):
             def __init__(self, seed, *arguments, **more):
                 seeds[-1].append(seed)
                 super().__init__(seed, *arguments, **more)
 
         def apply(words, given):
-            masks.apply_masks(words, given)
+            cryptography.apply_masks(words, given)
             rows[-1].extend(row.tobytes() for row in words)
 
         sums = SecureSums(
@@ -43,9 +43,9 @@ def seen(monkeypatch):
             seeds=SEEDS,
         )
         with monkeypatch.context() as patch:
-            patch.setattr(masks, "MaskStream", Watched)
+            patch.setattr(cryptography, "MaskStream", Watched)
             patch.setattr(client, "apply_masks", apply)
-            patch.setattr(masked, "apply_masks", apply)
+            patch.setattr(protocol, "apply_masks", apply)
             for number in range(ROUNDS):
                 seeds.append([])
                 rows.append([])
@@ -102,12 +102,12 @@ class FixedKey:
 
 def test_one_secret_for_all_rounds_is_found(seen, monkeypatch):
     """The planted fault of `masked`."""
-    monkeypatch.setattr(masked, "secrets", SimpleNamespace(token_bytes=fixed_bytes))
+    monkeypatch.setattr(protocol, "secrets", SimpleNamespace(token_bytes=fixed_bytes))
     assert "a seed in two rounds" in reused(*seen("masked"))
 
 
 def test_pairs_whose_secret_forgets_who_they_are_are_found(seen, monkeypatch):
-    monkeypatch.setattr(masked, "both_ids", lambda one, two: bytes(16))
+    monkeypatch.setattr(protocol, "both_ids", lambda one, two: bytes(16))
     assert "a seed for two clients or pairs" in reused(*seen("masked"))
 
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from accounting import Aborted, Ledger
-from dpfed.aggregation.plain import PlainSums
+from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError
 from dpfed.round import NO_RESULT, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
-from ...rounds import watched_round
-from ..test_round import Book, random_updates, with_updates
+from ...rounds import Book, random_updates, watched_round, with_updates
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

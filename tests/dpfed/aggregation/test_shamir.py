@@ -6,7 +6,7 @@ import secrets
 import pytest
 from scipy.stats import chisquare
 
-from dpfed.aggregation.shamir import PRIME, combine, split
+from dpfed.aggregation.cryptography import PRIME, combine, split
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9

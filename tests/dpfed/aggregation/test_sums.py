@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfed.aggregation.agreement import agree
-from dpfed.aggregation.masked import MaskedSum
-from dpfed.aggregation.protocol import ProtocolSum
+from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 

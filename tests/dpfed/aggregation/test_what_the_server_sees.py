@@ -11,14 +11,13 @@ from reference.secure_rounds import SecureRound
 from scipy.stats import chisquare
 
 import dpfed.aggregation.client
-from dpfed.aggregation import keys
+from dpfed.aggregation import cryptography
 from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.client import Client
-from dpfed.aggregation.masked import MaskedSum
-from dpfed.aggregation.masks import MaskStream, SeededMask, apply_masks
+from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks, combine
 from dpfed.aggregation.messages import MessageKind, read_table
-from dpfed.aggregation.shamir import combine
-from dpfed.compress.packing import unpack
+from dpfed.aggregation.protocol import MaskedSum
+from dpfed.compress.ring import unpack
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9  # of one test of uniformity: keys are fresh, so nothing is seeded
@@ -64,7 +63,7 @@ def left_of_a_late_row(round_, late):
     row = received(round_, late)[None].copy()
     for near in round_.terms.graph.neighbours(late):
         theirs = round_.server._keys[near][32:]
-        seed = keys.mask_seed(key, theirs, round_.terms.session, late, near)
+        seed = cryptography.mask_seed(key, theirs, round_.terms.session, late, near)
         apply_masks(row, [SeededMask(seed, minus=0) if late < near else SeededMask(seed, plus=0)])
     return row[0]
 
@@ -175,7 +174,9 @@ def forbidden(round_):
         found[f"cipher key {one}"] = client._cipher_key.private_bytes_raw()
         for near, theirs in client._keys.items():
             found[f"channel {one} {near}"] = client._channels[near]
-            found[f"seed {one} {near}"] = keys.mask_seed(client._mask_key, theirs[32:], round_.terms.session, one, near)
+            found[f"seed {one} {near}"] = cryptography.mask_seed(
+                client._mask_key, theirs[32:], round_.terms.session, one, near
+            )
     return found
 
 

@@ -20,7 +20,7 @@ from torch import nn
 import dpfed
 from dpfed.errors import ConfigError
 from dpfed.run.experiment import build
-from dpfed.run.own import Own
+from dpfed.run.training import Own
 
 GENERATOR = torch.Generator().manual_seed(3)
 

@@ -11,12 +11,12 @@ import torch
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import Encoded, FixedPoint
+from dpfed.mechanisms.bernoulli import PrivateCoins, fair_coins
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.stages.clip import Clip, clip_rows, counted, drop_not_finite
-from dpfed.stages.coins import PrivateCoins, fair_coins
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask, SharedMask, top_indices
 

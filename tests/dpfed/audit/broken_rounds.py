@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from dpfed.compress.sparse import TopK
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import Integers
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.stages.clip import Clip
-from dpfed.stages.coins import PrivateCoins
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integers import Integers
 from dpfed.stages.project import Project
 from dpfed.stages.weigh import Weigh
 
@@ -83,13 +83,13 @@ def noise_lost_with_dropouts():
     return twin, twin.replacing(GaussianNoise, lambda noise: replace(noise, shares=None))
 
 
-def _with_less_noise(twin, part):
+def with_less_noise(twin, part):
     return twin.replacing(GaussianNoise, lambda noise: LessNoise(**fields_of(noise), part=part))
 
 
 def noise_short():
     twin = case("dp-fedavg", WIDE)
-    return twin, _with_less_noise(twin, 0.99)
+    return twin, with_less_noise(twin, 0.99)
 
 
 def noise_again():
@@ -116,7 +116,7 @@ def chosen_before_the_noise():
 
 def noise_for_fewer_entries():
     twin = _top_of_noisy()
-    return twin, _with_less_noise(twin, math.sqrt(KEPT / twin.one.method.clients.course.size))
+    return twin, with_less_noise(twin, math.sqrt(KEPT / twin.one.method.clients.course.size))
 
 
 OF_THE_MASK = (

@@ -12,20 +12,19 @@ import torch
 from accounting import gaussian
 from accounting.compose import profiles
 from accounting.mechanisms import Composed, PoissonSampling, Subsampled
-from dpfed.audit import noise_checks, round_checks
-from dpfed.audit.clip_check import norm_check
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.noise_checks import noise_of
-from dpfed.audit.one_round import OneRound
-from dpfed.audit.one_stream import OneStream
-from dpfed.audit.public_map_check import public_map_check
-from dpfed.audit.rejection import reject_claim
-from dpfed.audit.round_audit import Share, claimed, pairs_of
-from dpfed.audit.sampler_check import sampler_check
-from dpfed.audit.secure_check import secure_check
-from dpfed.audit.thresholds import Thresholds, claimed_gaussian
-from dpfed.audit.two_worlds import TwoWorlds
-from dpfed.audit.whole_round import WholeRounds
+from dpfed.audit.round import bound_checks, noise_checks, round_checks
+from dpfed.audit.round.bound_checks import norm_check
+from dpfed.audit.round.draw_checks import sampler_check, secure_check
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.noise_checks import noise_of
+from dpfed.audit.round.one_round import OneRound, OneStream
+from dpfed.audit.round.round_audit import claimed, pair_tests, pairs_of
+from dpfed.audit.round.round_checks import public_map_check
+from dpfed.audit.round.two_worlds import TwoWorlds
+from dpfed.audit.round.whole_round import WholeRounds
+from dpfed.audit.statistics.rejection import reject_claim
+from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.trials import Share
 from dpfed.randomness import Simulated
 from dpfed.round import Method
 from dpfed.run.experiment import build
@@ -121,7 +120,7 @@ def worlds(pair, trials):
         claim = claimed(case.one, DELTA)
         (chosen,) = [one for one in pairs_of(case.one, claim, case.layout) if one.name == pair]
         world = TwoWorlds.of(case.drawing_from(OneStream(seed)), claim, chosen)
-        tests, _ = Share(world=world, trials=trials, alpha=ALPHA).tested()
+        tests, _ = pair_tests(Share(pair=world, trials=trials, alpha=ALPHA))
         return any(test.rejected for test in tests)
 
     return Layer(name=f"two worlds: {pair}", trials=trials, alarm=alarm)
@@ -139,8 +138,8 @@ def check(name, trials=0, unit="draws"):
             "public map": lambda: public_map_check(case.one),
             "sampler": lambda: sampler_check(case.one.method.sampler, Simulated(seeds=Seeds(root=seed)), trials),
             "norm": lambda: norm_check(fresh, claim, size),
-            "floor": lambda: round_checks.floor_check(fresh, claim, size),
-            "seeds": lambda: round_checks.seeds_check(own, claim, size),
+            "floor": lambda: bound_checks.floor_check(fresh, claim, size),
+            "seeds": lambda: noise_checks.seeds_check(own, claim, size),
             "noise": lambda: noise_checks.size_check(noise_of(fresh, claim, size, trials)),
             "tails": lambda: noise_checks.tail_check(noise_of(fresh, claim, size, trials)),
             "coordinates": lambda: noise_checks.coordinates_check(noise_of(fresh, claim, size, trials)),

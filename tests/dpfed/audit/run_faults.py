@@ -15,9 +15,11 @@ import torch
 
 from accounting.compose import accountant
 from accounting.errors import ContradictoryBounds
-from dpfed.aggregation.plain import PlainSum, PlainSums
+from dpfed.aggregation.sums import PlainSum, PlainSums
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
+from dpfed.mechanisms.correlated import Correlated
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
@@ -26,8 +28,6 @@ from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
-from dpfed.stages.correlated import Correlated
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask, fingerprint, top_indices
 

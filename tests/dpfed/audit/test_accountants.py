@@ -8,10 +8,9 @@ import pytest
 
 import dpfed.audit
 from accounting import gaussian, guarantee
-from dpfed.audit.accountants import adapters
-from dpfed.audit.accountants.conformance import audit_accountant
-from dpfed.audit.accountants.proven import computed, proven
-from dpfed.audit.accountants.settings import SETTINGS, Setting
+from dpfed.audit.others import accountant_adapters as adapters
+from dpfed.audit.others.accountant_settings import SETTINGS, Setting, computed, proven
+from dpfed.audit.others.accountants import audit_accountant
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 

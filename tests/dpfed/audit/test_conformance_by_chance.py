@@ -8,16 +8,16 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from dpfed.audit import canary_test, cohort_law, cohort_members, noise_evidence, noise_shape
+from dpfed.audit.evidence import canary_test, cohort_law, cohort_members, noise_evidence, noise_shape
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import SumNoise
 from dpfed.audit.run import STATISTICAL
-from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import SumNoise
 from dpfed.diagnostics.noise_facts import noise_facts
+from dpfed.mechanisms.integer_laws import SkellamLaw
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_laws import SkellamLaw
 
 from . import run_folders
 from .run_folders import change, records

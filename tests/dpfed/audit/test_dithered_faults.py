@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfed.audit.method_setting import audit_upload
-from dpfed.stages import dithered
-from dpfed.stages.dithered import DitheredNoise
+from dpfed.audit.round.method_setting import audit_upload
+from dpfed.mechanisms import dithered
+from dpfed.mechanisms.dithered import DitheredNoise
 
 SLICES, STD, PER_CLIENT = dithered._Slices.of, DitheredNoise._std, DitheredNoise._slices
 

@@ -7,10 +7,16 @@ import pytest
 from scipy.stats import binom, norm
 
 from accounting import gaussian
-from dpfed.audit import thresholds
-from dpfed.audit.epsilon_bounds import epsilon_lower_bound, epsilon_of_guesses, epsilon_of_shift, gdp_lower_bound
-from dpfed.audit.score_law import plain
-from dpfed.audit.thresholds import Cuts
+from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.epsilon_bounds import (
+    epsilon_lower_bound,
+    epsilon_of_guesses,
+    epsilon_of_shift,
+    gdp_lower_bound,
+    guessing,
+)
+from dpfed.audit.statistics.score_law import plain
+from dpfed.audit.statistics.thresholds import Cuts
 from dpfed.errors import ConfigError
 
 DELTA, ALPHA = 1e-5, 0.05
@@ -74,7 +80,7 @@ def test_what_trials_show_of_a_gaussian(trials, mu, any_mechanism, gdp):
     """Medians of 15 are at least these, and no bound is above the truth (seeded)."""
     rng, truth = np.random.default_rng(1), float(gaussian.smallest_epsilon(DELTA, mu=mu))
     at = np.linspace(-6, mu + 6, 121)
-    cuts = thresholds.guessing(plain(mu).errors, at, trials=trials, alpha=ALPHA, delta=DELTA)
+    cuts = guessing(plain(mu).errors, at, trials=trials, alpha=ALPHA, delta=DELTA)
     shown = []
     for _ in range(15):
         scores = worlds(rng, trials, mu)

@@ -5,9 +5,9 @@ One seed each here; experiments/audit-faults measures power and false alarms ove
 
 import pytest
 
-from dpfed.audit.one_stream import OneStream
+from dpfed.audit.round.one_round import OneStream
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Secure
-from dpfed.stages.gaussian_noise import GaussianNoise
 
 from .broken_parts import RemembersTheSum
 from .broken_rounds import noise_short

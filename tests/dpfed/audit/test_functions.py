@@ -54,8 +54,8 @@ def one_by_one(updates, seed):
 def test_a_sound_function_passes_and_says_what_would_have_been_found():
     done = dpfed.audit.upload(one_by_one, claim=CLAIM, arrays="numpy", dimension=16)
     assert done.verdict == "pass"
-    assert done.gap == pytest.approx(1.0, abs=0.1)
-    assert 4.377 < done.finds < 5.73  # 5.73: noise short by a fifth
+    assert done.score_gap == pytest.approx(1.0, abs=0.1)
+    assert 4.377 < done.power.epsilon < 5.73  # 5.73: noise short by a fifth
     assert 1.0 < done.lower_bound < 4.377
     assert done.trials == 6_000
     record = done.to_dict()
@@ -85,7 +85,7 @@ def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
     """Its noise is another one in every run: at this confidence a sound one fails once in 10,000 times at most."""
     done = audit_function(gaussian(seeded=False), claim=CLAIM, trials=20_000, confidence=0.9999, **QUICK)
     assert done.verdict == "pass"
-    assert done.gap > 0.9
+    assert done.score_gap > 0.9
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_a_bound_above_the_claim_refutes_it():
     claim = claim_of(CLAIM)
     pairs = pairs_of_updates(claim.adjacency, clients=4, dimension=16, clip_norm=1.0)[:1]
     seen = [audit_calls(InThisProcess(), claim, pairs, trials=500, seed=k) for k in range(3)]
-    assert any(test.beyond and not test.test.rejected for done in seen for test in done.tests)
+    assert any(test.too_far and not test.test.rejected for done in seen for test in done.tests)
     for done in seen:
         assert (done.verdict == "fail") == any(test.rejected for test in done.tests)
         assert all(test.rejected or test.lower_bound_gdp <= claim.epsilon for test in done.tests)
@@ -151,7 +151,7 @@ def test_a_record_of_ones_own_is_a_world():
         return {"state": state + sum(clipped) + np.random.default_rng(seed).normal()}
 
     worlds = [Worlds(name="a record", one=(0.5, [3.0, -9.0]), other=(0.5, [3.0]))]
-    assert audit_function(step, claim=CLAIM, worlds=worlds, trials=400).gap > 0.9
+    assert audit_function(step, claim=CLAIM, worlds=worlds, trials=400).score_gap > 0.9
     worse = Gaussian(noise_multiplier=1.7, adjacency=Adjacency.ADD_REMOVE)
     assert audit_function(step, claim=worse, worlds=worlds, trials=1_000).verdict == "fail"
 
@@ -290,7 +290,7 @@ def test_a_bound_above_epsilon_and_delta_is_a_fail():
     """Planted: epsilon 1.2 for 1. The verdict and the table are one decision."""
     pair = [Worlds(name="a client", one=1.0, other=0.0)]
     seen = [audit_calls(ShowsItsWorld(), claim_of((1.0, 1e-3)), pair, trials=4_000, seed=k) for k in range(8)]
-    assert any(one.beyond for done in seen for one in done.tests)
+    assert any(one.too_far for done in seen for one in done.tests)
     for done in seen:
         assert (done.verdict == "fail") or done.lower_bound <= 1.0
 
@@ -352,10 +352,10 @@ def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
     pair = [Worlds(name="a client", one=1.0, other=0.0)]
     sound = audit_calls(Drawn(q, 1.0), claim, pair, trials=trials)
     assert sound.verdict == verdict
-    assert 0.7 < sound.gap < 1.3
+    assert 0.7 < sound.score_gap < 1.3
     assert audit_calls(Drawn(q, short), claim, pair, trials=trials).verdict == "fail"
     if verdict == "pass":
-        assert claim.epsilon < sound.finds <= claim.drawn.with_noise_short(0.2).epsilon
+        assert claim.epsilon < sound.power.epsilon <= claim.drawn.with_noise_short(0.2).epsilon
         assert "a Gaussian mechanism with this sampling of epsilon" in sound.in_words()
 
 

@@ -8,9 +8,8 @@ import pytest
 import dpfed.audit
 from accounting import Adjacency, Gaussian
 from dpfed.audit.functions.audit import audit_calls, audit_function
-from dpfed.audit.functions.claim import claim_of
+from dpfed.audit.functions.claim import claim_of, farthest
 from dpfed.audit.functions.events import events_test
-from dpfed.audit.functions.outcome import farthest
 from dpfed.audit.functions.outputs import exception, output_of
 from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.errors import ConfigError

@@ -73,7 +73,7 @@ def test_noise_of_low_rank_is_found_in_wide_outputs():
 def test_a_verdict_does_not_depend_on_the_scale(scale):
     sound = audit_calls(Sums("sound", 8, scale), CLAIM, PAIR, trials=4_000)
     assert sound.verdict == "pass"
-    assert sound.gap == pytest.approx(audit_calls(Sums("sound", 8), CLAIM, PAIR, trials=4_000).gap)
+    assert sound.score_gap == pytest.approx(audit_calls(Sums("sound", 8), CLAIM, PAIR, trials=4_000).score_gap)
     assert audit_calls(Sums("sound", 8, scale, std=0.5), CLAIM, PAIR, trials=4_000).verdict == "fail"
 
 

@@ -10,13 +10,13 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.participation.sampling import FixedSizeCohorts
 from dpfed.run import loop as federation
 from dpfed.run.client_level.book import diagnostics_of
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_noise import IntegerNoise
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import RandomSharedMask
 

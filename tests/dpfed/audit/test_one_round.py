@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from dpfed.audit import whole_round
-from dpfed.audit.clip_check import norm_check
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.one_stream import NoDraws, OneStream
-from dpfed.audit.round_audit import claimed
-from dpfed.audit.whole_round import WholeRounds
+from dpfed.audit.round.bound_checks import norm_check
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.one_round import NoDraws, OneStream
+from dpfed.audit.round.round_audit import claimed
+from dpfed.audit.round.whole_round import WholeRounds
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.run.experiment import build
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
 
 SMALL = "model.hidden=[2]"
 ADAPTIVE = ("privacy.adaptive.quantile=0.5", "privacy.adaptive.count_noise_std=2.0")

@@ -9,8 +9,8 @@ from scipy.stats import binom
 
 from accounting import gaussian
 from accounting.errors import InvalidParameter
-from dpfed.audit import one_run
-from dpfed.audit.one_run import Guesses
+from dpfed.audit.statistics import one_run
+from dpfed.audit.statistics.one_run import Guesses
 from dpfed.errors import ConfigError
 
 pytestmark = pytest.mark.slow_but_one_in(3)

@@ -8,9 +8,9 @@ from scipy.stats import binom, norm
 
 from accounting import gaussian
 from accounting.gaussian import poisson
-from dpfed.audit import thresholds
-from dpfed.audit.rejection import reject_claim
-from dpfed.audit.thresholds import Thresholds
+from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.rejection import reject_claim
+from dpfed.audit.statistics.thresholds import Thresholds
 from dpfed.errors import ConfigError
 
 ALPHA = 0.05

@@ -13,13 +13,14 @@ from accounting import gaussian
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.audit import round_checks, whole_round
-from dpfed.audit.claims import claim_of, trade_off
-from dpfed.audit.coin_ratios import BiasOfCoins, CoinRatio
-from dpfed.audit.method_setting import audit_upload, audited_methods, configured, round_of
-from dpfed.audit.one_stream import OneStream
-from dpfed.audit.round_audit import ENOUGH, Share, claimed, pairs_of, shares_of
-from dpfed.audit.two_worlds import TwoWorlds
+from dpfed.audit.round import round_checks, whole_round
+from dpfed.audit.round.claims import claim_of, trade_off
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinRatio
+from dpfed.audit.round.method_setting import audit_upload, audited_methods, configured, round_of
+from dpfed.audit.round.one_round import OneStream
+from dpfed.audit.round.round_audit import ENOUGH, claimed, pair_tests, pairs_of, shares_of
+from dpfed.audit.round.two_worlds import TwoWorlds
+from dpfed.audit.trials import Share
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
@@ -180,8 +181,7 @@ def test_scores_of_a_gaussian_claim_have_the_claimed_law():
     pair = pairs_of(one, claim, layout)[0]
     world = TwoWorlds.of(one.with_randomness(OneStream(3)), claim, pair)
     n = 800
-    for side, mean in ((0, 0.0), (1, claim.mu)):
-        scores = world.scores(side, n)["filter"]
+    for scores, mean in zip(world.trials((n, n)).scores["filter"], (0.0, claim.mu), strict=True):
         assert scores.mean() == pytest.approx(mean, abs=6 / n**0.5)
         assert scores.std() == pytest.approx(1.0, abs=6 / (2 * n) ** 0.5)
 
@@ -195,7 +195,7 @@ def test_no_pair_may_be_farther_apart_without_noise_than_is_claimed():
         worlds = [TwoWorlds.of(one, claim, pair) for pair in pairs_of(made.one, claim, made.layout)]
         assert sum(world.pair.screened for world in worlds) == 6
         found.append(round_checks.distance_check(one, claim, worlds).passed)
-        tried = {share.world.pair.name for share in shares_of(worlds, trials=1_000, alpha=0.05, seed=1)}
+        tried = {share.pair.pair.name for share in shares_of(worlds, trials=1_000, alpha=0.05, seed=1)}
         assert len(tried) == len(worlds) - 6 or not found[-1]
     assert found == [True, False]
 
@@ -208,7 +208,7 @@ def test_whole_scores_find_a_client_that_moves_too_far_before_the_profile_does()
         claim = claimed(made.one, 1e-5)
         (pair,) = [one for one in pairs_of(made.one, claim, made.layout) if one.name == "one entry"]
         world = TwoWorlds.of(made.drawing_from(OneStream(3)), claim, pair)
-        found += Share(world=world, trials=160, alpha=0.05, best=True, seed=1).tested()[0]
+        found += pair_tests(Share(pair=world, trials=160, alpha=0.05, best=True, seed=1))[0]
     sound, broken = found
     assert not sound.rejected
     assert sound.moved.factor < 1
@@ -223,14 +223,14 @@ def test_lower_bounds_come_near_the_truth_and_a_better_claim_is_refuted():
     one, layout = prepared("dp-fedavg")
     claim = claimed(one, 1e-5)
     world = TwoWorlds.of(one.with_randomness(OneStream(4)), claim, pairs_of(one, claim, layout)[0])
-    (test,), _ = Share(world=world, trials=8_000, alpha=0.05).tested()
+    (test,), _ = pair_tests(Share(pair=world, trials=8_000, alpha=0.05))
     assert 0.85 < test.mu <= 1.0
     assert 1.5 < test.lower_bound < test.lower_bound_gdp <= claim.epsilon
     assert not test.test.rejected
     release = one.method.release(replace(one.announced, uploads=one.clients))
     better = replace(release, mechanism=Gaussian(noise_multiplier=1.25, adjacency=Adjacency.ADD_REMOVE))
     wrong = replace(world, claim=claim_of(better, delta=1e-5))
-    (refuted,), _ = Share(world=wrong, trials=8_000, alpha=0.05).tested()
+    (refuted,), _ = pair_tests(Share(pair=wrong, trials=8_000, alpha=0.05))
     assert refuted.test.rejected
 
 
@@ -336,7 +336,7 @@ def test_the_same_seed_gives_the_same_audit():
 
 @pytest.mark.slow
 def test_a_failed_audit_is_status_1(capsys, monkeypatch):
-    from dpfed.audit import round_audit
+    from dpfed.audit.round import round_audit
 
     wrong = round_checks.Check(name="norm", passed=False, detail="planted")
     monkeypatch.setattr(round_audit, "norm_check", lambda *arguments: wrong)

@@ -6,8 +6,8 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
+from dpfed.audit.evidence.saved import sha256_of
 from dpfed.audit.run import audit_run
-from dpfed.audit.saved import sha256_of
 
 from . import run_folders
 from .run_folders import BOUND, change, change_config, change_ledger, change_summary, copied, failed, records, undecided

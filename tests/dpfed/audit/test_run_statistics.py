@@ -8,14 +8,14 @@ import pytest
 import torch
 from scipy.stats import binom, norm
 
-from dpfed.audit import cohort_members, count_evidence, noise_shape
-from dpfed.audit.cohort_members import SeenCohorts
-from dpfed.audit.noise_evidence import ChargedNoise
+from dpfed.audit.evidence import cohort_members, noise_evidence, noise_shape
+from dpfed.audit.evidence.cohort_members import SeenCohorts
+from dpfed.audit.evidence.noise_evidence import ChargedNoise
 from dpfed.diagnostics import noise_facts
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 from dpfed.participation import members
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.integer_laws import DiscreteGaussianLaw, SkellamLaw
 
 
 @pytest.mark.parametrize("ids", [[], [0], [5, 5, 9], [0, 299], list(range(300)), [7, 299_999], [1, 70_000, 2**33]])
@@ -151,7 +151,7 @@ def test_tails_of_gaussian_noise_are_the_normal_ones():
 
 def test_values_of_counts_are_seldom_as_near_as_the_bound_says():
     generator = np.random.default_rng(6)
-    near = [count_evidence._too_near(generator.standard_normal(6)) for _ in range(4_000)]
+    near = [noise_evidence._nearest_counts(generator.standard_normal(6)) for _ in range(4_000)]
     for level in (0.01, 0.1):
         assert sum(one < level for one in near) <= binom.isf(1e-5, 4_000, level)
     assert sum(one < 0.1 for one in near) > 200

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from accounting.factorisation.toeplitz import squares
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.several_rounds import Stream
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.several_rounds import Stream
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.schedules import CyclicCohorts
 from dpfed.run.experiment import build
-from dpfed.stages.gaussian_noise import GaussianNoise
 
 SMALL = ("model.hidden=[2]", "federation.cohort=2", "federation.rounds=6")
 BINS = (*SMALL, "federation.sampling=balls-and-bins")

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from dpfed.audit.run import _of_claims, audit_run
-from dpfed.audit.run_files import RunFiles
-from dpfed.audit.run_lines import Probes
-from dpfed.audit.step_evidence import _same_sum
-from dpfed.audit.summary_figures import not_checked
+from dpfed.audit.evidence.run_checks import checks_of_claims
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import Probes
+from dpfed.audit.evidence.step_evidence import _same_sum
+from dpfed.audit.evidence.summary_evidence import not_checked
+from dpfed.audit.run import audit_run
 from dpfed.run.protection import on_nodes
 
 from .run_folders import run
@@ -42,7 +43,7 @@ def judged(folder, summary=None, experiment=None):
     files = RunFiles(folder)
     if summary is not None:
         files.__dict__ |= {"summary": summary, "experiment": experiment}
-    checks = _of_claims(files)
+    checks = checks_of_claims(files)
     return {one.name for one in checks if one.passed is False}, set(not_checked(files)), files.experiment
 
 

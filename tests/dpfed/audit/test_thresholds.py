@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta, norm
 
-from dpfed.audit import thresholds
-from dpfed.audit.clopper_pearson import upper_limit
-from dpfed.audit.score_law import plain
-from dpfed.audit.thresholds import Cuts, Thresholds, coins, guessing, overfull
+from dpfed.audit.statistics import thresholds
+from dpfed.audit.statistics.epsilon_bounds import guessing
+from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.score_law import plain
+from dpfed.audit.statistics.thresholds import Cuts, Thresholds, coins, overfull
 from dpfed.errors import ConfigError
 
 

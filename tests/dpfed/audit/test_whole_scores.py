@@ -8,12 +8,11 @@ from scipy.stats import binom
 
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
-from dpfed.audit.coin_scores import least_epsilon, whole_scores_of_coins
-from dpfed.audit.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.known_laws import integer_epsilon
-from dpfed.audit.score_law import Deviation, drawn, plain
-from dpfed.audit.whole_scores import WholeScores
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, least_epsilon, whole_scores_of_coins
+from dpfed.audit.round.known_laws import integer_epsilon
+from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
+from dpfed.audit.statistics.score_law import Deviation, drawn, plain
+from dpfed.audit.statistics.whole_scores import WholeScores
 from dpfed.errors import ConfigError
 
 ALPHA = 0.05

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.layout import takes_channels_last
+from dpfed.clients.plan import takes_channels_last
 from dpfed.data import Partition
 from dpfed.models import build
 from dpfed.models.flat import FlatModel

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.graphs import one_by_one
 from dpfed.clients.losses import LOSSES, OWN, check_loss, loss_named, own_loss, register
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import draw_schedule
-from dpfed.clients.side_by_side import Chunk, train_side_by_side
-from dpfed.clients.task import Course, LocalTask
-from dpfed.compress.masked_noise import random_noise
+from dpfed.clients.task import Course
+from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
@@ -125,21 +123,13 @@ def courses(model: FlatModel) -> dict[str, Course]:
 
 
 @pytest.mark.parametrize("name", ["masks", "masked noise", "pruned"])
-def test_every_course_follows_an_own_loss_alike_in_a_loop_side_by_side_and_recorded(name: str) -> None:
+def test_every_course_follows_an_own_loss_alike_in_a_loop_and_side_by_side(name: str) -> None:
     course = courses(FlatModel(network))[name]
     one, other = (trainer(pinball, course=course, strategy=strategy) for strategy in ("loop", "vmap"))
     start = course.network.initial if isinstance(course, MaskTraining) else one.model.initial(0)
     plain = one.train(start, CLIENTS, number=1, seeds=SEEDS)
     assert plain.abs().sum(dim=1).count_nonzero() == len(SIZES) - 1
     torch.testing.assert_close(other.train(start, CLIENTS, number=1, seeds=SEEDS), plain, rtol=2e-3, atol=2e-5)
-    schedule = draw_schedule(
-        one.partition, CLIENTS, batch_size=5, epochs=2, steps=None, number=1, seeds=SEEDS, purpose="local.shuffle"
-    )
-    task = LocalTask(
-        model=one.model, course=course, broadcast=start, inputs=one.inputs, labels=one.labels, clients=CLIENTS,
-        schedule=schedule, round=1, seeds=SEEDS, loss=one.loss,
-    )  # fmt: skip
-    torch.testing.assert_close(train_side_by_side(task, Chunk(4), one_by_one), plain, rtol=2e-3, atol=2e-5)
 
 
 def record_slopes(loss: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:

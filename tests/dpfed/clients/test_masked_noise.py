@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.masked_noise import MaskedNoise, noise_seeds
 from dpfed.clients.schedule import draw_schedule
-from dpfed.compress.masked_noise import FedMrn, FedMrnSigned, random_noise
+from dpfed.clients.task import Departure
+from dpfed.compress.mask_schemes import FedMrn, FedMrnSigned, random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel
@@ -165,8 +166,9 @@ def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed:
         size=count, masked=torch.arange(count), noise=partial(random_noise, noise="uniform", alpha=1.0),
         learning_rate=1.0, signed=signed, shared_noise=True,
     )  # fmt: skip
+    steps = np.full(clients, 8, dtype=np.int64)
     walk = course.begin(
-        torch.zeros(count), np.arange(clients), steps=np.full(clients, 8, dtype=np.int64), number=0, seeds=SEEDS
+        Departure(broadcast=torch.zeros(count), clients=np.arange(clients), steps=steps, number=0, seeds=SEEDS)
     )
     n = course.noise(torch.tensor([SEEDS.integer("fedmrn.noise", 0)]), count=count)[0]
     ratio = torch.linspace(-1.4, 1.4, count)

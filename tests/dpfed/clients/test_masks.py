@@ -17,7 +17,7 @@ from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
 from dpfed.models.frozen import FrozenNetwork, freeze
-from dpfed.models.mlp import mlp
+from dpfed.models.networks import mlp
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=11)

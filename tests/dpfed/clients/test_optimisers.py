@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpfed.clients import LocalTraining, Sgd
-from dpfed.clients.adam import Adam
-from dpfed.clients.learning_rate import Schedule, cosine, linear, listed, rate_of, step
 from dpfed.clients.masks import MaskTraining
+from dpfed.clients.optimisers import Adam, Schedule, cosine, linear, listed, rate_of, step
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
 from dpfed.clients.task import Course

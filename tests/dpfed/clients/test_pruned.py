@@ -14,14 +14,13 @@ from torch.nn.functional import cross_entropy
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.schedule import draw_schedule
-from dpfed.compress.pruned import FedSparsify, cubic_sparsity
+from dpfed.compress.largest import cubic_sparsity, purge, purged_count
+from dpfed.compress.sparse import FedSparsify
 from dpfed.data import Partition, iid, load
 from dpfed.errors import ConfigError
 from dpfed.models import FlatModel, build
-from dpfed.models.purge import purge, purged_count
 from dpfed.seeds import Seeds
-from dpfed.server.averaging import Averaging
-from dpfed.server.purging import Purging
+from dpfed.server.rules import Averaging, Purging
 from dpfed.server.state import ServerState
 
 SEEDS = Seeds(root=11)

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from dpfed.clients import LocalTraining, Sgd, gradients
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import MaskTraining
-from dpfed.clients.memory import chunk_within
-from dpfed.clients.plan import cheapest, cost_of
+from dpfed.clients.plan import cheapest, chunk_within, cost_of
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.clients.side_by_side import Chunk, out_of_memory, room_for_moves
-from dpfed.clients.task import Course
-from dpfed.compress.masked_noise import random_noise
+from dpfed.clients.task import Course, Departure
+from dpfed.compress.mask_schemes import random_noise
 from dpfed.data import Partition
 from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.models import build
@@ -103,11 +102,11 @@ def fails_above(most: int, error: Exception, monkeypatch: pytest.MonkeyPatch) ->
     tried: list[int] = []
     real = Sgd.begin
 
-    def begin(self: Sgd, broadcast: Tensor, clients: Any, **rest: Any) -> Any:
-        tried.append(len(clients))
-        if len(clients) > most:
+    def begin(self: Sgd, start: Departure) -> Any:
+        tried.append(len(start.clients))
+        if len(start.clients) > most:
             raise error
-        return real(self, broadcast, clients, **rest)
+        return real(self, start)
 
     monkeypatch.setattr(Sgd, "begin", begin)
     return tried

@@ -29,8 +29,8 @@ from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.losses import own_loss
 from dpfed.clients.masks import MaskTraining
 from dpfed.clients.records import RecordLevel
-from dpfed.clients.start import Start
 from dpfed.clients.state import Moved, State
+from dpfed.clients.task import Start
 from dpfed.clients.trial import tried, tried_together
 from dpfed.data import Partition
 from dpfed.errors import ConfigError

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 from dpfed import compress
-from dpfed.compress.eden import POSITIVE_CENTROIDS
+from dpfed.compress.rotated_levels import POSITIVE_CENTROIDS
 from dpfed.compress.wire import FrameHeader, write_frame
 from dpfed.errors import ConfigError, WireError
 

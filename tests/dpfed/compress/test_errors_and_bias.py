@@ -94,11 +94,11 @@ def test_biased_schemes_have_their_exact_error(name, options, x):
 
 FAULTS = {
     "the same coins for all": ("stochastic-sign", {}, None, {"seed": [3] * TRIALS}, {"slope", "tens", "coordinate"}),
-    "d/k forgotten": ("randk", {"keep": 0.2}, (sparse, "_scaled", lambda _, values, size: values), {}, {"slope"}),
+    "d/k forgotten": ("randk", {"keep": 0.2}, (sparse.RandK, "_scaled", lambda _, values, size: values), {}, {"slope"}),
     "d/k twice": (
         "randk",
         {"keep": 0.2},
-        (sparse, "_scaled", lambda _, values, size: 25 * values),
+        (sparse.RandK, "_scaled", lambda _, values, size: 25 * values),
         {},
         {"error", "slope", "tens"},
     ),

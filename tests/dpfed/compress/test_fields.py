@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpfed.compress import entropy
 from dpfed.compress.fields import Floats, Indices, Reader, SymbolField
+from dpfed.compress.symbols import entropy_bits
 from dpfed.errors import WireError
 
 ALPHABETS = [2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 200, 256, 257, 1000]
@@ -40,7 +40,7 @@ def test_coded_symbols_cost_their_entropy(alphabet, skew):
     values = symbols(1, alphabet, 100_001, skew)
     block = read_back(SymbolField(alphabet=alphabet, count=len(values)), values)
     table = 5 + 3 * (alphabet - 1)
-    wanted = entropy.entropy_bits(np.bincount(values, minlength=alphabet)) / 8 + table
+    wanted = entropy_bits(np.bincount(values, minlength=alphabet)) / 8 + table
     assert block.coded or alphabet in (2, 257)
     assert len(block.content) <= wanted * 1.001 + 9
 
@@ -127,7 +127,7 @@ def test_packed_symbols_above_the_alphabet():
 
 @pytest.mark.parametrize("values", [[3, 3], [4, 2], [1, 7]], ids=["twice", "unsorted", "beyond"])
 def test_forged_indices(values):
-    from dpfed.compress.fields import pack_bits
+    from dpfed.compress.symbols import pack_bits
 
     with pytest.raises(WireError, match="distinct, sorted"):
         Indices(size=7, count=2).read(Reader(content=bytes([0]) + pack_bits(np.array(values), 3)))

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from dpfed import compress
-from dpfed.compress import masked_noise
+from dpfed.compress import mask_schemes
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.masked_noise import mask_probabilities, random_noise
+from dpfed.compress.mask_schemes import mask_probabilities, random_noise
 from dpfed.errors import ConfigError
 
 X = torch.randn(10, 1 << 15, generator=torch.Generator().manual_seed(0))
 SAME = X[:1].expand(10, -1)
 both = pytest.mark.parametrize("name", ["fedmrn", "fedmrns"])
-noises = pytest.mark.parametrize("noise", masked_noise.NOISES)
+noises = pytest.mark.parametrize("noise", mask_schemes.NOISES)
 
 
 def error(estimate, x):
@@ -104,7 +104,7 @@ def test_no_noise_is_zero(noise, monkeypatch):
     for name in ("uniform", "normal"):
         middle = 0.5 if name == "uniform" else 0.0
         monkeypatch.setattr(
-            masked_noise.counter, name, lambda seeds, purpose, count, start=0, middle=middle: torch.full((1, 3), middle)
+            mask_schemes.counter, name, lambda seeds, purpose, count, start=0, middle=middle: torch.full((1, 3), middle)
         )
     n = random_noise(client_seeds(1, 1), noise, 1.0, 3)
     for signed in (False, True):
@@ -143,7 +143,7 @@ def test_bytes_means_and_pieces(name, noise, shared_seed, monkeypatch):
     assert len({payload.seed for payload in parsed}) == (1 if shared_seed else 4)
     decoded = scheme.decode(parsed)
     torch.testing.assert_close(scheme.mean(parsed), decoded.mean(dim=0))
-    monkeypatch.setattr(masked_noise, "_AT_ONCE", 1)
+    monkeypatch.setattr(mask_schemes, "_AT_ONCE", 1)
     assert scheme.encode(x, seed=7).fields["mask"].equal(payloads.fields["mask"])
     assert scheme.decode(parsed).equal(decoded)
     assert scheme.decode(parsed[2:3])[0].equal(decoded[2])
@@ -168,13 +168,13 @@ def test_remembered_noise_is_what_a_stranger_draws(name, noise, shared_seed):
     """Encoder and decoder of one process draw once: the bits are those of a decoder that starts from the bytes alone,
     and nobody writes to what is remembered."""
     scheme = compress.get(name, noise=noise, alpha=1.0, shared_seed=shared_seed)
-    masked_noise._remembered_noise.cache_clear()
+    mask_schemes._remembered_noise.cache_clear()
     payloads = scheme.encode(X[:3], seed=7)
-    drawn = masked_noise._remembered_noise.cache_info().misses
+    drawn = mask_schemes._remembered_noise.cache_info().misses
     here = scheme.decode(payloads)
     assert scheme.mean(payloads).isfinite().all()
-    assert masked_noise._remembered_noise.cache_info().misses == drawn > 0
-    masked_noise._remembered_noise.cache_clear()
+    assert mask_schemes._remembered_noise.cache_info().misses == drawn > 0
+    mask_schemes._remembered_noise.cache_clear()
     there = scheme.decode([compress.from_bytes(payload.to_bytes()) for payload in payloads])
     assert there.equal(here)
     own = client_seeds([3], 1) if shared_seed else payloads.seeds
@@ -184,10 +184,10 @@ def test_remembered_noise_is_what_a_stranger_draws(name, noise, shared_seed):
 
 
 def test_what_is_remembered_is_bounded():
-    masked_noise._remembered_noise.cache_clear()
+    mask_schemes._remembered_noise.cache_clear()
     scheme = compress.get("fedmrns")
     scheme.decode(scheme.encode(torch.zeros(40, 1 << 17), seed=1))
-    assert masked_noise._remembered_noise.cache_info().currsize * masked_noise._AT_ONCE <= 1 << 22
+    assert mask_schemes._remembered_noise.cache_info().currsize * mask_schemes._AT_ONCE <= 1 << 22
 
 
 def test_binary_masks_of_small_updates_cost_less_than_a_bit():

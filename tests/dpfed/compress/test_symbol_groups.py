@@ -6,9 +6,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dpfed.compress import entropy
 from dpfed.compress.fields import Reader, SymbolField
-from dpfed.compress.symbol_groups import SymbolGroups
+from dpfed.compress.symbols import SymbolGroups, group_weights
 from dpfed.errors import WireError
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -69,7 +68,7 @@ def test_one_symbol_alone_has_a_neighbour(counts):
 def test_weights_are_products_of_shares(counts):
     """Rounded down from the exact fractions; a share and three products are off by 2^-50 of themselves at most."""
     together = SymbolGroups.of(np.array(counts)).together
-    weights = entropy.group_weights(np.array(counts), together)
+    weights = group_weights(np.array(counts), together)
     assert weights.sum() < 1 << 53
     total = sum(counts)
     for weight, digits in zip(weights, product(counts, repeat=together), strict=True):

@@ -10,7 +10,7 @@ from reference import counter_stream as stream
 from scipy.linalg import hadamard
 
 from dpfed import compress
-from dpfed.compress.eden import POSITIVE_CENTROIDS
+from dpfed.compress.rotated_levels import POSITIVE_CENTROIDS
 
 X = torch.randn(2, 3000, generator=torch.Generator().manual_seed(0))
 SEED = 2**64 - 3

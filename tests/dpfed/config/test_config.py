@@ -11,7 +11,7 @@ from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
 from dpfed.run.experiment import build
 
-from ..conftest import TABLES
+from ...rounds import DIGITS as TABLES
 
 
 def tables_with(**changes):
@@ -132,6 +132,11 @@ def test_the_resolved_configuration_reads_back_as_itself(tiny_config):
 
     config = tiny_config("privacy.adaptive.quantile=0.4")
     assert parse(tomllib.loads(tomli_w.dumps(config.to_dict())), source="again") == config
+
+
+def test_cuda_graphs_of_earlier_versions_are_read_as_vmap(tiny_config):
+    """A run folder of theirs, whose config.toml says "graphs", opens."""
+    assert tiny_config("local.strategy=graphs").local.strategy == "vmap"
 
 
 def test_every_preset_is_a_valid_configuration():

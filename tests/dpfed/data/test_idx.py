@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfed.data.idx import read_idx
+from dpfed.data.files import read_idx
 from dpfed.errors import DataError
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from dpfed.clients.schedule import draw_schedule
 from dpfed.config.tables import parse
-from dpfed.data.digits import load_digits
+from dpfed.data.mnist import load_digits
 from dpfed.data.partition import Partition
 from dpfed.data.resampled import Resampled
 from dpfed.data.samples import partition_of

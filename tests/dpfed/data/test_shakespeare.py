@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpfed.data import load
-from dpfed.data.characters import VOCABULARY, codes, windows
+from dpfed.data.shakespeare import VOCABULARY, codes, windows
 from dpfed.errors import DataError
 
 REAL = os.environ.get("DPFED_DATA_DIR")

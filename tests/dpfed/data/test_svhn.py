@@ -10,7 +10,7 @@ import pytest
 from scipy.io import savemat
 
 from dpfed.data import load
-from dpfed.data.mat import read_mat
+from dpfed.data.svhn import read_mat
 from dpfed.errors import DataError
 
 

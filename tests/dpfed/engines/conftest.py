@@ -18,15 +18,12 @@ from dpfed.errors import DpfedError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
+from ...rounds import DIGITS
+from ...rounds import tables as changed
+
 torch.set_num_threads(1)
 
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 20, "cohort": 8, "rounds": 2},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "fedavg"},
-}
+TABLES = changed(DIGITS, federation={"clients": 20, "cohort": 8, "rounds": 2}, method={"name": "fedavg"}, privacy=None)
 
 
 def tables_of(method, *settings, privacy=None, **more):

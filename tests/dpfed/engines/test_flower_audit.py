@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dpfed.audit.accountants.conformance import audit_accountant
-from dpfed.audit.accountants.settings import SETTINGS
-from dpfed.audit.flower.cases import CASES, audit_flower
+from dpfed.audit.others.accountant_settings import SETTINGS
+from dpfed.audit.others.accountants import audit_accountant
+from dpfed.audit.others.flower import CASES, audit_flower
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 
@@ -52,7 +52,7 @@ def test_sound_use_is_not_refuted():
     """It is with a probability of at most 5%: of seeds 0 to 12, by 0."""
     done = audit_flower(CASE["server-fixed"], trials=200, only="far beyond the clip norm", seed=1)
     assert done.verdict == "inconclusive"
-    assert done.gap == pytest.approx(1.0, abs=0.25)
+    assert done.score_gap == pytest.approx(1.0, abs=0.25)
 
 
 def test_the_accountant_of_flower_is_asked_as_the_command_does():

@@ -11,8 +11,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from dpfed.engines.flower import in_flight
-from dpfed.engines.flower.in_flight import InFlight
+from dpfed.engines.flower.nodes import InFlight
 from dpfed.engines.flower.server_app import serve
 
 
@@ -81,8 +80,8 @@ def test_without_messages_it_does_not_wait():
 def test_a_round_that_does_not_fit_is_the_same_but_for_the_order_of_its_sum(
     tmp_path, monkeypatch, grid, tables, checked, as_in_process
 ):
-    monkeypatch.setattr(in_flight, "BYTES", 1)
-    monkeypatch.setattr(in_flight, "LEAST", 2)
+    monkeypatch.setattr("dpfed.engines.flower.nodes.BYTES", 1)
+    monkeypatch.setattr("dpfed.engines.flower.nodes.LEAST", 2)
     chosen = tables("dp-fedavg", privacy={"clip_norm": 0.5, "accountant": "rdp", "noise_multiplier": 2.0})
     nodes = grid(chosen)
     serve(nodes, build(checked(chosen)), tmp_path / "there")

@@ -257,7 +257,7 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     """What SECURITY.md says of accuracy under the protocol; a bound that is checked would make this fail."""
     import numpy as np
 
-    from dpfed.compress.packing import pack, unpack
+    from dpfed.compress.ring import pack, unpack
     from dpfed.engines.flower import client_app
 
     whole = client_app.masked

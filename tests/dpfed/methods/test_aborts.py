@@ -16,21 +16,19 @@ from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed
 from accounting.mechanisms.slots import default_slots
-from dpfed.audit.promise import promise_of
+from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, goals
 from dpfed.methods.choices import tolerance_of
-from dpfed.participation.of_run import sampler_of
-from dpfed.participation.sampling import sampler
+from dpfed.participation.sampling import sampler, sampler_of
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, Method, cohort_of
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 
-from ...rounds import watched_round
+from ...rounds import Book, watched_round
 from ..conftest import config_with
-from ..test_round import Book
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

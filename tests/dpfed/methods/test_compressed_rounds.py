@@ -19,7 +19,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.server.averaging import Averaging
+from dpfed.server.rules import Averaging
 from dpfed.stages.chain import Stages
 
 from ...rounds import watched_round

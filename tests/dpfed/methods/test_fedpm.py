@@ -14,11 +14,11 @@ from accounting.mechanisms import Subsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.models.mask_file import load_mask
 from dpfed.run import loop as federation
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import build
-from dpfed.stages.coins import PrivateCoins
 
 from ...rounds import watched_round
 from ..announced import Recorder, bound

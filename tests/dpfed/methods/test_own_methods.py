@@ -12,17 +12,17 @@ import torch
 from reference.own_schemes import Honest, SharesAScale
 
 from dpfed import compress, methods, stages
-from dpfed.audit.method_setting import audit_upload, audited_methods
+from dpfed.audit.round.method_setting import audit_upload, audited_methods
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.soundness import require_forgetful
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, every_method, method
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
-from dpfed.stages.soundness import require_forgetful
 
 from ...rounds import only_state as run_round
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from dpfed.clients.optimisers import Sgd
 from dpfed.clients.records import RecordLevel
-from dpfed.clients.sgd import Sgd
 from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import ConfigError

@@ -11,11 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from dpfed.audit.run import audit_run
 from dpfed.clients import LocalTraining, Sgd, gradients
-from dpfed.clients.graphs import one_by_one
 from dpfed.clients.records import RecordGradients
 from dpfed.clients.schedule import draw_schedule
-from dpfed.clients.side_by_side import Chunk, train_side_by_side
-from dpfed.clients.task import LocalTask
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import register
@@ -114,20 +111,6 @@ def test_training_is_that_of_a_torch_loop(strategy: str, factored: bool, monkeyp
         torch.testing.assert_close(move, by_torch(training, client), rtol=1e-4, atol=1e-6)
     inputs, module = training.inputs, made(3).eval()
     torch.testing.assert_close(training.model.forward(training.model.initial(3), inputs), module(inputs))
-
-
-def test_recorded_steps_train_the_same() -> None:
-    training = trainer(strategy="loop")
-    start = training.model.initial(3)
-    schedule = draw_schedule(
-        training.partition, CLIENTS, batch_size=5, epochs=2, steps=None, number=1, seeds=SEEDS, purpose="local.shuffle"
-    )
-    task = LocalTask(
-        model=training.model, course=training.course, broadcast=start, inputs=training.inputs, labels=training.labels,
-        clients=CLIENTS, schedule=schedule, round=1, seeds=SEEDS,
-    )  # fmt: skip
-    moves = training.train(start, CLIENTS, number=1, seeds=SEEDS)
-    torch.testing.assert_close(train_side_by_side(task, Chunk(4), one_by_one), moves, rtol=1e-4, atol=1e-6)
 
 
 def test_records_have_gradients_of_what_is_trained() -> None:

@@ -66,12 +66,14 @@ def test_bind_shares_memory_both_ways() -> None:
 
 
 @pytest.mark.parametrize(("name", "shape"), MODELS)
-def test_forward_clients_matches_forward_client_by_client(name: str, shape: tuple[int, ...]) -> None:
+def test_clients_side_by_side_have_the_outputs_of_each_by_itself(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, shape, 10)
     weights = torch.stack([model.initial(seed) for seed in range(3)])
     inputs = torch.rand(3, 4, *shape, generator=torch.Generator().manual_seed(0))
-    expected = torch.stack([model.forward(w, x) for w, x in zip(weights, inputs, strict=True)])
-    torch.testing.assert_close(model.forward_clients(weights, inputs), expected, rtol=1e-4, atol=1e-5)
+    outputs, statistics = model.train_clients(weights, inputs, torch.full((3, 4), 0.25))
+    expected = torch.stack([model.bind(own)(some) for own, some in zip(weights, inputs, strict=True)])
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(statistics, weights[:, model.parameters_size :], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +129,6 @@ def test_a_model_with_batch_norm_evaluates_with_running_statistics_and_trains_wi
     module.load_state_dict({b.name: weights[b.start : b.stop].view(b.shape) for b in model.layout}, strict=False)
     kept = weights.clone()
     torch.testing.assert_close(model.forward(weights, inputs), module.eval()(inputs))
-    together = model.forward_clients(torch.stack([weights, weights]), torch.stack([inputs, inputs.flip(0)]))
-    torch.testing.assert_close(together[1].flip(0), module(inputs))
     assert torch.equal(weights, kept)
     bound = model.bind(weights)
     torch.testing.assert_close(bound(inputs), module.train()(inputs))

@@ -9,11 +9,11 @@ import torch
 
 from accounting import Ledger
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.participation.canaries import LOUD, Canaries
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.coins import PrivateCoins
 
 from ...rounds import watched_round
 from ..announced import Recorder

@@ -9,15 +9,14 @@ from scipy.stats import chi2
 from torch import nn
 from torch.nn import functional
 
-from dpfed.aggregation import dropouts
-from dpfed.aggregation.dropouts import Dropouts
+from dpfed.aggregation import steps as protocol_steps
 from dpfed.aggregation.graph import random_circle
-from dpfed.aggregation.steps import ProtocolStep
-from dpfed.audit.sampler_check import cohorts_check
+from dpfed.aggregation.steps import Dropouts, ProtocolStep
+from dpfed.audit.round.draw_checks import cohorts_check
 from dpfed.clients import records
+from dpfed.clients.optimisers import Sgd
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches
-from dpfed.clients.sgd import Sgd
 from dpfed.clients.training import LocalTraining
 from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
@@ -106,7 +105,7 @@ def test_values_by_place_would_move_many(name, monkeypatch):
     def by_place(ids, clients, randomness, purpose, number):
         return randomness.uniform(len(ids), purpose, number)
 
-    for module in (sampling, dropouts):
+    for module in (sampling, protocol_steps):
         monkeypatch.setattr(module, "uniforms_of", by_place)
     assert most_moved(DRAWS[name][0], 8) > 10
 

@@ -7,11 +7,11 @@ import pytest
 from scipy.stats import binom, chi2
 
 from accounting.compose.shown_schedules import counts_law
-from dpfed.audit.cohort_law import sizes_follow_schedule
-from dpfed.audit.kept_schedule import schedule_kept, times_of
+from dpfed.audit.evidence.cohort_law import sizes_follow_schedule
+from dpfed.audit.evidence.cohort_members import schedule_kept, times_of
 from dpfed.errors import ConfigError
 from dpfed.participation import blocks
-from dpfed.participation.of_run import allocated
+from dpfed.participation.sampling import allocated
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds

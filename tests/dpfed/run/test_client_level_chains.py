@@ -6,8 +6,9 @@ import pytest
 from private_loops import D, level, releases, rows
 
 from accounting import Adjacency, Ledger
-from dpfed.compress.dense import Dense
+from dpfed.compress.levels import Dense
 from dpfed.errors import ConfigError, RunError
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Secure, Simulated
 from dpfed.run import loop as federation
@@ -16,7 +17,6 @@ from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.gaussian_noise import GaussianNoise
 from dpfed.stages.project import Project
 from dpfed.stages.send_all import SendAll
 from dpfed.stages.shared_mask import RandomSharedMask

@@ -12,6 +12,8 @@ from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.run.client_level.book import diagnostics_of
 
+from ...rounds import Killed
+
 
 def test_it_goes_on_with_its_ledger(tmp_path):
     whole = level(tmp_path / "whole", rounds=6)
@@ -111,10 +113,6 @@ def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
     (tmp_path / "l.jsonl.head").write_text(f"{Ledger.read(ledger).head}\n")
     with pytest.raises(RunError, match=r"is no ledger of a dpfed\.ClientLevel"):
         level(tmp_path)
-
-
-class Killed(BaseException):
-    """Stands for kill -9."""
 
 
 def test_a_round_that_was_charged_and_interrupted_stays_charged_and_is_not_repeated(tmp_path, monkeypatch):

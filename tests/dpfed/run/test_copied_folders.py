@@ -21,13 +21,11 @@ from dpfed.run.book import Book, lines_of
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 
+from ...rounds import Killed
+
 NOISE = Gaussian(noise_multiplier=50.0, adjacency="add-remove")
 KINDS = {"independent": NOISE, "schedule": Subsampled(mechanism=NOISE, sampling=BallsAndBins(bins=4, stream="s"))}
 HEADER = Header(unit="client", clients=60, randomness="secure", about={"run": "a-1"}, binding={"format": "1"})
-
-
-class Killed(BaseException):
-    """Stands for kill -9."""
 
 
 def line(number, kind):

@@ -13,12 +13,12 @@ from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import CorrelatedRounds
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.correlated import Correlated
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 from dpfed.seeds import Seeds
-from dpfed.stages.correlated import Correlated
-from dpfed.stages.gaussian_noise import GaussianNoise
 
 BANDS = (
     "federation.sampling=cyclic", "federation.cohort=20", "federation.rounds=5", "privacy.bands=3",

@@ -16,6 +16,8 @@ from dpfed.sweep import plan as sweeps
 from dpfed.sweep.grid import Cell
 from tests.private_loops import level, releases, rows
 
+from ...rounds import Killed, killed_after
+
 OLD = 60**-1.1
 RECORD = (
     "method.name=fedavg",
@@ -25,23 +27,14 @@ RECORD = (
 )
 
 
-class Killed(Exception):
-    """Stands for kill -9."""
-
-
 def as_of_0_2(config, folder, monkeypatch, *, rounds=3):
     """A folder as 0.2 left it after so many rounds: delta from n^-1.1, and none in config.toml."""
-
-    def stop(record):
-        if record["round"] == rounds:
-            raise Killed
-
     old = {"client": 1.0, "record": 1.0}
     with monkeypatch.context() as version:
         version.setattr("accounting.caveats.LARGEST_DEFAULT_DELTA", old)
         version.setattr(Config, "with_delta", lambda config, delta: config)
         with pytest.raises(Killed):
-            federation.run(build(config), folder, on_round=stop)
+            federation.run(build(config), folder, on_round=killed_after(rounds))
     assert "delta" not in (folder / "config.toml").read_text()
 
 

@@ -9,18 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dpfed.config.tables import override, parse
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
-TABLES = {
-    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
-    "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 24, "cohort": 8, "rounds": 2},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0, "accountant": "rdp"},
-}
+from ...rounds import configured
+
 DISCRETE = ("privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out")
 METHODS = {
     "loop": ("local.strategy=loop", "privacy.adaptive.quantile=0.5", "audit.canaries=4"),
@@ -32,10 +25,8 @@ CONTENT = ("ledger.jsonl", "metrics.jsonl", "canaries.jsonl", "model.safetensors
 
 
 def built(method, *settings):
-    tables = {name: dict(table) for name, table in TABLES.items()}
-    if method == "fedpm":
-        del tables["privacy"]["noise_multiplier"]
-    return build(parse(override(tables, [*METHODS[method], *settings]), source="test"))
+    privacy = {"noise_multiplier": None} if method == "fedpm" else {}
+    return build(configured(*METHODS[method], *settings, privacy=privacy))
 
 
 def told(folder):

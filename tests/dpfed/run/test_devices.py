@@ -1,7 +1,7 @@
 """What must hold on whatever device a run is on: on the CPU always, on a CUDA GPU wherever there is one.
 
 On the CPU most of this compares a thing with itself. It is run there all the same, so that the tests are known to work
-before they meet a GPU. What only a GPU can show is in the last part, and in clients/test_graphs.py.
+before they meet a GPU. What only a GPU can show is in the last part.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from scipy import stats
 
 import dpfed.compress
-from dpfed.clients.memory import default_budget
+from dpfed.clients.plan import default_budget
 from dpfed.compress import counter
 from dpfed.config.tables import override, parse
 from dpfed.errors import RunInterrupted
@@ -23,7 +23,7 @@ from dpfed.run.loop import run
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import clip_rows
 
-from ...rounds import watched_round
+from ...rounds import Book, watched_round
 
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_a_gpu)])
@@ -31,16 +31,6 @@ on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", mark
 SEEDS = torch.tensor([0, 7, -1, 2**63 - 1])
 DRAWS = [counter.bits, counter.uniform, counter.rademacher, counter.normal]
 SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", "run.evaluate_every=2")
-
-
-class Book:
-    """Remembers what was charged."""
-
-    def __init__(self):
-        self.releases = []
-
-    def record(self, release):
-        self.releases.append(release)
 
 
 def experiment_of(name, device, *settings):
@@ -130,7 +120,6 @@ def test_without_noise_a_round_is_that_of_a_cpu_but_for_rounding(device):
     [
         ("vmap", "cpu"),
         pytest.param("vmap", "cuda", marks=needs_a_gpu),
-        pytest.param("graphs", "cuda", marks=needs_a_gpu),
     ],
 )
 def test_strategies_train_alike(strategy, device):
@@ -181,14 +170,3 @@ def test_fewer_bits_move_a_model_nearly_alike(precision, device, off):
 def test_clients_side_by_side_take_no_more_than_half_of_what_is_free():
     free, _ = torch.cuda.mem_get_info()
     assert 0 < default_budget(torch.device("cuda")) <= free / 2
-
-
-@needs_a_gpu
-def test_graphs_are_recorded_and_not_dropped(recwarn):
-    """A recording that fails is dropped with a warning and training goes on: none here."""
-    experiment = experiment_of("fedavg", "cuda", "local.strategy=graphs")
-    state = experiment.start
-    for _ in range(3):
-        state, _ = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=None)
-    assert not [one for one in recwarn if "graph" in str(one.message)]
-    assert state.broadcast.isfinite().all()

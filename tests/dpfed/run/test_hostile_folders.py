@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from reference.bounded import bounded
 
-from dpfed.audit.cohort_law import most_rounds, poisson_finding, size_law
+from dpfed.audit.evidence.cohort_law import most_rounds, poisson_finding, size_law
 from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.participation.sampling import sampler

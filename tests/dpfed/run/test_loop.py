@@ -16,24 +16,14 @@ from dpfed.errors import RunError
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
+from ...rounds import Killed, killed_after
+
 SUMMARY_KEYS = {
     "method", "dataset", "model", "parameters", "clients", "cohort", "sampling", "rounds", "test_accuracy",
     "best_test_accuracy", "epsilon", "delta", "unit", "adjacency", "accountant", "noise_multiplier", "clip_norm",
     "uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total",
     "downlink_bytes_per_client_round", "seconds", "device", "seed", "stopped_by",
 }  # fmt: skip
-
-
-class Killed(Exception):
-    """Stands for kill -9 at a point of the loop."""
-
-
-def killer(after_round):
-    def on_round(record):
-        if record["round"] == after_round:
-            raise Killed
-
-    return on_round
 
 
 def weights_of(folder):
@@ -119,7 +109,7 @@ def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, se
     config = tiny_config("federation.rounds=5", *settings)
     whole = federation.run(build(config), tmp_path / "whole")
     with pytest.raises(Killed):
-        federation.run(build(config), tmp_path / "broken", on_round=killer(3))
+        federation.run(build(config), tmp_path / "broken", on_round=killed_after(3))
     resumed = federation.run(build(config), tmp_path / "broken", resume=True)
     assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "broken"))
     assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
@@ -166,7 +156,7 @@ def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tm
 
 def test_resuming_with_another_configuration_names_the_difference(tiny_config, tmp_path):
     with pytest.raises(Killed):
-        federation.run(build(tiny_config()), tmp_path / "run", on_round=killer(1))
+        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(1))
     with pytest.raises(RunError, match=r"privacy\.clip_norm was 1\.0, is 2\.0"):
         federation.run(build(tiny_config("privacy.clip_norm=2.0")), tmp_path / "run", resume=True)
 
@@ -181,7 +171,7 @@ def test_resuming_where_nothing_ran_and_starting_where_something_did(tiny_config
 
 def test_a_ledger_that_lost_releases_stops_the_resume(tiny_config, tmp_path):
     with pytest.raises(Killed):
-        federation.run(build(tiny_config()), tmp_path / "run", on_round=killer(2))
+        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2))
     ledger = tmp_path / "run" / "ledger.jsonl"
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
     with pytest.raises(RunError, match="without a charge"):
@@ -190,7 +180,7 @@ def test_a_ledger_that_lost_releases_stops_the_resume(tiny_config, tmp_path):
 
 def test_a_damaged_checkpoint_is_one_error(tiny_config, tmp_path):
     with pytest.raises(Killed):
-        federation.run(build(tiny_config()), tmp_path / "run", on_round=killer(2))
+        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2))
     (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunError, match="checkpoint"):
         federation.run(build(tiny_config()), tmp_path / "run", resume=True)

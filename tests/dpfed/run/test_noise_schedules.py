@@ -8,11 +8,11 @@ from accounting.ledger import Release
 from accounting.mechanisms import gaussian_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.report.privacy_words import factors_words, statement
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.spending import OfVariousRounds
-from dpfed.stages.gaussian_noise import GaussianNoise
 
 FALLING = ("federation.rounds=6", "privacy.noise_schedule=[1.5, 1.0, 0.5]", "privacy.noise_multiplier=2.0")
 NOISES = [3.0, 3.0, 2.0, 2.0, 1.0, 1.0]

@@ -19,6 +19,8 @@ from dpfed.report.privacy_words import statement
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 
+from ...rounds import Killed
+
 RECORD = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
 
 
@@ -41,10 +43,6 @@ def without_noise_multiplier(config):
 def weights_of(folder):
     tensors = load_file(folder / "model.safetensors")
     return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
-
-
-class Killed(Exception):
-    """Stands for kill -9."""
 
 
 def with_secure_randomness(experiment):

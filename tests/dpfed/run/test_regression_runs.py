@@ -15,9 +15,9 @@ from dpfed.errors import ConfigError, DataError
 from dpfed.report.finished_run import read_finished
 from dpfed.report.run import write_report
 from dpfed.run import loop as federation
+from dpfed.run.evaluate import mae, r2, rmse
 from dpfed.run.experiment import build
-from dpfed.run.metrics import mae, r2, rmse
-from dpfed.run.own import Own
+from dpfed.run.training import Own
 
 CLIENTS, EACH = 30, 12
 

@@ -17,20 +17,10 @@ from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 
+from ...rounds import Killed, killed_after
+
 BINS = ("federation.sampling=balls-and-bins", "federation.cohort=20", "federation.rounds=5")
 RESTS = ("federation.sampling=min-separation", "federation.separation=2", "federation.cohort=20", "federation.rounds=5")
-
-
-class Killed(Exception):
-    """Stands for kill -9."""
-
-
-def killed_after(number):
-    def on_round(record):
-        if record["round"] == number:
-            raise Killed
-
-    return on_round
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from accounting.gaussian import privacy_profile, smallest_epsilon
 from accounting.mechanisms import Composed
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.run.server_view import hostile_clients_view, server_view
+from dpfed.run.protection import hostile_clients_view, server_view
 
 SHARES = ("privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out")
 MASKED = ("aggregation.kind=masked",)

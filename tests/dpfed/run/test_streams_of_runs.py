@@ -6,21 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.config.tables import override, parse
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
 from dpfed.randomness import Simulated
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.gaussian_noise import GaussianNoise
-from dpfed.stages.integer_laws import DiscreteGaussianLaw
 
-TABLES = {
-    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
-    "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 12, "cohort": 12, "rounds": 3, "sampling": "all"},
-    "local": {"learning_rate": 0.3, "epochs": 2, "batch_size": 10, "strategy": "loop"},
-    "method": {"name": "dp-fedavg"},
-}
+from ...rounds import configured
+
+OF_ALL = {"clients": 12, "cohort": 12, "rounds": 3, "sampling": "all"}
+TWICE = {"epochs": 2, "strategy": "loop"}
 GAUSSIAN = ("privacy.noise_multiplier=1.0", "privacy.clip_norm=1.0", "privacy.accountant=rdp")
 DISCRETE = (*GAUSSIAN, "privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out")
 RUNS = {
@@ -67,8 +63,7 @@ def drawn(monkeypatch):
             for kind in ("uniform", "bits", "normal"):
                 patch.setattr(Simulated, kind, watched(kind, getattr(Simulated, kind)))
             patch.setattr(Seeds, "tensors", watched("tensors", Seeds.tensors, beginning))
-            tables = {name: dict(table) for name, table in TABLES.items()}
-            experiment = build(parse(override(tables, list(settings)), source="test"))
+            experiment = build(configured(*settings, federation=OF_ALL, local=TWICE, privacy=None))
             found.clear()
             federation.run(experiment, tmp_path / "run")
         return [one for one in found if len(one[3]) >= 8]

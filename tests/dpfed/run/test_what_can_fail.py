@@ -12,25 +12,17 @@ import torch
 from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger.project import ProjectLedger
-from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, RunError, TrainingFailed
 from dpfed.report.run import write_report
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
 from dpfed.run.folder import RunFolder
 
-TINY = {
-    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
-    "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 24, "cohort": 8, "rounds": 2},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 2.0, "clip_norm": 1.0, "accountant": "rdp"},
-}
+from ...rounds import configured
 
 
 def tiny(*settings):
-    return build(parse(override(TINY, settings), source="test"))
+    return build(configured(*settings, privacy={"noise_multiplier": 2.0}))
 
 
 def same_files(one, other):
@@ -379,10 +371,9 @@ def test_secure_randomness_takes_discrete_noise(tmp_path):
         with pytest.raises(ConfigError, match=r"run\.randomness='secure' with Gaussian noise"):
             tiny("run.randomness=secure", *settings)
     coins = ("method.name=fedpm", "privacy.release=uploads", "privacy.noise_std=0.5", "run.randomness=secure")
-    tables = {**TINY, "privacy": {"clip_norm": 1.0, "accountant": "rdp"}}
     with pytest.raises(ConfigError, match=r"privacy\.noise_std=0\.5"):
-        build(parse(override(tables, coins), source="test"))
-    build(parse(override(tables, [one for one in coins if "std" not in one]), source="test"))
+        build(configured(*coins, privacy={"noise_multiplier": None}))
+    build(configured(*(one for one in coins if "std" not in one), privacy={"noise_multiplier": None}))
     outcome = federation.run(tiny("run.randomness=secure", "privacy.noise=skellam"), tmp_path / "run")
     assert outcome.summary["for_release"] is True
     assert not any("seed" in note for note in outcome.summary["not_protected"])

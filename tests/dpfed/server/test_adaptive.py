@@ -10,9 +10,8 @@ from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.run import loop as federation
 from dpfed.run.experiment import build
-from dpfed.server.adaptive import AdaptiveRule
-from dpfed.server.averaging import Averaging
-from dpfed.server.moving_average import MovingAverage
+from dpfed.server.readout import MovingAverage
+from dpfed.server.rules import AdaptiveRule, Averaging
 from dpfed.server.state import ServerState
 
 

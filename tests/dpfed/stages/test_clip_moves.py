@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit.clip_check import norm_check
-from dpfed.audit.method_setting import configured, round_of
-from dpfed.audit.round_audit import claimed
-from dpfed.audit.run_files import RunFiles
-from dpfed.audit.sum_evidence import rows_are_bounded
-from dpfed.audit.window_check import window_check
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.sum_evidence import rows_are_bounded
+from dpfed.audit.round.bound_checks import norm_check, window_check
+from dpfed.audit.round.method_setting import configured, round_of
+from dpfed.audit.round.round_audit import claimed
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.run import loop
 from dpfed.run.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.coins import PrivateCoins
 
 from ..announced import a_round
 

@@ -166,8 +166,7 @@ def test_one_error_names_the_key(key, value):
 @pytest.mark.parametrize("value", ["1e-15", "1e15"])
 def test_a_run_at_the_ends_is_finite_and_noised(value):
     experiment = build(config_with(f"privacy.clip_norm={value}"))
-    from ...rounds import watched_round
-    from ..test_round import Book
+    from ...rounds import Book, watched_round
 
     book = Book()
     after, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)

@@ -6,28 +6,18 @@ import math
 import pytest
 import torch
 
-from dpfed.config.tables import override, parse
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.integers import Integers
 from dpfed.round import cohort_of
 from dpfed.run.experiment import build
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.dithered import DitheredNoise
-from dpfed.stages.integers import Integers
 
-from ...rounds import watched_round
+from ...rounds import Book, configured, random_updates, watched_round, with_updates
 from ..announced import bound
-from ..test_round import Book, random_updates, with_updates
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 CLIP = 0.5
-TABLES = {
-    "data": {"name": "digits", "train_samples": 240, "test_samples": 50},
-    "model": {"name": "mlp", "hidden": [4]},
-    "federation": {"clients": 24, "cohort": 8, "rounds": 2, "sampling": "fixed"},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-    "method": {"name": "dp-fedavg"},
-    "privacy": {"noise_multiplier": 1.0, "clip_norm": CLIP, "accountant": "rdp"},
-}
 SHARES = ("privacy.placement=clients", "privacy.adjacency=zero-out")
 UPLOADS = ("privacy.release=uploads",)
 COINS = ("method.name=fedpm", "mask.edge=0.1", "server.rule=posterior")
@@ -77,10 +67,9 @@ HOSTILE = {
 
 
 def built(way):
-    tables = {name: dict(table) for name, table in TABLES.items()}
-    if "coins" in way or way == "signs":
-        del tables["privacy"]["noise_multiplier"]
-    return build(parse(override(tables, WAYS[way]), source="test"))
+    coins = "coins" in way or way == "signs"
+    privacy = {"clip_norm": CLIP, "noise_multiplier": None if coins else 1.0}
+    return build(configured(*WAYS[way], federation={"sampling": "fixed"}, privacy=privacy))
 
 
 def drawn(experiment):

@@ -6,26 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-import dpfed.round
+import dpfed.sources
 from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
-from dpfed.config.tables import override, parse
 from dpfed.data.dataset import Dataset
 from dpfed.run.experiment import build
 from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
-from ...rounds import watched_round
+from ...rounds import DIGITS, configured, watched_round
 from ..announced import announced, arrive, decoded, messages, read
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
 GROUP = np.array([2, 5, 7, 11, 13])
-TABLES = {
-    "data": {"name": "digits", "test_samples": 10},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 20, "cohort": 8, "rounds": 3},
-    "local": {"learning_rate": 0.3, "steps": 1, "batch_size": 10},
-}
 PRIVATE = ("privacy.clip_norm=0.2", "privacy.noise_multiplier=1.0")
 CODES = {
     "floats": ("fedavg", ()),
@@ -53,11 +46,16 @@ CODES = {
 
 def experiment_of(case):
     method, settings = CODES[case]
-    tables = override({**TABLES, "method": {"name": method}}, settings)
-    if tables["model"]["name"] != "mlp":
-        del tables["model"]["hidden"]
+    images = case == "exempt entries"
+    if images:
         register_small_images()
-    return build(parse(tables, source="test"))
+    changed = {
+        "data": {"test_samples": 10},
+        "model": {"hidden": None if images else [8]},
+        "federation": {"clients": 20, "cohort": 8},
+        "local": {"epochs": None, "steps": 1},
+    }
+    return build(configured(*settings, start=DIGITS, method={"name": method}, privacy=None, **changed))
 
 
 def register_small_images():
@@ -123,7 +121,7 @@ def test_bytes_are_counted_as_they_are_written(name):
 def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     ends = []
     for at_once in (1, 3000, 1 << 30):
-        monkeypatch.setattr(dpfed.round, "_AT_ONCE", at_once)
+        monkeypatch.setattr(dpfed.sources, "_AT_ONCE", at_once)
         experiment = experiment_of(case)
         state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
         ends.append((state.broadcast, facts.clipped, facts.uplink_bytes, facts.arrived))

@@ -4,19 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.config.tables import override, parse
 from dpfed.errors import WireError
 from dpfed.run.experiment import build
 
+from ...rounds import DIGITS, configured
 from ..announced import announced, arrive, messages, read
 
 GROUP = np.array([3, 7, 11])
-TABLES = {
-    "data": {"name": "digits"},
-    "model": {"name": "mlp", "hidden": [8]},
-    "federation": {"clients": 20, "cohort": 8, "rounds": 2},
-    "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
-}
 CODES = {
     "floats": ("fedavg", ()),
     "levels": ("qsgd", ()),
@@ -33,7 +27,15 @@ CODES = {
 
 def stages_and_rows(case):
     method, settings = CODES[case]
-    experiment = build(parse(override({**TABLES, "method": {"name": method}}, settings), source="test"))
+    experiment = build(
+        configured(
+            *settings,
+            start=DIGITS,
+            federation={"clients": 20, "cohort": 8, "rounds": 2},
+            method={"name": method},
+            privacy=None,
+        )
+    )
     origin = experiment.start.broadcast
     moves = 0.02 * torch.randn(3, len(origin), generator=torch.Generator().manual_seed(3))
     return experiment.method.stages, moves, announced(experiment, number=1)
@@ -56,7 +58,7 @@ def test_alone_is_as_together(case):
 @pytest.mark.parametrize("case", ["summed coins", "shared noise", "public bound"])
 def test_entries_that_no_client_could_send_are_refused(case):
     """A ring has room for the sum of all; one client's entry is an integer of its own small alphabet."""
-    from dpfed.compress.ring_bytes import ring_to_bytes
+    from dpfed.compress.ring import ring_to_bytes
 
     stages, _, now = stages_and_rows(case)
     entries = torch.zeros(1, stages.width, dtype=torch.int64)

@@ -1,0 +1,1 @@
+"""Evidence of a claim in the files of a run."""

@@ -1,0 +1,234 @@
+"""A run's canaries against the claim of one round, given that one takes part.
+
+Each canary was in a round of its own or not, by a fair coin. Its score is scaled so that the claimed noise has standard
+deviation 1: about N(0, 1) for those that were absent, N(|z| / sigma, 1) for those present, z the bounded row, and the
+other clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row that was not
+bounded, a canary counted twice), not a certificate: a hundred canaries cannot tell noise that is half of what is
+claimed. What one canary shows is about random directions in one round, not about the worst client nor about all rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.compose import accountant, profiles
+from accounting.ledger import Release
+from accounting.mechanisms import Gaussian
+from accounting.mechanisms.bernoulli import BernoulliAggregate
+from accounting.mechanisms.integers import DiscreteGaussian, Skellam
+from accounting.rounding import downwards, upwards
+from dpfed.audit.evidence.noise_evidence import unsampled
+from dpfed.audit.evidence.promise import canaries_of
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import CanaryLine, Unavailable
+from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
+from dpfed.audit.statistics.power import MOVES, NOISES, Power, Region, power_of
+from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
+from dpfed.audit.statistics.whole_scores import WholeScores
+from dpfed.audit.verdict import Finding
+
+Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
+
+_LOUD_ENOUGH = 0.95
+"""Part of the clip norm: a shorter row does not test the bound."""
+
+_OF_WHOLE = 0.1
+_ROUNDING = 1e-6
+_SHARED = 2.0
+"""Canaries i and j of a round have <z_i, z_j> in each other's scores, which counts twice in the variance of a mean."""
+
+_OF_ROWS = WholeScores.linear(1.0)
+"""A canary's part of the sum over its own bounded row: 1 more in the mean if it is present, whatever the noise is."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CanaryResult:
+    """Result of the canaries: evidence on one round without its sampling.
+
+    scores, present: of every canary that has one [k], in units of the claimed noise
+    shift:           the mean of present canaries' scores that the claim would have, |z| / sigma (median)
+    score_gap:       median |z| over the clip norm
+    round_epsilon:   what is claimed of one round without sampling, at `delta`
+    power:           of the test of two worlds, whatever the scores were
+    lower_bound:     epsilon at `delta` by mu-GDP, valid if the round is mu-GDP for some mu
+    moved:           present canaries move the sum at least so far, over the rows that they were bounded to
+    moved_epsilon:   what that shows of a round if its noise is as charged; None unless that is Gaussian
+    too_far:         they move it farther, which refutes the bound
+    one_run:         epsilon at `delta` by guessing all coins of the run, in mu-GDP form and in plain form
+    """
+
+    scores: NDArray[np.float64]
+    present: NDArray[np.bool_]
+    shift: float
+    score_gap: float
+    delta: float
+    round_epsilon: float
+    lower_bound: float
+    moved: float
+    moved_epsilon: float | None
+    too_far: bool
+    claim: ClaimTest
+    power: Power
+    one_run_rejected: bool
+    one_run: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For --json: without the scores."""
+        return {
+            "present": int(self.present.sum()),
+            "absent": int((~self.present).sum()),
+            "claimed_shift": self.shift,
+            "round_epsilon": self.round_epsilon,
+            "round_lower_bound": self.lower_bound,
+            "moved_at_least": self.moved,
+            "round_lower_bound_known_law": self.moved_epsilon,
+            "two_worlds": asdict(self.claim),
+            "power": self.power.to_dict(),
+            "one_run": self.one_run | {"rejected": self.one_run_rejected},
+        }
+
+
+def coins_are_the_seeds(files: RunFiles) -> Finding:
+    """canaries.jsonl has, for every round with a result, the canaries and the coins that run.seed gives."""
+    schedule, expected = canaries_of(files.config), set()
+    for one in files.results:
+        present, absent = schedule.of_round(one.round - 1)
+        expected |= {(one.round, int(canary), True) for canary in present}
+        expected |= {(one.round, int(canary), False) for canary in absent}
+    found = [(one.round, one.canary, one.present) for one in files.canaries]
+    if len(set(found)) < len(found) or set(found) != expected:
+        return (
+            False,
+            f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not the seed's.",
+        )
+    unscored = files.config.audit.canaries - len(found)
+    return True, f"{len(found)} canaries, each in the round and by the fair coin of run.seed" + (
+        f"; {unscored} more have no score, as their rounds ended without a result or were not run." if unscored else "."
+    )
+
+
+def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
+    """Two worlds and one run, each with 0.45 of alpha, and whole scores with the rest. Thresholds and the number of
+    guesses come from the claim and the number of canaries alone. Unavailable where there is nothing to compare."""
+    seen = [one for one in files.canaries if one.round in files.released]
+    present = np.array([one.present for one in seen], dtype=np.bool_)
+    if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
+        raise Unavailable(f"canaries.jsonl: {int(present.sum())} canaries present and {int((~present).sum())} absent.")
+    shifts = np.array([one.norm / noise_of(files.released[one.round]) for one in seen])
+    scores = np.array([one.score for one in seen]) * shifts
+    mechanism = weakest([files.released[one.round] for one in seen])
+    profile, delta = profiles.profile(mechanism), files.stated("delta")
+    shift = float(np.median(shifts))
+    each, parts = (1 - _OF_WHOLE) / 2 * alpha, np.array([one.score for one in seen])
+    levels = (alpha, _OF_WHOLE * alpha)
+    moved, surely = (_OF_ROWS.moved(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
+    cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
+    law = score_law.plain(shift)
+    region = Region.of(
+        profile,
+        law,
+        threshold=cut.values[0],
+        trials0=int((~present).sum()),
+        trials1=int(present.sum()),
+        alpha=each,
+    )
+    guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
+    worlds = scores[~present], scores[present]
+    return CanaryResult(
+        scores=scores,
+        present=present,
+        shift=shift,
+        score_gap=_gap(files, seen),
+        delta=delta,
+        round_epsilon=accountant.epsilon(mechanism, delta=delta),
+        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=each, cut=cut.values[0]).epsilon,
+        moved=moved,
+        moved_epsilon=_epsilon_of(mechanism, moved * float(shifts.min()), delta),
+        too_far=surely > 1 + _ROUNDING,
+        claim=reject_claim(*worlds, profile, alpha=each, thresholds=cut),
+        power=power_of(region, law, noises=NOISES, moves=MOVES),
+        one_run_rejected=one_run.rejects_profile(guesses, profile, alpha=each),
+        one_run={
+            "guesses": guesses.made,
+            "correct": guesses.correct,
+            "lower_bound": one_run.epsilon_lower_bound(guesses, delta=delta, alpha=each),
+            "gdp_lower_bound": one_run.gdp_epsilon_lower_bound(guesses, delta=delta, alpha=each),
+        },
+    )
+
+
+def claim_of_a_round_holds(found: CanaryResult) -> Finding:
+    """Present against absent canaries, and the guesses of their coins, against the claimed profile of one round.
+
+    None, inconclusive, where noise short by a fifth would not have been found, whatever was seen: as with most numbers
+    of canaries. The noise itself is measured by another check."""
+    present, absent = found.scores[found.present], found.scores[~found.present]
+    detail = (
+        f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
+        f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
+        f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
+        f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
+        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke "
+        "test, for random directions and not for the worst client: so many canaries would have found "
+        f"{found.power.in_words()}."
+    )
+    if found.claim.rejected:
+        return False, f"the scores show more of who took part than one round may. {detail}"
+    if found.too_far:
+        return False, f"canaries move the sum farther than their bounded rows are long. {detail}"
+    if found.one_run_rejected:
+        return False, f"the coins can be guessed better than one round may show. {detail}"
+    if found.score_gap < _LOUD_ENOUGH:
+        return (
+            None,
+            f"canaries had only {found.score_gap:.3f} of the clip norm, so the bound was not under test. {detail}",
+        )
+    return True if found.power.enough else None, detail
+
+
+def _shows(found: CanaryResult) -> str:
+    if found.moved_epsilon is None:
+        return ""
+    return f" (epsilon of at least {downwards(found.moved_epsilon)} with the charged noise)"
+
+
+def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | None:
+    """Return the epsilon of a round whose noise is as charged; None if the noise is not Gaussian."""
+    return epsilon_bounds.epsilon_of_shift(shift, delta=delta) if isinstance(mechanism, Gaussian) else None
+
+
+def noise_of(release: Release) -> float:
+    """Standard deviation of the noise along a direction, in units of the released sum.
+
+    Coins: that of K coins of probability 1/2, the largest they can have; only thresholds follow from it.
+    """
+    mechanism = unsampled(release)
+    if isinstance(mechanism, BernoulliAggregate):
+        return math.sqrt(mechanism.cohort) / 2
+    if not release.noise_std > 0:
+        raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no noise.")
+    return release.noise_std
+
+
+def weakest(releases: list[Release]) -> Mechanism:
+    """The mechanism, without sampling, of the release with the least noise to its bound."""
+    mechanisms = [unsampled(release) for release in releases]
+    known = [one for one in mechanisms if isinstance(one, Mechanism)]
+    if len(known) < len(mechanisms):
+        raise Unavailable("ledger.jsonl: uploads seen one by one have no sum to find a canary in.")
+    return min(known, key=_strength)
+
+
+def _strength(mechanism: Mechanism) -> float:
+    if isinstance(mechanism, Gaussian):
+        return mechanism.noise_multiplier
+    return 0.0 if isinstance(mechanism, BernoulliAggregate) else mechanism.variance / mechanism.l2_bound**2
+
+
+def _gap(files: RunFiles, seen: list[CanaryLine]) -> float:
+    return float(np.median([one.norm / files.released[one.round].clip_norm for one in seen]))

@@ -1,0 +1,226 @@
+"""Evidence on cohort sizes, against the sampler that epsilon rests on, and on the seed that drew the cohorts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+from scipy.special import gammaln
+from scipy.stats import binom
+
+from accounting.mechanisms import (
+    Cyclic,
+    FullParticipation,
+    Schedule,
+)
+from dpfed import __version__
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
+from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.participation import members
+from dpfed.participation.sampling import Sampler, draw_cohort, sampler_of
+from dpfed.randomness import Simulated
+from dpfed.seeds import Seeds
+
+Floats = NDArray[np.float64]
+
+_FARTHEST = 15.0
+"""Standard deviations beyond which a binomial has no mass that matters."""
+
+_MOST_ENTRIES = 2**22
+"""Size of the distribution of a sum: a convolution of two takes some 300 MB. A million clients of whom a thousand take
+part on average are tested in 4,000 rounds."""
+
+_BY_CHANCE = 1e-9
+
+_COINS = 1 << 31
+"""Largest number of clients, over all rounds, that are drawn again."""
+
+
+def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
+    """Fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean, of the mean distance from
+    the expected size and of the number of empty cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson,
+    show within a few rounds, empty ones drawn again wherever some are to be expected."""
+    who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
+    if not sizes:
+        return None, "there are no rounds."
+    if isinstance(who.law, Schedule):
+        return sizes_follow_schedule(who.law, who, sizes, alpha)
+    if who.law.name == "poisson":
+        law = size_law(who, room_of(files))
+        return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
+    wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
+    if wrong:
+        taken, due = sizes[wrong[0] - 1], int(who.expected)
+        return False, f"{rounds_in_words(wrong)}: {taken} clients, {who.law.name} sampling takes {due}."
+    return True, f"{int(who.expected)} clients in each of {len(sizes)} rounds, as {who.law.name} sampling says."
+
+
+def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: float) -> Finding:
+    """Each cohort's size against its own law, binomial, two-sided, by a union over rounds; a public order exactly."""
+    if isinstance(law, Cyclic):
+        due = [len(range(number % law.period, who.clients, law.period)) for number in range(len(sizes))]
+        wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
+        words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
+        return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
+    sized = binom(who.clients, law.probability)
+    chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
+    worst = int(np.argmin(chances))
+    words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; farthest is round {worst + 1} with "
+    words += f"{sizes[worst]} (p = {chances[worst]:.2g})"
+    if chances[worst] < alpha / len(sizes):
+        return False, f"{words}: not as {law.name} has it. {chance_in_words(alpha)}"
+    return True, f"{words}, as {law.name} has it."
+
+
+def room_of(files: RunFiles) -> int:
+    """Return the largest number of clients in a sum: if more are drawn, some are left out."""
+    return files.config.federation.clients if files.slots is None else files.slots
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SizeLaw:
+    """P(size = first, first + 1, ...)."""
+
+    first: int
+    mass: Floats
+
+
+def most_rounds(law: SizeLaw) -> int:
+    """Return the number of rounds that are tested: the exact distribution of their sum has as many entries as all their
+    sizes together."""
+    return max(1, _MOST_ENTRIES // len(law.mass))
+
+
+def size_law(who: Sampler, room: int) -> SizeLaw:
+    """Return the distribution of a cohort's size: binomial under Poisson sampling, sizes above `room` cut down to it;
+    else a constant."""
+    if who.law.name != "poisson":
+        return SizeLaw(first=int(who.expected), mass=np.ones(1))
+    chance = who.law.probability
+    reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)
+    first = max(0, int(who.clients * chance - reach))
+    last = min(who.clients, int(who.clients * chance + reach) + 1)
+    mass = np.asarray(binom.pmf(np.arange(first, last + 1), who.clients, chance))
+    if room >= last:
+        return SizeLaw(first=first, mass=mass)
+    if room <= first:
+        return SizeLaw(first=room, mass=np.ones(1))
+    return SizeLaw(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
+
+
+def distance_law(sizes: SizeLaw, centre: int) -> Floats:
+    """P(|size - centre| = 0, 1, ...)."""
+    distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
+    return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
+
+
+def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
+    """The sum of the sizes, the sum of their distances from `centre` and how many are 0, each against its exact law."""
+    distances = np.abs(np.array(sizes) - centre)
+    p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
+    p_spread = two_sided(power(distance_law(law, centre), len(sizes)), int(distances.sum()))
+    none_drawn = float(law.mass[0]) if law.first == 0 else 0.0
+    empty = sizes.count(0)
+    p_empty = min(
+        1.0, 2 * float(min(binom.cdf(empty, len(sizes), none_drawn), binom.sf(empty - 1, len(sizes), none_drawn)))
+    )
+    detail = (
+        f"{len(sizes)} cohorts of {np.mean(sizes):.1f} clients on average (p = {p_mean:.2g}), off the expected "
+        f"{centre} by {distances.mean():.1f} (p = {p_spread:.2g}), {empty} of them empty where "
+        f"{len(sizes) * none_drawn:.2g} are expected (p = {p_empty:.2g}); "
+    )
+    if p_mean < alpha / 3:
+        return False, detail + f"the mean is not that of the charged sampling. {chance_in_words(alpha)}"
+    if p_spread < alpha / 3:
+        return False, detail + f"they do not vary as Poisson sampling does. {chance_in_words(alpha)}"
+    if p_empty < alpha / 3:
+        return False, detail + f"that is not how often none is drawn. {chance_in_words(alpha)}"
+    return True, detail + "as Poisson sampling has it."
+
+
+def two_sided(mass: Floats, observed: int) -> float:
+    """Twice the smaller tail, the observed value in both; exact but for 1e-13 of convolutions."""
+    below = float(mass[: max(observed + 1, 0)].sum())
+    above = float(mass[max(observed, 0) :].sum())
+    return min(1.0, 2 * min(below, above))
+
+
+def power(mass: Floats, count: int) -> Floats:
+    """The law of a sum of `count` independent variables, by repeated squaring."""
+    result = np.ones(1)
+    while count:
+        if count & 1:
+            result = convolved(result, mass)
+        count >>= 1
+        mass = convolved(mass, mass) if count else mass
+    return result
+
+
+def convolved(first: Floats, second: Floats) -> Floats:
+    if min(len(first), len(second)) == 1:
+        return np.convolve(first, second)
+    return np.asarray(np.maximum(fftconvolve(first, second), 0.0))
+
+
+def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundLine, NDArray[np.int64]]]:
+    """Every round's sorted members. Unavailable where they were not written or make no sense."""
+    clients = files.config.federation.clients
+    for one in files.rounds:
+        if one.members is None:
+            raise Unavailable(
+                f"diagnostics.jsonl, line {one.round}: has no 'members'. The run was made by a version that did not "
+                "write who was drawn."
+            )
+        try:
+            yield one, members.read(one.members, clients)
+        except ValueError as error:
+            raise Unavailable(f"diagnostics.jsonl, line {one.round}: {error}") from None
+
+
+def log_choose(clients: int, size: int) -> float:
+    """log C(clients, size)."""
+    return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
+
+
+def cohorts_and_the_seed(files: RunFiles) -> Finding:
+    """Claim checked: with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
+    is that chance would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
+    package's version: a run of another one is not judged."""
+    who = sampler_of(files.config)
+    if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
+        return True, "all clients are in every round, whatever the seed."
+    if isinstance(who.law, Schedule) and not who.law.secret:
+        return True, "the order is public, whatever the seed."
+    made_by = str(files.trusted_ledger.header.about.get("package", "")).removeprefix("dpfed ")
+    if made_by != __version__:
+        return (
+            None,
+            f"the run was made by version {made_by or 'unknown'}, this is {__version__}; seeds may mean others.",
+        )
+    of_seed = Simulated(seeds=Seeds(root=files.config.run.seed))
+    same: dict[int, int] = {}
+    other: list[int] = []
+    looked_at = _COINS // who.clients
+    if not looked_at:
+        return None, f"{who.clients} clients are too many to draw again."
+    for one, ids in itertools.islice(cohorts_of(files), looked_at):
+        drawn = draw_cohort(who, of_seed, files.slots, one.round - 1)
+        if np.array_equal(np.sort(drawn), ids):
+            same[one.round] = one.cohort
+        else:
+            other.append(one.round)
+    if files.config.run.randomness == "simulated":
+        if other:
+            return False, f"{rounds_in_words(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
+        return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
+    rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
+    telling = [number for number, size in same.items() if log_choose(who.clients, size) > rare]
+    if telling:
+        return False, f"{rounds_in_words(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
+    return True, "no cohort is the one that run.seed gives: they came from elsewhere."

@@ -1,0 +1,265 @@
+"""Evidence on members of cohorts: no client twice, none more often than by chance, each cohort drawn anew.
+
+Given their sizes, the cohorts of every sampler here are uniformly random sets, independent over rounds. So
+
+- how many clients a cohort shares with the one `lag` rounds before is hypergeometric, whatever came earlier: these
+  numbers are independent, and their sum has the convolution of their laws;
+- the rounds of one client are independent draws of probability size / clients, so that it is drawn k times or more with
+  at most the binomial's probability at the mean of those (Hoeffding 1956, Theorem 5, for k beyond the mean by 1);
+- two cohorts of s clients are the same with probability 1 / C(clients, s).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, ndtri
+from scipy.stats import binom
+
+from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
+from dpfed.audit.evidence.cohort_law import cohorts_of, convolved, log_choose, two_sided
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.participation import members
+from dpfed.participation.sampling import sampler_of
+
+Floats = NDArray[np.float64]
+
+LAGS = 5
+
+_FARTHEST = 15.0
+
+_NEGLIGIBLE = 1e-18
+
+Ids = NDArray[np.int64]
+
+
+def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
+    """Claim: cohorts drawn by the configured sampler fail with probability at most alpha: a third of it for what each
+    has in common with those up to five rounds before, a third for how often each client came, a third for cohorts that
+    are drawn again."""
+    seen = SeenCohorts(clients=files.config.federation.clients)
+    cohorts: list[NDArray[np.int64]] = []
+    if sampler_of(files.config).law.probability >= 1 and all(
+        one.members == members.ALL_CLIENTS for one in files.rounds
+    ):
+        return True, f"all {seen.clients} clients in every round."
+    for one, ids in cohorts_of(files):
+        if len(ids) != one.cohort:
+            return False, f"round {one.round}: {one.cohort} clients were drawn, {len(ids)} are named."
+        if len(ids) and (int(np.diff(ids).min(initial=1)) < 1 or int(ids[-1]) >= seen.clients):
+            return False, f"round {one.round}: a client is in the cohort twice, or is none of the {seen.clients}."
+        seen.take(one.round, ids)
+        cohorts.append(ids)
+    if not seen.sizes:
+        return None, "there are no rounds."
+    law = sampler_of(files.config).law
+    if isinstance(law, Schedule):
+        return schedule_kept(law, cohorts, seen.clients, alpha=alpha)
+    if sampler_of(files.config).law.probability >= 1:
+        return False, f"all {seen.clients} clients take part in every round; others are named."
+    return seen.finding(alpha)
+
+
+@dataclass(kw_only=True, eq=False)
+class SeenCohorts:
+    """Statistics of the cohorts, updated round by round."""
+
+    clients: int
+    sizes: list[int] = field(default_factory=list)
+    size_in: dict[int, int] = field(default_factory=dict)
+    shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _before: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=LAGS))
+    _drawn: list[NDArray[np.int64]] = field(default_factory=list)
+
+    def take(self, number: int, ids: NDArray[np.int64]) -> None:
+        """The next cohort: sorted, without repeats."""
+        self._drawn.append(ids)
+        for lag, earlier in enumerate(self._before, 1):
+            self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
+        self._before.appendleft(ids)
+        self.sizes.append(len(ids))
+        self.size_in[number] = len(ids)
+        self.alike[hashlib.sha256(ids.tobytes()).digest()].append(number)
+
+    def finding(self, alpha: float) -> Finding:
+        """Return the finding of the three tests, alpha / 3 each."""
+        for problem in (self._repeated(alpha / 3), self._overlap(alpha / 3), self._frequency(alpha / 3)):
+            if problem is not None:
+                return False, f"{problem} {chance_in_words(alpha)}"
+        return True, (
+            f"{len(self.sizes)} cohorts of {np.mean(self.sizes):.1f} clients on average, none with a client twice or "
+            f"drawn before; {self._power_in_words(alpha / 3)}"
+        )
+
+    def _repeated(self, alpha: float) -> str | None:
+        """The same cohort again, where C(clients, size) says that chance does not do that. By a union over pairs."""
+        pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
+        for rounds in self.alike.values():
+            size = self.size_in[rounds[0]]
+            if len(rounds) > 1 and math.log(max(pairs, 1)) - log_choose(self.clients, size) < math.log(alpha):
+                return f"{rounds_in_words(rounds)} have the same cohort of {size} clients, which is not drawn again."
+        return None
+
+    def _overlap(self, alpha: float) -> str | None:
+        """Test the overlap of cohorts with earlier ones, two-sided, for each lag."""
+        for lag, shared in self.shared.items():
+            first, mass = overlap_law(self.sizes, lag, self.clients)
+            p = two_sided(mass, sum(shared) - first)
+            if p < alpha / LAGS:
+                expected = sum(self._means(lag))
+                return (
+                    f"cohorts share {sum(shared)} clients with those {lag} before them, {expected:.1f} are expected "
+                    f"(p = {p:.2g}): they are not drawn anew."
+                )
+        return None
+
+    def _frequency(self, alpha: float) -> str | None:
+        """The client that came most often and the one that came least, by a union over clients."""
+        rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
+        came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
+        if not len(came):
+            return None
+        most, least = int(times.max()), int(times.min()) if len(came) == self.clients else 0
+        if most >= mean + 1 and self.clients * float(binom.sf(most - 1, rounds, mean / rounds)) < alpha / 2:
+            return f"client {int(came[times.argmax()])} was drawn {most} times in {rounds} rounds, {mean:.2f} expected."
+        if least <= mean - 1 and self.clients * float(binom.cdf(least, rounds, mean / rounds)) < alpha / 2:
+            return f"a client was drawn {least} times in {rounds} rounds, {mean:.2f} expected."
+        return None
+
+    def _means(self, lag: int) -> list[float]:
+        return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
+
+    def _power_in_words(self, alpha: float) -> str:
+        """The smallest departures that are noticed with probability 95% (normal approximation; the tests are exact)."""
+        rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
+        often = int(binom.isf(alpha / 2 / self.clients, rounds, mean / rounds)) + 1
+        words = f"one drawn {often} times or more would be noticed, {mean:.2f} are expected"
+        if often > rounds:
+            words = "the rounds are too few to tell that one client comes always"
+        spread = math.sqrt(sum(_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False)))
+        expected = sum(self._means(1))
+        if not expected:
+            return words + "."
+        visible = (float(-ndtri(alpha / LAGS / 2)) + float(-ndtri(0.05))) * spread / expected
+        return words + f"; so would cohorts that share {visible:.0%} more with the one before than chance has it."
+
+
+def overlap_law(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
+    """Return the distribution of the number of clients that cohorts share with those `lag` before: the first value, and
+    the probabilities of it and the following ones. Exact but for rounding: 1e-13 of convolutions, 1e-9 of single values
+    if there are a million clients."""
+    laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
+    first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
+    while len(masses) > 1:
+        paired = [convolved(one, other) for one, other in zip(masses[::2], masses[1::2], strict=False)]
+        masses = paired + masses[len(paired) * 2 :]
+        trimmed = [_trimmed(mass) for mass in masses]
+        first, masses = first + sum(shift for shift, _ in trimmed), [mass for _, mass in trimmed]
+    return first, masses[0] if masses else np.ones(1)
+
+
+def _hypergeometric(taken: int, marked: int, clients: int) -> tuple[int, Floats]:
+    mean, reach = taken * marked / clients, _FARTHEST * (math.sqrt(_variance(taken, marked, clients)) + 1)
+    first = max(0, taken + marked - clients, int(mean - reach))
+    last = min(taken, marked, int(mean + reach) + 1)
+    shared = np.arange(first, last + 1, dtype=float)
+    ways = _log_choose_each(marked, shared) + _log_choose_each(clients - marked, taken - shared)
+    mass = np.exp(ways - ways.max())
+    return first, np.asarray(mass / mass.sum())
+
+
+def _variance(taken: int, marked: int, clients: int) -> float:
+    if clients < 2:
+        return 0.0
+    return taken * (marked / clients) * (1 - marked / clients) * (clients - taken) / (clients - 1)
+
+
+def _trimmed(mass: Floats) -> tuple[int, Floats]:
+    """Trim zero-probability ends; return the trimmed probabilities and the number cut in front."""
+    kept = np.flatnonzero(mass > _NEGLIGIBLE)
+    return (int(kept[0]), mass[kept[0] : kept[-1] + 1]) if len(kept) else (0, mass)
+
+
+def _log_choose_each(n: int, k: Floats) -> Floats:
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
+def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float) -> Finding:
+    """Claim: cohorts that keep to the schedule fail with probability at most alpha.
+
+    cohorts: sorted ids of the rounds from the first on. Exactly: who takes part twice in an epoch or in none of its
+    rounds, more often than allocated, before the rest is over, or out of the public order. By chance: whether epochs
+    are drawn anew (balls-and-bins).
+    """
+    if isinstance(law, BallsAndBins):
+        return _bins(law, cohorts, clients, alpha)
+    if isinstance(law, Allocation):
+        return _allocated(law, cohorts, clients)
+    if isinstance(law, MinSeparation | CorrelatedRounds):
+        return _rested(law, cohorts, clients)
+    wrong = [
+        number
+        for number, ids in enumerate(cohorts, 1)
+        if not np.array_equal(ids, np.arange((number - 1) % law.period, clients, law.period))
+    ]
+    if wrong:
+        return False, f"round {wrong[0]}: the cohort is not the one of the public order."
+    return True, f"{len(cohorts)} cohorts are those of the public order."
+
+
+def times_of(cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
+    """Count the rounds of each client."""
+    return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
+
+
+def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float) -> Finding:
+    epochs = [cohorts[start : start + law.bins] for start in range(0, len(cohorts), law.bins)]
+    for number, epoch in enumerate(epochs, 1):
+        times = times_of(epoch, clients)
+        if int(times.max()) > 1:
+            return False, f"epoch {number}: client {int(times.argmax())} takes part {int(times.max())} times, not once."
+        if len(epoch) == law.bins and int(times.min()) < 1:
+            return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
+    whole = [epoch for epoch in epochs if len(epoch) == law.bins]
+    pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
+    for one, two in pairs if law.bins > 1 else []:
+        same = sum(len(np.intersect1d(a, b, assume_unique=True)) for a, b in zip(one, two, strict=True))
+        chance = binom(clients, 1 / law.bins)
+        p = min(2 * min(float(chance.cdf(same)), float(chance.sf(same - 1))), 1.0)
+        if p < alpha / len(pairs):
+            return False, (
+                f"{same} clients have the same round in two epochs, {clients / law.bins:.1f} are expected (p = "
+                f"{p:.2g}): epochs are not drawn anew. {chance_in_words(alpha)}"
+            )
+    return True, f"{len(whole)} whole epochs with every client once, drawn anew; {len(cohorts)} rounds in all."
+
+
+def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:
+    times = times_of(cohorts, clients)
+    if int(times.max()) > law.participations:
+        return False, f"client {int(times.argmax())} takes part {int(times.max())} times, not {law.participations}."
+    if len(cohorts) >= law.rounds and int(times.min()) < law.participations:
+        return False, f"client {int(times.argmin())} takes part {int(times.min())} times, not {law.participations}."
+    return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
+
+
+def _rested(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
+    last = np.full(clients, -law.separation)
+    for number, ids in enumerate(cohorts):
+        early = ids[number - last[ids] < law.separation]
+        if len(early):
+            gap = number - int(last[early[0]])
+            return (
+                False,
+                f"round {number + 1}: client {int(early[0])} takes part after {gap} rounds, {law.separation} due.",
+            )
+        last[ids] = number
+    return True, f"no client takes part twice within {law.separation} rounds, in {len(cohorts)} rounds."

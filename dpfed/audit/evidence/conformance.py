@@ -1,0 +1,296 @@
+"""Does the ledger of a run say what the run did, and the summary what the ledger says?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from accounting.compose import lower_bound, pld
+from accounting.errors import AccountingError, EditedLedger, LedgerError
+from accounting.ledger import Aborted, Entry, Release
+from accounting.mechanisms import Schedule, with_whole_noise
+from accounting.rounding import downwards, upwards
+from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
+from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
+from dpfed.audit.evidence.run_lines import RoundLine, Unavailable
+from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, named_by_the_ledger, protection_problem
+from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.errors import DpfedError
+from dpfed.methods import aborts
+from dpfed.methods.choices import tolerance_of
+from dpfed.participation.sampling import sampler_of
+
+_SAME = 1e-6
+"""Two computations of one epsilon, perhaps by other versions of numpy and scipy."""
+_ROUNDING = 1e-9
+_STREAMED = 1e-3
+"""Relative difference of epsilon during a run, which is computed by another order of convolutions."""
+
+
+def ledger_intact(files: RunFiles) -> Finding:
+    """Every line has the hash of itself and the line before."""
+    try:
+        ledger = files.ledger
+    except EditedLedger as error:
+        return False, str(error)
+    except LedgerError as error:
+        raise Unavailable(str(error)) from None
+    return True, f"{len(ledger.entries)} lines after the header, each sealed with a hash over itself and the last."
+
+
+def epsilon_follows(files: RunFiles) -> Finding:
+    """The summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of the
+    ledger's releases."""
+    stated, found, spent = files.stated("epsilon"), files.guarantee, files.spent.epsilon
+    files.compared.add("epsilon")
+    detail = (
+        f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}, summary.json states "
+        f"{upwards(stated, digits=6)}."
+    )
+    if not math.isclose(stated, found.epsilon, rel_tol=_SAME):
+        low = "more than the ledger holds: lines may be missing"
+        if stated < found.epsilon:
+            early = "less than the plan or the budget, and the run ended early"
+            low = "less than was spent" if stated < spent * (1 - _SAME) else early
+        return False, f"{detail} That is {low}."
+    last = files.published[-1].epsilon if files.published else None
+    if last is None or not (
+        any(math.isclose(last, one, rel_tol=_STREAMED) for one in (spent, stated)) or _is_a_better_account(files, last)
+    ):
+        return False, f"{detail} The last line of metrics.jsonl has {last}, the ledger's releases {upwards(spent)}."
+    return True, detail
+
+
+def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
+    """True if this is less than the configured accountant's epsilon, yet valid: a run follows the closed form of plain
+    Gaussians whatever accountant is configured."""
+    if epsilon >= files.spent.epsilon:
+        return False
+    best = files.trusted_ledger.if_fixed_in_advance(files.stated("delta"), with_lower_bound=False)
+    return math.isclose(epsilon, best.epsilon, rel_tol=_STREAMED)
+
+
+def summary_names_the_claim(files: RunFiles) -> Finding:
+    """Everything that must be named beside an epsilon is that of the ledger and the configuration."""
+    federation, header = files.config.federation, files.trusted_ledger.header
+    delta = _promised_delta(files)
+    expected: dict[str, Any] = {
+        "unit": header.unit,
+        "adjacency": files.guarantee.adjacency if files.trusted_ledger.releases else files.summary.get("adjacency"),
+        "sampling": federation.sampling,
+        "clients": federation.clients,
+        "cohort": int(sampler_of(files.config).expected),
+        "randomness": header.randomness,
+        "rounds": len(files.published),
+        "aborted_rounds": sum(one.aborted for one in files.published),
+        "delta": delta if delta is not None else header.about.get("delta"),
+    }
+    expected |= named_by_the_configuration(files) | named_by_the_ledger(files)
+    wrong = [
+        f"{key} is {files.summary.get(key)!r}, not {value!r}"
+        for key, value in expected.items()
+        if not same(files.summary.get(key), value)
+    ]
+    unprotected = protection_problem(files)
+    files.compared |= {*expected, "not_protected"}
+    if wrong or unprotected is not None:
+        return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
+    return True, (
+        "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
+        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml "
+        "and ledger have them."
+    )
+
+
+def rounds_charged(files: RunFiles) -> Finding:
+    """Every round stands in the ledger once: as a release, or as ended without one, with nothing published."""
+    repeatable = files.trusted_ledger.header.randomness == "simulated"
+    may_end = aborts.may_end(files.config, tolerance_of(files.config))
+    left_out = not repeatable and isinstance(sampler_of(files.config).law, Schedule)  # where it was interrupted
+    problems: dict[str, list[int]] = {}
+    for one in files.published:
+        entries = files.entries.get(one.round, ())
+        problem = _charging_problem(entries, one.aborted, repeatable, left_out)
+        if one.aborted and not may_end and not left_out:
+            problem = "ended without a result, which no plain sum of this configuration does"
+        if problem:
+            problems.setdefault(problem, []).append(one.round)
+    for problem, rounds in _published_in_spite(files).items():
+        problems.setdefault(problem, []).extend(rounds)
+    if problems:
+        return False, "; ".join(f"{rounds_in_words(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
+    beyond = len(files.entries.keys() - {one.round for one in files.published})
+    aborted = sum(one.aborted for one in files.published)
+    return True, (
+        f"{len(files.published)} rounds, each with its line in the ledger; {aborted} of them ended without a result "
+        "and left the model as it was." + (f" {beyond} more were charged and not published." if beyond else "")
+    )
+
+
+def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: bool, left_out: bool) -> str | None:
+    if not entries:
+        return "was released without a charge" if not aborted else "ended without a result and without a line"
+    if (repeatable or left_out) and len(entries) > 1:
+        return "stands in the ledger more than once, though it is not repeated with other noise"
+    if aborted and not left_out and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
+        return "is charged but published as one that ended without a result"
+    if not aborted and isinstance(entries[-1], Aborted):
+        return "was published though the ledger says that it ended without a result"
+    return None
+
+
+def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
+    """Rounds that are said to have ended without a result, and show one all the same."""
+    found: dict[str, list[int]] = {}
+    for before, one in zip(files.published, files.published[1:], strict=False):
+        changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
+        if one.aborted and (changed or before.clip_norm != one.clip_norm):
+            found.setdefault("ended without a result, yet accuracy or clip norm changed", []).append(one.round)
+    for shown, facts in zip(files.published, files.rounds, strict=True):
+        if shown.aborted != facts.aborted:
+            found.setdefault("metrics.jsonl and diagnostics.jsonl disagree on whether it ended", []).append(facts.round)
+        elif facts.aborted and (facts.arrived or facts.noise is not None or facts.divisor is not None):
+            found.setdefault("ended without a result, yet there is a sum", []).append(facts.round)
+    return found
+
+
+def ledger_follows_configuration(files: RunFiles) -> Finding:
+    """Each line is the one that the configuration's own goal gives for as many uploads as arrived."""
+    header, config = files.trusted_ledger.header, files.config
+    unit = "record" if config.local.record is not None else "client"
+    if (header.unit, header.clients, header.randomness) != (unit, config.federation.clients, config.run.randomness):
+        return False, (
+            f"the ledger's header is of {header.clients} clients, unit {header.unit!r}, randomness "
+            f"{header.randomness!r}; config.toml says {config.federation.clients}, {unit!r}, {config.run.randomness!r}."
+        )
+    if unit == "client" and config.privacy is None:
+        return False, "config.toml has no [privacy], so nothing of this run can have been private."
+    if problem := plan_problem(files, "config.toml"):
+        return False, problem
+    if unit == "record":
+        return steps_follow_configuration(files)
+    wrong = {number: words for number in files.released if (words := _difference(files, number)) is not None}
+    if wrong:
+        first = min(wrong)
+        return False, f"{rounds_in_words(sorted(wrong))}: {wrong[first]} (round {first})."
+    return True, (
+        "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
+        f"gives, worked out anew{more_noise(files)}."
+    )
+
+
+def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | None:
+    """Difference between the plan in the ledger's header and the one that `source` gives: rounds, budget and, where
+    `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan."""
+    plan, table = files.trusted_ledger.header.plan, files.private_table
+    if plan is None or table is None:
+        return None
+    rounds, prolongable = files.config.federation.rounds, None not in (table.epsilon, table.noise_multiplier)
+    if plan.rounds is None or plan.rounds > rounds or (plan.rounds < rounds and not prolongable):
+        return f"the ledger's header plans {plan.rounds} rounds, {source} has {rounds}."
+    if not same(plan.epsilon, table.epsilon):
+        return f"the ledger's header has a budget of {plan.epsilon}, {source} of {table.epsilon}."
+    if plan.delta is not None and not same(plan.delta, files.stated("delta")):
+        return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.stated('delta')}."
+    if kinds and plan.most and files.released and files.config.privacy is not None:
+        try:
+            expected = files.promise.goal.run(plan.rounds).to_dict()
+        except Unavailable:
+            raise
+        except (DpfedError, AccountingError) as error:
+            return f"{source} does not give the planned releases ({error})."
+        if not same(expected, plan.most[0].to_dict()) or len(plan.most) > 1:
+            return f"the ledger's header plans other releases than {source} gives."
+    return None
+
+
+def more_noise(files: RunFiles) -> str:
+    """Describe noise above today's calibration, of a run that an earlier account calibrated."""
+    goal, promised = files.promise.goal, files.promised_today.goal
+    if goal.noise_multiplier != promised.noise_multiplier and goal.noise_multiplier and promised.noise_multiplier:
+        found, enough = upwards(goal.noise_multiplier), upwards(promised.noise_multiplier)
+        return f", with the noise multiplier that the run was calibrated to: {found}, where {enough} is enough today"
+    if goal.clip_norm != promised.clip_norm:
+        found, allowed = downwards(goal.clip_norm), downwards(promised.clip_norm)
+        return f", with the clip norm that the run was calibrated to: {found}, where {allowed} is allowed today"
+    return ""
+
+
+def _difference(files: RunFiles, number: int) -> str | None:
+    """Return the difference between a round's line and the one that its configuration gives."""
+    release, facts = files.released[number], _facts(files, number)
+    if facts is None:
+        return None  # charged and never published
+    try:
+        clip_norm = clip_norm_before(files, number)
+        expected = files.promise.release(clip_norm=clip_norm, number=number - 1, uploads=facts.arrived).to_dict()
+    except Unavailable:
+        raise
+    except (DpfedError, AccountingError) as error:
+        return f"config.toml does not give this line ({error})"
+    return difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
+
+
+def difference(expected: Mapping[str, Any], found: Mapping[str, Any], source: str) -> str | None:
+    """Return the first key, in words, whose value in a ledger line is not the one that `source` gives."""
+    different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
+    if not different:
+        return None
+    key = min(different)
+    return f"the ledger has {key} = {found.get(key)}, {source} gives {expected.get(key)}"
+
+
+def _facts(files: RunFiles, number: int) -> RoundLine | None:
+    return files.rounds[number - 1] if number <= len(files.rounds) else None
+
+
+def same(expected: Any, found: Any) -> bool:
+    """Equal, numbers up to rounding."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same, expected, found))
+    if isinstance(expected, float) or isinstance(found, float):
+        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (expected, found)):
+            return False
+        try:
+            return math.isclose(expected, found, rel_tol=_ROUNDING)
+        except OverflowError:  # an integer that no float comes near
+            return False
+    return bool(expected == found)
+
+
+def _promised_delta(files: RunFiles) -> float | None:
+    """Return the configured delta; for records of a run of 0.2, the delta that their number gives, if it is known."""
+    table = files.private_table
+    if table is not None and table.delta is not None:
+        return table.delta
+    return delta_of_records(files)
+
+
+def epsilon_is_possible(files: RunFiles) -> Finding:
+    """Check that the stated epsilon is no less than a pair of neighbours shows (`accounting.compose.lower_bound`), at
+    the delta that configuration and clients give: another way to the number than the account, where one is known."""
+    delta = _promised_delta(files) if files.private_table else None
+    least = None if delta is None else least_epsilon(files, delta)
+    if least is None or delta is None:
+        return True, "no lower bound is known for this mechanism; its account is all there is."
+    stated = files.stated("epsilon")
+    detail = (
+        f"no account of these releases can state less than {downwards(least)} at delta {upwards(delta)}; "
+        f"{upwards(stated)} is stated."
+    )
+    return stated >= least * (1 - _SAME), detail
+
+
+def least_epsilon(files: RunFiles, delta: float) -> float | None:
+    """Return a lower bound on every account of the ledger's releases at `delta`; None if none is known."""
+    ledger = files.trusted_ledger
+    mechanism = None if ledger.header.unit == "record" else ledger.mechanism()
+    return (
+        lower_bound.epsilon(mechanism, delta=delta)
+        if mechanism is not None and pld.supports(with_whole_noise(mechanism))
+        else None
+    )

@@ -1,0 +1,194 @@
+"""Files of a `dpfed.ClientLevel` training loop, read without trusting them, and the checks that only a loop has."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accounting import require
+from accounting.errors import AccountingError, InvalidParameter
+from accounting.ledger import Aborted, Ledger, Release, kept_head
+from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
+from accounting.rounding import downwards, upwards
+from dpfed.audit.evidence.conformance import difference, more_noise, plan_problem
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import PublishedLine, RoundLine, Unavailable, round_from
+from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.errors import ConfigError
+from dpfed.run.client_level.book import diagnostics_of
+from dpfed.run.client_level.plan import config_of
+
+_SAME = 1e-9
+
+
+class LoopFiles(RunFiles):
+    """Files of a loop, with those of a run's attributes that the shared checks read. Its configuration is the plan in
+    the ledger's header; what a run publishes besides (metrics, summary, model) is not there. ConfigError where the
+    ledger has no plan."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.path, self.ledger_name = ledger.parent, ledger.name
+        self.diagnostics_name = diagnostics_of(ledger).name
+        about = _about(ledger)
+        self.tables: dict[str, Any] = about["plan"]
+        self.config = config_of(self.tables, source=f"{ledger}, plan")
+        self.own_stages = about.get("stages") == "own"
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """Return the header's delta in place of a summary."""
+        try:
+            delta = require.open_probability(delta=self.trusted_ledger.header.about.get("delta"))
+        except InvalidParameter as error:
+            raise Unavailable(f"{self.ledger_name}, header: {error}") from None
+        return {"delta": delta}
+
+    def stated(self, key: str) -> float:
+        """delta; and, as epsilon, the one that follows from the ledger: a loop states no other."""
+        return self.guarantee.epsilon if key == "epsilon" else float(self.summary[key])
+
+    @property
+    def _noise(self) -> float | None:
+        """Noise multiplier of the first release. None if its integer noise is today's: its variance is rounded up to a
+        whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
+        first, goal = next(iter(self.released.values()), None), self.promised_today.goal
+        if first is None or goal.schedule is not None:
+            return None
+        noise = unsampled(first.mechanism)
+        if goal.integers is not None and goal.integer_rows is not None and isinstance(noise, NoisyIntegers):
+            if noise.share_variance == goal.integers.share_variance:
+                return None
+            return math.sqrt(noise.share_variance * noise.shares) / goal.integer_rows.scale
+        return noise.noise_multiplier if isinstance(noise, Gaussian) else None
+
+    @cached_property
+    def published(self) -> tuple[PublishedLine, ...]:
+        """Public values of each round, from the ledger."""
+        last = max(self.entries, default=0)
+        return tuple(self._published(number) for number in range(1, last + 1))
+
+    def _published(self, number: int) -> PublishedLine:
+        release, entries = self.released.get(number), self.entries.get(number, ())
+        aborted = bool(entries) and all(isinstance(entry, Aborted) for entry in entries)
+        norm = None if release is None else release.clip_norm
+        if norm is None and self.config.privacy is not None:
+            norm = self.config.privacy.clip_norm
+        return PublishedLine(round=number, test_accuracy=None, epsilon=None, clip_norm=norm, aborted=aborted)
+
+    @cached_property
+    def rounds(self) -> tuple[RoundLine, ...]:
+        """Lines of the diagnostics, in rising order of rounds; a round that was interrupted after its charge has
+        none."""
+        rounds = tuple(round_from(one) for one in self._lines(self.diagnostics_name))
+        for before, after in itertools.pairwise(rounds):
+            if after.round <= before.round:
+                raise Unavailable(
+                    f"{self.diagnostics_name}: round {after.round} follows {before.round}; lines were moved."
+                )
+        return rounds
+
+    @cached_property
+    def results(self) -> tuple[RoundLine, ...]:
+        return self.rounds
+
+
+def ledger_of(path: Path) -> Path | None:
+    """The ledger of a loop that this path names, the file itself or its folder; None where it is a run's folder."""
+    if path.is_file():
+        return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
+    if not path.is_dir() or (path / "config.toml").exists():
+        return None
+    found = [one for one in sorted(path.glob("*.jsonl")) if kept_head.path_of(one).exists()]
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:5])
+        raise ConfigError(f"{path}: has several ledgers ({names}). Name one of them.")
+    return found[0] if found else None
+
+
+def _about(ledger: Path) -> Mapping[str, Any]:
+    """Return `about` of the header; errors of later lines are found by the checks."""
+    try:
+        about = Ledger.header_of(ledger).about
+    except AccountingError as error:
+        raise ConfigError(f"{ledger}: is no ledger that can be read ({error}).") from None
+    if not isinstance(about.get("plan"), Mapping):
+        raise ConfigError(
+            f"{ledger}: has no plan in its header, so it is not the ledger of a dpfed.ClientLevel. Name the folder of "
+            "a run, or such a ledger."
+        )
+    return about
+
+
+def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
+    """Check that the epsilon of the releases is within the plan's, at the plan's delta."""
+    assert files.config.privacy is not None
+    found, allowed = files.spent, files.config.privacy.epsilon
+    planned = float(files.config.privacy.delta or 0)
+    if not math.isclose(found.delta, planned, rel_tol=_SAME):
+        return False, f"the header states delta {upwards(found.delta)}, the plan's is {upwards(planned)}."
+    words = f"the ledger gives {upwards(found.epsilon, digits=6)} at delta {upwards(found.delta)}"
+    if allowed is None:
+        return True, f"{words}; the plan sets no limit."
+    return found.epsilon <= allowed * (1 + _SAME), f"{words}; the plan allows {downwards(allowed)}."
+
+
+def rounds_are_charged_once(files: LoopFiles) -> Finding:
+    """Every round stands in the ledger once, and whatever the diagnostics know of was charged."""
+    entries, planned, table = files.entries, files.config.federation.rounds, files.config.privacy
+    prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
+    last = max(entries, default=0)
+    problems = {
+        "stands in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
+        "is not in the ledger, later ones are": [number for number in range(1, last + 1) if number not in entries],
+        "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
+    }
+    skipped = [number for number, some in entries.items() if isinstance(some[0], Aborted)]
+    known: set[int] = set()
+    if (files.path / files.diagnostics_name).exists():
+        known = {one.round for one in files.rounds}
+        problems["was released without a charge"] = sorted(known - entries.keys())
+        problems["was released and is said to have been skipped"] = sorted(known & set(skipped))
+    found = [f"{rounds_in_words(rounds)} {problem}" for problem, rounds in problems.items() if rounds]
+    if found:
+        return False, "; ".join(found) + "."
+    lost = len(entries) - len(skipped) - len(known) if known else 0
+    words = f"{len(entries)} rounds, each with one line; {len(skipped)} of them were skipped and released nothing"
+    return True, words + (f"; of {lost} charged ones there is no diagnosis: they were interrupted." if lost else ".")
+
+
+def ledger_follows_the_plan(files: LoopFiles) -> Finding:
+    """Check that each line is the plan's. Returns None for a custom chain, which the plan does not describe."""
+    header, config = files.trusted_ledger.header, files.config
+    if (header.unit, header.clients, header.randomness) != ("client", config.federation.clients, config.run.randomness):
+        return False, (
+            f"the header is of {header.clients} clients, unit {header.unit!r}, randomness {header.randomness!r}; its "
+            f"plan says {config.federation.clients}, 'client', {config.run.randomness!r}."
+        )
+    if problem := plan_problem(files, "its plan", kinds=not files.own_stages):
+        return False, problem
+    wrong = {
+        number: words for number, line in files.released.items() if (words := _difference(files, line)) is not None
+    }
+    if wrong and files.own_stages:
+        return (
+            None,
+            f"the chain is one's own: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
+        )
+    if wrong:
+        return False, f"{rounds_in_words(sorted(wrong))}: {wrong[min(wrong)]}."
+    return True, (
+        "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
+        f"{more_noise(files)}."
+    )
+
+
+def _difference(files: LoopFiles, line: Release) -> str | None:
+    assert files.config.privacy is not None
+    assert files.config.privacy.clip_norm is not None
+    norm = files.config.privacy.clip_norm
+    expected = files.promise.release(clip_norm=norm, number=line.round, uploads=0).to_dict()
+    return difference(expected, line.to_dict(), "the plan")

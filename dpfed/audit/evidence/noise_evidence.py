@@ -1,0 +1,250 @@
+"""Evidence on noise: as large as the ledger says, fresh in every round, and on released counts of norms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import chi2
+
+from accounting import mechanisms
+from accounting.ledger import Release
+from accounting.mechanisms import NoisyIntegers, noise_of
+from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
+from dpfed.audit.evidence.run_lines import LARGEST, SumNoise, Unavailable
+from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.participation.sampling import sampler_of
+
+_FEW = 10
+"""Below so many entries, mean squares of fresh noise are too often alike."""
+
+_ROUNDING = 100 * 2.0**-24
+
+NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChargedNoise:
+    """Noise in a sum by its ledger line, in the units it is added in (real numbers, or integer steps).
+
+    share_variance: of one draw, on every one of `entries`
+    least_draws:    the smallest number of draws that the account relies on
+    whole:          whole numbers are added
+    excess:         excess kurtosis of one draw: 1/V for Skellam, 0 for Gaussians (discrete ones: below 1e-6 at V >= 1)
+    """
+
+    share_variance: float
+    least_draws: int
+    entries: int
+    whole: bool
+    excess: float
+
+
+def charged_noise(release: Release) -> ChargedNoise | None:
+    """Return the charged noise of a release; None for Bernoulli samples, which have no sum of noise."""
+    mechanism = unsampled(release)
+    if isinstance(mechanism, NoisyIntegers):
+        return ChargedNoise(
+            share_variance=mechanism.share_variance,
+            least_draws=mechanism.shares,
+            entries=mechanism.dimension,
+            whole=True,
+            excess=mechanism.excess_kurtosis,
+        )
+    if noise_of(release.mechanism) is None:
+        return None
+    variance, draws = release.noise_std**2, 1
+    if release.noise_placement == "clients":
+        share = release.detail.get("share_std")
+        if not isinstance(share, float) or not 1 / LARGEST < share < LARGEST:
+            raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no standard deviation of the noise shares.")
+        draws = math.ceil(variance / share**2 * (1 - 1e-9))
+        variance = share**2
+    entries = release.detail.get("dimension")
+    if not isinstance(entries, int) or not variance > 0:
+        raise Unavailable(f"ledger.jsonl, round {release.round + 1}: no length of uploads, or no noise.")
+    return ChargedNoise(share_variance=variance, least_draws=draws, entries=entries, whole=False, excess=0.0)
+
+
+def unsampled(release: Release) -> object:
+    """The mechanism of a round, given that one takes part."""
+    return mechanisms.unsampled(release.mechanism)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A round's noise against what its line says: `ratio` of the mean square to the variance charged, for its draws."""
+
+    round: int
+    noise: SumNoise
+    charged: ChargedNoise
+    ratio: float
+
+
+def unseen(files: RunFiles) -> list[int]:
+    """Rounds whose noise only the clients have seen."""
+    return [one.round for one in files.results if one.noise is None and not one.noise_known]
+
+
+def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
+    """The noise of every round with a result, and the rounds that should have some and have none."""
+    found, silent = [], []
+    for one in files.results:
+        release = files.released.get(one.round)
+        charged = charged_noise(release) if release is not None else None
+        if release is None or charged is None:
+            continue
+        unsent = release.noise_placement == "uploads" and one.arrived == 0  # then nothing was sent
+        if one.noise is None or one.noise.draws == 0 or one.noise.mean_square == 0:
+            silent += [one.round] if one.noise_known and not unsent else []
+            continue
+        ratio = one.noise.mean_square / (charged.share_variance * one.noise.draws)
+        found.append(Measured(round=one.round, noise=one.noise, charged=charged, ratio=ratio))
+    return found, silent
+
+
+def limits(one: Measured, *, alpha: float) -> tuple[float, float]:
+    """Between which the ratio of a correct round lies with probability 1 - alpha."""
+    scale, degrees = _law([one])
+    low, high = chi2.ppf([alpha / 2, 1 - alpha / 2], degrees) * scale / one.noise.entries
+    return float(low), float(high)
+
+
+def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
+    """A two-sided chi-square test of every round and one of all rounds together, alpha / 2 each.
+
+    entries x ratio is chi-square with as many degrees of freedom for Gaussian noise; for integers their number is
+    lowered to match the variance of a sum of squares with the law's kurtosis. A true account fails with probability at
+    most alpha.
+    """
+    found, silent = measured(files)
+    if silent:
+        return False, f"{rounds_in_words(silent)}: no noise is in the sum, though some is charged."
+    if unseen(files):
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+    wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
+    if wrong:
+        return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
+    if not found:
+        return True, NO_NOISE
+    whole = sum(one.noise.entries for one in found)
+    pooled = sum(one.ratio * one.noise.entries for one in found) / whole
+    each = alpha / 2 / len(found)
+    outside = [one.round for one in found if _two_sided([one]) < each]
+    together = _two_sided(found)
+    visible = 1 - math.sqrt(1 - min((ndtri(1 - alpha / 4) + ndtri(0.95)) * math.sqrt(2 / whole), 1.0))
+    detail = (
+        f"over {len(found)} rounds and {whole:,} entries the standard deviation is {math.sqrt(pooled):.4f} of what is "
+        f"charged for the draws that arrived (p = {together:.2g}); one {visible:.2%} short would be noticed."
+    )
+    if outside:
+        detail = f"{rounds_in_words(outside)}: the variance is not that of the charged noise. In all: {detail}"
+    if outside or together < alpha / 2:
+        return False, f"{detail} {chance_in_words(alpha)}"
+    return True, detail
+
+
+def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
+    """Check that no two rounds have the same noise: neither the same fingerprint nor, for Gaussian noise, mean squares
+    so near that only rounding tells them apart. True independence fails with probability at most alpha."""
+    found, _ = measured(files)
+    if unseen(files):
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+    if not found:
+        return True, NO_NOISE
+    by_digest: dict[str, list[int]] = {}
+    for one in found:
+        by_digest.setdefault(one.noise.digest, []).append(one.round)
+    repeated = [rounds for rounds in by_digest.values() if len(rounds) > 1]
+    if repeated:
+        return False, f"{rounds_in_words(repeated[0])} have the same noise: their difference has none."
+    near = _too_near([one for one in found if not one.charged.whole and one.noise.entries >= _FEW], alpha)
+    if near:
+        return False, f"{rounds_in_words(near)} have noise of the same length up to rounding: the same noise again."
+    return True, f"the fingerprints of the noise of {len(found)} rounds are all different."
+
+
+def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
+    """Two rounds whose ratios are nearer than fresh noise has them; P(nearer than t) <= 2 t max density, for each pair.
+
+    The density of chi-square / n is largest at 1 - 2/n. The same noise is taken from two sums in float32, whose
+    rounding changes a mean square by about 2^-24 / sqrt(n) of it, more where sums are larger than the noise: no need to
+    look further than a hundred times that.
+    """
+    pairs = len(found) * (len(found) - 1) / 2
+    if not pairs:
+        return []
+    n = max(one.noise.entries for one in found)
+    nearest = min(alpha / pairs / (2 * n * float(chi2.pdf(n - 2, n))), _ROUNDING / math.sqrt(n))
+    ordered = sorted(found, key=lambda one: one.ratio)
+    for one, other in itertools.pairwise(ordered):
+        if other.ratio - one.ratio <= nearest:
+            return sorted([one.round, other.round])
+    return []
+
+
+def _law(found: Sequence[Measured]) -> tuple[float, float]:
+    """a and b with sum of entries x ratio near a chi-square(b): same mean, same variance."""
+    entries = sum(one.noise.entries for one in found)
+    excess = max(one.charged.excess / max(one.noise.draws, 1) for one in found)
+    scale = 1 + excess / 2
+    return scale, entries / scale
+
+
+def _two_sided(found: Sequence[Measured]) -> float:
+    scale, degrees = _law(found)
+    reached = sum(one.ratio * one.noise.entries for one in found) / scale
+    return float(min(1.0, 2 * np.minimum(chi2.cdf(reached, degrees), chi2.sf(reached, degrees))))
+
+
+def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
+    """Claim: noise of counts as charged fails with probability at most alpha, a third each for: its mean square
+    (chi-square, two-sided); its smallest magnitude (a count without noise has 0); its two nearest values (noise that is
+    used again)."""
+    table = files.config.privacy.adaptive if files.config.privacy is not None else None
+    if table is None:
+        return True, "the clip norm is fixed: no count is released."
+    noise = np.array([_noise_of(files, one.round, table.quantile, table.rate) for one in files.results])
+    if not len(noise):
+        return None, "no round has a result."
+    squares = float((noise**2).sum())
+    p_size = 2 * min(float(chi2.cdf(squares, len(noise))), float(chi2.sf(squares, len(noise))))
+    smallest = float(np.abs(noise).min())
+    p_none = len(noise) * (2 * float(ndtr(smallest)) - 1)
+    p_again = _nearest_counts(noise)
+    spread = math.sqrt(squares / len(noise))
+    detail = (
+        f"over {len(noise)} rounds the noise of the count is {spread:.3g} standard deviations "
+        f"of what is charged (p = {min(p_size, 1.0):.2g}), the least of it {smallest:.2g} (p = {min(p_none, 1.0):.2g})."
+    )
+    if min(p_size, p_none, p_again) < alpha / 3:
+        return False, f"{detail} Clip norms do not follow a count with the charged noise. {chance_in_words(alpha)}"
+    return True, detail
+
+
+def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> float:
+    """The noise of a round's count, in units of what is charged: C' = C exp(-rate (b - quantile)), b the noisy fraction
+    of the expected cohort, 1/2 + (sum of (inside - 1/2) + noise) / cohort."""
+    facts, after = files.rounds[number - 1], files.published[number - 1].clip_norm
+    if facts.counted is None or facts.clipped is None:
+        raise Unavailable(f"diagnostics.jsonl, line {number}: does not say how many clients were inside the bound.")
+    std = files.released[number].detail.get("count_noise_std") if number in files.released else None
+    if not isinstance(std, float) or not std > 0 or not after:
+        raise Unavailable(f"round {number}: no noise of a count is charged, or no clip norm follows.")
+    fraction = quantile - math.log(after / clip_norm_before(files, number)) / rate
+    centred = (fraction - 0.5) * sampler_of(files.config).expected
+    return (centred - (facts.counted / 2 - facts.clipped)) / std
+
+
+def _nearest_counts(noise: Floats) -> float:
+    """A bound on the probability of values so near: differences have density at most 1 / sqrt(4 pi)."""
+    pairs = len(noise) * (len(noise) - 1) / 2
+    nearest = min((b - a for a, b in itertools.pairwise(sorted(noise.tolist()))), default=math.inf)
+    return pairs * 2 * nearest / math.sqrt(4 * math.pi) if pairs else 1.0

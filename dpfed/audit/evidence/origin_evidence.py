@@ -1,0 +1,130 @@
+"""Evidence that configuration, ledger, checkpoint, model and custom code of a folder belong to one run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import JsonValues, Unavailable
+from dpfed.audit.evidence.saved import sha256_of, values_of
+from dpfed.audit.verdict import Finding
+from dpfed.config.own_code import code_hash
+from dpfed.errors import ConfigError
+from dpfed.methods.catalogue import method
+from dpfed.run.binding import configuration_hash
+from dpfed.run.experiment import own_code_of
+
+_HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safetensors"}
+
+
+def files_are_of_one_run(files: RunFiles) -> Finding:
+    """Claim checked: the ledger's header and the checkpoint have the hash of config.toml as it stands, the same start
+    and the same population as each other and the summary; and the ledger still holds the last line that checkpoint and
+    summary saw. (The population's hash has a key that is not for others, the start a model: they are compared, not
+    worked out.)"""
+    header, ledger, facts = files.trusted_ledger.header, files.trusted_ledger, files.checkpoint.facts
+    if header.binding is None or header.population is None or "ledger_head" not in facts:
+        raise Unavailable("ledger.jsonl, checkpoint.safetensors: name no run. It was made by a version that did not.")
+    configuration = configuration_hash(files.tables)
+    pairs = {
+        "config.toml is not the configuration in the ledger's header": (
+            configuration,
+            header.binding.get("configuration"),
+        ),
+        "config.toml is not the configuration of the checkpoint": (configuration, facts.get("run")),
+        "ledger and checkpoint have another start": (header.binding.get("start"), facts.get("start")),
+        "own_code.json is not the code in the ledger's header": (
+            code_hash(files.own_code),
+            header.binding.get("own_code", ""),
+        ),
+        "ledger and checkpoint have other clients": (header.population, facts.get("population")),
+        "ledger and summary have other clients": (header.population, files.summary.get("population")),
+        "summary.json saw another last line of the ledger": (ledger.head, files.summary.get("ledger_head")),
+        "summary.json saw another number of lines": (len(ledger.entries), files.summary.get("ledger_entries")),
+    }
+    wrong = [words for words, (one, other) in pairs.items() if one != other]
+    files.compared |= {"population", "ledger_head", "ledger_entries"}
+    later = ledger.entries_after(facts["ledger_head"])
+    if later is None:
+        wrong.append("the last line of the ledger that the checkpoint saw is not there")
+    elif any(entry.round < files.checkpoint.round for entry in ledger.entries[len(ledger.entries) - later :]):
+        wrong.append("rounds of the checkpoint were charged after it was written")
+    if wrong:
+        return False, "; ".join(wrong) + "."
+    return True, "configuration, ledger, checkpoint and summary name the same run, clients and last line of the ledger."
+
+
+def model_is_the_runs(files: RunFiles) -> Finding:
+    """Claim checked: the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
+    summary is that of the last line of metrics; and, but for masks, whose network is not in the folder, the model holds
+    the numbers of the checkpoint, or of its moving average where that is the model (server.average)."""
+    summary = JsonValues(files.summary, "summary.json")
+    for key, name in _HASHED.items():
+        if not (summary.held(key) or (files.path / name).exists() or key == "model_sha256"):
+            continue
+        if not summary.held(key):
+            raise Unavailable(f"summary.json: has no {key!r}. The run was made by a version that did not write it.")
+        files.compared.add(key)
+        if sha256_of(files.path / name) != summary.text(key):
+            return False, f"{name}: is not the file that summary.json names by its hash."
+    norm = files.published[-1].clip_norm if files.published else None
+    if norm is not None and not math.isclose(files.checkpoint.clip_norm, norm, rel_tol=1e-12):
+        return (
+            False,
+            f"checkpoint.safetensors: its clip norm is {files.checkpoint.clip_norm:.6g}, metrics.jsonl has {norm:.6g}.",
+        )
+    if method(files.config.method.name).coins:
+        return (
+            True,
+            "the model has the hash that summary.json states; a mask's network is not compared with probabilities.",
+        )
+    model = files.checkpoint.broadcast
+    if files.config.server.average is not None:
+        if "average" not in files.checkpoint.memory:
+            return False, "checkpoint.safetensors: holds no average of models, which config.toml asks for."
+        model = files.checkpoint.memory["average"]
+    if not np.array_equal(np.sort(model.float().numpy()), values_of(files.path / "model.safetensors")):
+        return False, "model.safetensors: does not hold the numbers of checkpoint.safetensors."
+    return True, "the model has the hash that summary.json states, and holds the numbers of the checkpoint."
+
+
+def require_own_code(files: RunFiles) -> None:
+    """ConfigError that names the files, where the run needs code of the user's own and what it registers is not
+    known here."""
+    try:
+        own_code_of(files.config)
+    except ConfigError as error:
+        if not files.own_code:
+            raise
+        words = " ".join(f"--load {one.path}" for one in files.own_code)
+        raise ConfigError(f"{files.path}: the run was made with code of its user's own ({words}): {error}") from None
+
+
+def loaded_here(files: RunFiles) -> bool:
+    """True if each file that the run needed is loaded here, in this or another version."""
+    here = own_code_of(files.config)
+    known = {one.sha256 for one in here} | {Path(one.path).name for one in here}
+    return all(one.sha256 in known or Path(one.path).name in known for one in files.own_code)
+
+
+def own_code_is_what_ran(files: RunFiles) -> Finding:
+    """Claim checked: what is loaded here has the hash that own_code.json and the ledger's header have. Could not tell
+    where another version is loaded: what that says of the method is not said of the run."""
+    header = files.trusted_ledger.header
+    if header.binding is None:
+        raise Unavailable("ledger.jsonl: names no run. It was made by a version that did not.")
+    recorded = code_hash(files.own_code)
+    if header.binding.get("own_code", "") != recorded:
+        return False, "own_code.json is not the code in the ledger's header."
+    if any(not one.sha256 for one in files.own_code):
+        return None, "some of it was typed in a session, and is in no file."
+    if not loaded_here(files):
+        words = " ".join(f"--load {one.path}" for one in files.own_code)
+        return None, f"its own code is not loaded here. Give {words}. The other checks are made without that code."
+    if code_hash(own_code_of(files.config)) != recorded:
+        names = ", ".join(f"{one.path} ({one.sha256[:12]})" for one in files.own_code)
+        return None, f"another version is loaded here than ran, which was {names}. Load that one (--load)."
+    return True, f"{len(files.own_code)} files of the user's own, as they ran."

@@ -1,0 +1,125 @@
+"""Checks of a run's folder and of a training loop's ledger: one table for each kind of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from accounting.errors import AccountingError
+from dpfed.audit.evidence import conformance, loop, noise_evidence, origin_evidence, step_evidence, sum_evidence
+from dpfed.audit.evidence.canary_test import coins_are_the_seeds
+from dpfed.audit.evidence.cohort_law import cohorts_and_the_seed, cohorts_follow_sampler
+from dpfed.audit.evidence.cohort_members import members_follow_sampler
+from dpfed.audit.evidence.loop import LoopFiles
+from dpfed.audit.evidence.mask_evidence import chosen_by_public_data
+from dpfed.audit.evidence.noise_shape import noise_is_shaped_as_charged
+from dpfed.audit.evidence.rounds_evidence import project_agrees, rounds_agree
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.summary_evidence import figures_follow
+from dpfed.audit.verdict import Check, Finding, check
+from dpfed.errors import DpfedError
+
+STATISTICAL = 7
+"""Checks that may fail by chance: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of
+counts, canaries. Each has this part of alpha, whether it can be made or not."""
+
+Files = TypeVar("Files", bound=RunFiles)
+Table = Mapping[str, Callable[[Files], Finding]]
+
+
+def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[Check]:
+    """Return the checks that apply to a run's folder, without that of canaries' scores. alpha: error probability of
+    each check that may fail by chance. project: the ledger that the run drew from."""
+    checks = checks_of_claims(files)
+    if project is not None:
+        checks += [check("project was charged alike", partial(project_agrees, files, project))]
+    elif _charges_taken_back(files):
+        checks += [check("charges taken back", partial(_taken_back, files))]
+    checks += _made(_OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files)
+    checks += _made(_of_releases(alpha), files)
+    checks += _made(_OF_UPLOADS, files)
+    if files.config.privacy is not None and files.config.privacy.adaptive is not None:
+        checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
+    if files.own_code:
+        own = check("own code is what ran", partial(origin_evidence.own_code_is_what_ran, files))
+        checks += [own if origin_evidence.loaded_here(files) else replace(own, decides=False)]
+    if files.config.method.name == "fed-smp-topk":
+        checks += [check("coordinates are chosen by public data", partial(chosen_by_public_data, files))]
+    if files.has_canaries:
+        checks += [check("canaries are the seed's", partial(coins_are_the_seeds, files))]
+    return checks
+
+
+def checks_of_claims(files: RunFiles) -> list[Check]:
+    """Return the checks of what a run states against what was charged: nothing in them is random."""
+    return _made(_OF_CLAIMS, files)
+
+
+def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
+    """Return the checks that apply to a `dpfed.ClientLevel` loop: checks of sums if the plan has its own chain."""
+    *checks, follows = _made(_OF_LOOPS, files)
+    checks += [replace(follows, decides=False) if files.own_stages else follows]
+    checks += _made(_of_releases(alpha), files)
+    return checks + (_made(_OF_SUMS | _OF_UPLOADS, files) if follows.passed is not None else [])
+
+
+def _made(table: Table[Files], files: Files) -> list[Check]:
+    return [check(name, partial(finding, files)) for name, finding in table.items()]
+
+
+def _charges_taken_back(files: RunFiles) -> int:
+    """Number of charges that the run's ledger says its project never had."""
+    try:
+        return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
+    except (DpfedError, AccountingError):
+        return 0
+
+
+def _taken_back(files: RunFiles) -> Finding:
+    return None, (
+        f"ledger.jsonl marks {_charges_taken_back(files)} charges as taken back, since the project was never charged "
+        "for them. Give the project's ledger by --project to see that."
+    )
+
+
+_OF_CLAIMS: Table[RunFiles] = {
+    "ledger is intact": conformance.ledger_intact,
+    "epsilon follows from the ledger": conformance.epsilon_follows,
+    "epsilon is possible": conformance.epsilon_is_possible,
+    "summary names what ran": conformance.summary_names_the_claim,
+    "all files have the same rounds": rounds_agree,
+    "every round is charged": conformance.rounds_charged,
+    "ledger follows the configuration": conformance.ledger_follows_configuration,
+    "all files are of one run": origin_evidence.files_are_of_one_run,
+    "model is the run's": origin_evidence.model_is_the_runs,
+    "other figures follow": figures_follow,
+}
+_OF_LOOPS: Table[LoopFiles] = {
+    "ledger is intact": conformance.ledger_intact,
+    "epsilon keeps to the plan": loop.epsilon_keeps_to_the_plan,
+    "epsilon is possible": conformance.epsilon_is_possible,
+    "every round is charged once": loop.rounds_are_charged_once,
+    "ledger follows the plan": loop.ledger_follows_the_plan,
+}
+_OF_SUMS: dict[str, Callable[[RunFiles], Finding]] = {
+    "rows are bounded": sum_evidence.rows_are_bounded,
+    "sums are of what went in": step_evidence.sums_are_of_what_went_in,
+}
+_OF_UPLOADS: dict[str, Callable[[RunFiles], Finding]] = {
+    "uploads are as accounted": sum_evidence.uploads_are_as_accounted
+}
+
+
+def _of_releases(alpha: float) -> Table[RunFiles]:
+    return {
+        "noise is as large as charged": partial(noise_evidence.noise_is_as_charged, alpha=alpha),
+        "noise is fresh in every round": partial(noise_evidence.noise_is_fresh, alpha=alpha),
+        "noise is shaped as charged": partial(noise_is_shaped_as_charged, alpha=alpha),
+        "cohort sizes follow the sampler": partial(cohorts_follow_sampler, alpha=alpha),
+        "members follow the sampler": partial(members_follow_sampler, alpha=alpha),
+        "cohorts are the seed's, or not": cohorts_and_the_seed,
+        "denominator is public": sum_evidence.denominator_is_public,
+    }

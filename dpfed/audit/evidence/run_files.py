@@ -1,0 +1,283 @@
+"""The files of a finished run, read without trusting them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from accounting import require
+from accounting.compose.accountant import Guarantee
+from accounting.compose.second_opinion import SecondOpinion, second_opinion
+from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
+from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
+from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
+from dpfed.audit.evidence.run_lines import (
+    LARGEST,
+    CanaryLine,
+    JsonValues,
+    PublishedLine,
+    RoundLine,
+    Unavailable,
+    json_object,
+    published_from,
+    round_from,
+    seen_from,
+)
+from dpfed.audit.evidence.saved import Saved, saved_in
+from dpfed.config.own_code import OwnFile
+from dpfed.config.privacy_tables import Privacy
+from dpfed.config.tables import Config, override, parse_written
+from dpfed.config.training_tables import Record
+from dpfed.errors import ConfigError, DpfedError, RunError
+from dpfed.run.experiment import Experiment, build
+from dpfed.run.resuming import own_code_in
+
+Line = TypeVar("Line", RoundLine, PublishedLine)
+
+_LONGEST = 1 << 40
+
+
+class RunFiles:
+    """The folder of a run. Every file is read when it is asked for; what is wrong with it is then `Unavailable`.
+
+    Raises ConfigError where there is no run at all: without its configuration nothing can be said.
+    """
+
+    ledger_name = "ledger.jsonl"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.compared: set[str] = set()  # keys of summary.json that a check has compared with something else
+        try:
+            text = read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION)
+            tables = self.tables = tomllib.loads(text)
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
+                "left it, or the ledger of a dpfed.ClientLevel."
+            ) from None
+        self.config: Config = parse_written(tables, source=str(path / "config.toml"))
+
+    @property
+    def private_table(self) -> Privacy | Record | None:
+        """Table that states the budget, [privacy] or [local.record]; None if nothing is private."""
+        return self.config.privacy or self.config.local.record
+
+    @property
+    def accountant(self) -> str:
+        """Name of the configured accountant."""
+        return "best" if self.private_table is None else self.private_table.accountant
+
+    @property
+    def slots(self) -> int | None:
+        """Largest number of uploads of a sum; None if it is not limited or nothing was released."""
+        return self.promise.slots if self.config.privacy is not None and self.released else None
+
+    @cached_property
+    def own_code(self) -> tuple[OwnFile, ...]:
+        """own_code.json; nothing where there is none, or where it cannot be read."""
+        try:
+            return own_code_in(self.path)
+        except RunError:
+            return ()
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The run built again from its configuration, on the CPU. Unavailable where data or code are not here."""
+        try:
+            return build(
+                parse_written(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
+            )
+        except (DpfedError, AccountingError) as error:
+            raise Unavailable(f"the run cannot be built again here ({error}).") from None
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """summary.json."""
+        return json_object(self._text("summary.json"), "summary.json")
+
+    @cached_property
+    def checkpoint(self) -> Saved:
+        """State after the last round, from checkpoint.safetensors."""
+        return saved_in(self.path / "checkpoint.safetensors")
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """ledger.jsonl, its chain intact and its values of the right kind; EditedLedger where they are not."""
+        try:
+            ledger = Ledger.read(self.path / self.ledger_name)
+            require.count(clients=ledger.header.clients)
+            if not isinstance(ledger.header.about, Mapping):
+                raise InvalidParameter("about: must be an object.")
+            for entry in ledger.entries:
+                _check_entry(entry)
+        except (InvalidParameter, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise EditedLedger(f"{self.ledger_name}: not a ledger that this package wrote ({error}).") from None
+        return ledger
+
+    @cached_property
+    def trusted_ledger(self) -> Ledger:
+        """The same for checks of other things."""
+        try:
+            return self.ledger
+        except LedgerError:
+            raise Unavailable(
+                f"{self.ledger_name}: missing or not to be trusted, see the check of the ledger."
+            ) from None
+
+    @cached_property
+    def entries(self) -> Mapping[int, tuple[Entry, ...]]:
+        """The ledger's lines by round, counted from 1, without charges that were taken back."""
+        found: dict[int, tuple[Entry, ...]] = {}
+        for entry in self.trusted_ledger.standing:
+            found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
+        return found
+
+    @cached_property
+    def released(self) -> Mapping[int, Release]:
+        """Releases about all clients: the last ledger line of each round."""
+        last = {number: entries[-1] for number, entries in self.entries.items()}
+        return {number: entry for number, entry in last.items() if isinstance(entry, Release)}
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Guarantee that follows from the ledger alone, at the delta that the summary states, by the configured
+        accountant: of a run that ended early, the epsilon of its plan or budget."""
+        return self._of_ledger(Ledger.guarantee)
+
+    @cached_property
+    def spent(self) -> Guarantee:
+        """The same of the ledger's releases, as if they had been fixed in advance."""
+        return self._of_ledger(Ledger.if_fixed_in_advance)
+
+    def _of_ledger(self, account: Callable[..., Guarantee]) -> Guarantee:
+        ledger, delta = self.trusted_ledger, self.stated("delta")
+        try:
+            return account(ledger, delta, accountant=self.accountant, with_lower_bound=False)
+        except AccountingError as error:
+            raise Unavailable(f"ledger.jsonl: no epsilon follows from it ({error}).") from None
+
+    @cached_property
+    def second_opinion(self) -> SecondOpinion | None:
+        """Epsilon of dp-accounting for the ledger's releases, at the same delta; None if nothing was released."""
+        mechanism = self.trusted_ledger.charged(self.stated("delta"), accountant=self.accountant)
+        return None if mechanism is None else second_opinion(mechanism, delta=self.stated("delta"))
+
+    @cached_property
+    def promised_today(self) -> Promise:
+        """Promise of a client-level configuration, for the ledger's length of uploads; what it leaves
+        to be calibrated, by today's account."""
+        lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
+        length = lengths.pop() if len(lengths) == 1 else ""
+        if not length.isdecimal() or not 0 < int(length[:20]) <= _LONGEST:
+            raise Unavailable("ledger.jsonl: its lines name no length of uploads, or several.")
+        return promise_of(self.config, int(length))
+
+    @cached_property
+    def promise(self) -> Promise:
+        """The same, with the noise that the run states where that is more."""
+        today = self.promised_today
+        more = with_more_noise(self.config, today.goal, noise=self._noise, clip=self._clip)
+        try:
+            return today if more is None else promise_of(more, today.sent)
+        except (DpfedError, AccountingError):  # no run has had so much
+            return today
+
+    @property
+    def _noise(self) -> float | None:
+        """The noise multiplier that is stated; None where there is none to be read."""
+        return self._stated_or_none("noise_multiplier")
+
+    @property
+    def _clip(self) -> float | None:
+        return self._stated_or_none("clip_norm")
+
+    def _stated_or_none(self, key: str) -> float | None:
+        try:
+            return JsonValues(self.summary, "summary.json").size(key)
+        except (Unavailable, InvalidParameter):
+            return None
+
+    def stated(self, key: str) -> float:
+        """A number of summary.json."""
+        return JsonValues(self.summary, "summary.json").size(key)
+
+    @cached_property
+    def published(self) -> tuple[PublishedLine, ...]:
+        """metrics.jsonl: rounds 1, 2, ..., each once."""
+        return _numbered("metrics.jsonl", [published_from(one) for one in self._lines("metrics.jsonl")])
+
+    @cached_property
+    def rounds(self) -> tuple[RoundLine, ...]:
+        """diagnostics.jsonl: the rounds of metrics.jsonl."""
+        rounds = _numbered("diagnostics.jsonl", [round_from(one) for one in self._lines("diagnostics.jsonl")])
+        if len(rounds) != len(self.published):
+            raise Unavailable(
+                f"diagnostics.jsonl: has {len(rounds)} rounds, metrics.jsonl {len(self.published)}. Lines were lost."
+            )
+        return rounds
+
+    @cached_property
+    def results(self) -> tuple[RoundLine, ...]:
+        """The rounds that ended with a result."""
+        return tuple(one for one in self.rounds if not one.aborted)
+
+    @property
+    def has_canaries(self) -> bool:
+        """True if the run was to have canaries, or has their file."""
+        return bool(self.config.audit.canaries) or (self.path / "canaries.jsonl").exists()
+
+    @cached_property
+    def canaries(self) -> tuple[CanaryLine, ...]:
+        """canaries.jsonl; none where the run was to have none."""
+        if not self.has_canaries:
+            return ()
+        return tuple(seen_from(one) for one in self._lines("canaries.jsonl"))
+
+    def _text(self, name: str) -> str:
+        try:
+            return read_text(self.path / name, at_most=LARGEST_LINES)
+        except OSError as error:
+            raise Unavailable(f"{name}: cannot be read ({error.strerror}).") from None
+        except UnicodeDecodeError:
+            raise Unavailable(f"{name}: is not text.") from None
+
+    def _lines(self, name: str) -> list[JsonValues]:
+        *lines, rest = self._text(name).split("\n")
+        if rest:
+            raise Unavailable(f"{name}, line {len(lines) + 1}: was not written to its end.")
+        return [
+            JsonValues(json_object(line, f"{name}, line {n}"), f"{name}, line {n}") for n, line in enumerate(lines, 1)
+        ]
+
+
+def clip_norm_before(files: RunFiles, number: int) -> float:
+    """The clip norm that was published before this round, with the model it starts from."""
+    if number == 1:
+        return files.promise.goal.clip_norm
+    norm = files.published[number - 2].clip_norm
+    if norm is None:
+        raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")
+    return norm
+
+
+def _numbered(name: str, lines: list[Line]) -> tuple[Line, ...]:
+    for expected, line in enumerate(lines, 1):
+        if line.round != expected:
+            raise Unavailable(f"{name}, line {expected}: is about round {line.round}; lines were lost or moved.")
+    return tuple(lines)
+
+
+def _check_entry(entry: Entry) -> None:
+    """The values that the ledger itself takes as they come."""
+    require.count(at_least=0, round=entry.round)
+    if isinstance(entry, Aborted | Purchase):
+        return
+    if not 0 < require.positive(clip_norm=entry.clip_norm) + require.nonnegative(noise_std=entry.noise_std) < LARGEST:
+        raise InvalidParameter(f"clip_norm={entry.clip_norm}, noise_std={entry.noise_std}: no run has them.")
+    if not isinstance(entry.detail, Mapping) or not all(isinstance(key, str) for key in entry.detail):
+        raise InvalidParameter(f"detail={entry.detail!r}: must be an object.")

@@ -1,0 +1,118 @@
+"""Evidence on the sums of a run's rounds: bounded rows, as many uploads as the account rests on, a public
+denominator."""
+
+from __future__ import annotations
+
+import math
+
+from accounting.mechanisms.bernoulli import BernoulliAggregate
+from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled
+from dpfed.audit.evidence.promise import canaries_present
+from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
+from dpfed.audit.evidence.run_lines import RoundLine
+from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.participation.sampling import sampler_of
+
+_ROUNDING = 1e-9
+
+
+def rows_are_bounded(files: RunFiles) -> Finding:
+    """No row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests on."""
+    if files.config.privacy is None:
+        return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
+    norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
+    over = [number for number, norm in norms.items() if norm > 1 + _ROUNDING]
+    if over:
+        return False, f"{rounds_in_words(over)}: a row of {max(norms.values()):.6g} times the clip norm was summed."
+    added = _added_beyond(files)
+    if added:
+        number, times = max(added.items(), key=lambda item: item[1])
+        return False, (
+            f"{rounds_in_words(list(added))}: a row of {times:.6g} times the bound went into the sum (round {number}), "
+            "past the clip."
+        )
+    unknown = [one.round for one in files.rounds if one.largest_norm is None or one.longest_added is None]
+    if unknown:
+        return None, f"{rounds_in_words(unknown)}: diagnostics.jsonl does not say how long the rows in the sum were."
+    return True, (
+        f"the longest row of {len(files.rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip norm; "
+        "none is longer where it goes into the sum."
+    )
+
+
+def _added_beyond(files: RunFiles) -> dict[int, float]:
+    """Return the rounds with a summed row beyond its bound, and its length over the bound."""
+    found = {}
+    for one in files.results if files.released else ():
+        bound = files.promise.longest_row(clip_norm_before(files, one.round)) if one.longest_added else None
+        if bound is not None and one.longest_added is not None and one.longest_added > bound * (1 + _ROUNDING):
+            found[one.round] = one.longest_added / bound
+    return found
+
+
+def denominator_is_public(files: RunFiles) -> Finding:
+    """Sums are divided by the expected cohort: a divisor that follows the cohort would be a release of its size."""
+    if files.config.privacy is None:
+        return True, "the unit is a record: how many clients took part is public."
+    expected = sampler_of(files.config).expected
+    wrong = [one for one in files.results if not math.isclose(one.divisor or 0.0, expected, rel_tol=_ROUNDING)]
+    if wrong:
+        return False, (
+            f"{rounds_in_words([one.round for one in wrong])}: the sum was divided by {wrong[0].divisor}, the expected "
+            f"cohort is {expected:g}."
+        )
+    return True, f"every sum was divided by {expected:g}, the expected cohort."
+
+
+def uploads_are_as_accounted(files: RunFiles) -> Finding:
+    """Slots are not exceeded and are filled where they must be; every noise share that is charged has arrived."""
+    for one in files.rounds:
+        problem = _participants_problem(files, one)
+        if problem is None and not one.aborted:
+            problem = _shares_problem(files, one)
+        if problem is not None:
+            return False, f"round {one.round}: {problem}."
+    return True, _words(files)
+
+
+def _participants_problem(files: RunFiles, one: RoundLine) -> str | None:
+    if one.arrived > one.participants:
+        return f"{one.arrived} uploads arrived, {one.participants} were asked for"
+    canaries, fill, slots = canaries_present(files.config, one.round), None, None
+    if files.config.privacy is not None and files.released:
+        fill, slots = files.promise.fill, files.promise.slots
+    if slots is not None and one.cohort > slots:
+        return f"{one.cohort} clients for {slots} slots: the account knows nothing of such a sum"
+    expected = max(one.cohort, fill or 0) + canaries
+    if one.participants != expected:
+        return f"{one.participants} uploads were asked for, {expected} it should have been"
+    return None
+
+
+def _shares_problem(files: RunFiles, one: RoundLine) -> str | None:
+    release = files.released.get(one.round)
+    charged = charged_noise(release) if release is not None else None
+    if release is None or charged is None or one.noise is None:
+        return None  # no noise: its own check
+    if release.noise_placement == "server":
+        return None if one.noise.draws == 1 else f"{one.noise.draws} draws of the server's one noise"
+    expected = max(one.arrived, charged.least_draws) if release.detail.get("filled") else one.arrived
+    if one.noise.draws != expected:
+        return f"{one.noise.draws} noise shares for {one.arrived} uploads, {expected} it should have been"
+    if one.noise.draws < charged.least_draws and release.noise_placement == "clients":
+        return f"{one.noise.draws} noise shares arrived, {charged.least_draws} are charged"
+    return None
+
+
+def _words(files: RunFiles) -> str:
+    if files.config.privacy is None or not files.released:
+        return "those who were drawn, and nobody else."
+    release = next(iter(files.released.values()))
+    mechanism = unsampled(release)
+    if isinstance(mechanism, BernoulliAggregate):
+        return f"never more than {mechanism.cohort} uploads of coins; the others are padded, as the sum is accounted."
+    if release.noise_placement == "clients":
+        draws = [one.noise.draws for one in files.results if one.noise is not None]
+        least = min(draws, default=min((one.arrived for one in files.results), default=0))
+        return f"at least {least} noise shares in every sum, never fewer than were charged."
+    return "those who were drawn, and nobody else; the noise was added once."

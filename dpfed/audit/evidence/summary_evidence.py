@@ -1,0 +1,216 @@
+"""Figures of summary.json beside epsilon, computed again: from the ledger, and from the saved model and its data.
+
+Every check adds the keys that it has compared to `RunFiles.compared`; all other keys are listed as not checked, so that
+a key that no check knows is listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from accounting.errors import AccountingError
+from accounting.ledger import LocalRelease, Release, population_key
+from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.audit.evidence.run_lines import Unavailable
+from dpfed.audit.verdict import Finding
+from dpfed.config.tables import Config
+from dpfed.errors import DpfedError
+from dpfed.methods.catalogue import method
+from dpfed.methods.choices import in_integers, is_linear, seen, signs_are_coins
+from dpfed.run.binding import population_of, start_of
+from dpfed.run.experiment import Experiment
+from dpfed.run.protection import CHARGED_LOSSES, hostile_clients_view, not_protected, on_nodes, server_view
+from dpfed.run.scores import tested, validated
+from dpfed.run.summary import bytes_of, delta_for_failures, schedule_facts, uplink_megabytes
+from dpfed.server.state import ServerState
+
+_EXACT = 1e-6
+
+_OF_SCORES = 1e-3
+"""Relative difference of scores, which processors round differently; of an accuracy also two samples."""
+
+
+def figures_follow(files: RunFiles) -> Finding:
+    """Claim checked: lower bound and delta for failures follow from the ledger; and, where the run's own data can be
+    loaded here, scores follow from the saved model, and bits and bytes from the method."""
+    expected, words = _of_ledger(files), ""
+    rooms: dict[str, tuple[float, float]] = {}
+    try:
+        found, rooms = _of_model(files)
+        expected |= found
+    except Unavailable as reason:
+        words = f" Scores, bits and bytes are not checked: {reason}"
+    files.compared.update(expected)
+    wrong = [
+        f"{key} is {files.summary.get(key)!r}, not {value!r}"
+        for key, value in expected.items()
+        if not _near(files.summary.get(key), value, rooms.get(key, (_EXACT, 0.0)))
+    ]
+    if wrong:
+        return False, f"summary.json: {'; '.join(wrong)}."
+    return True, f"{', '.join(expected) or 'nothing'}: as computed again.{words}"
+
+
+def not_checked(files: RunFiles) -> tuple[str, ...]:
+    """Keys of summary.json that no check has compared with anything."""
+    try:
+        return tuple(sorted(files.summary.keys() - files.compared))
+    except DpfedError:
+        return ()
+
+
+def _near(stated: Any, value: Any, room: tuple[float, float]) -> bool:
+    numbers = [one for one in (stated, value) if isinstance(one, int | float) and not isinstance(one, bool)]
+    if len(numbers) < 2:
+        return bool(stated == value) and len(numbers) == 0
+    try:
+        return math.isclose(*numbers, rel_tol=room[0], abs_tol=room[1])
+    except OverflowError:
+        return False
+
+
+def _of_ledger(files: RunFiles) -> dict[str, Any]:
+    try:
+        found = files.trusted_ledger.guarantee(files.stated("delta"), accountant=files.accountant)
+    except AccountingError as error:
+        raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
+    return {
+        "lower_bound": found.lower_bound,
+        "no_statement": None,
+        "delta_charged_for_failures": delta_for_failures(files.trusted_ledger),
+    }
+
+
+def _of_model(files: RunFiles) -> tuple[dict[str, Any], dict[str, tuple[float, float]]]:
+    """Expected values, and for scores the relative and absolute differences that are allowed."""
+    experiment, saved = files.experiment, files.checkpoint
+    _require_same(files, experiment)
+    state = ServerState(
+        round=saved.round,
+        broadcast=saved.broadcast.to(experiment.device),
+        clip_norm=saved.clip_norm,
+        memory={name: value.to(experiment.device) for name, value in saved.memory.items()},
+    )
+    try:
+        scores: Mapping[str, float | None] = (
+            tested(experiment, state) | {"validation_accuracy": None} | validated(experiment, state)
+        )
+    except (RuntimeError, ValueError) as error:  # a checkpoint of another form than this network
+        raise Unavailable(f"the saved model cannot be evaluated here ({str(error)[:200]}).") from None
+    seen = [one.test_accuracy for one in files.published if one.test_accuracy is not None]
+    now = scores.get("test_accuracy")
+    best = max([*seen, *([now] if now is not None else [])], default=None)
+    sent = sum(one.uplink_bytes or 0 for one in files.rounds)
+    exact = {
+        "parameters": experiment.model.size,
+        "fixed_parameters": sum(one.numel() for one in experiment.model.fixed.values()),
+        "loss": experiment.objective.loss.name,
+    }
+    if _same_noise(files, experiment):
+        exact |= bytes_of(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
+    content = experiment.readout.file(state)
+    if content is not None:
+        exact["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
+    rooms = {
+        key: (_OF_SCORES, 2.5 / max(len(experiment.dataset.test_labels), 1) if key.endswith("accuracy") else 0.0)
+        for key in [*scores, "best_test_accuracy"]
+    }
+    return {**scores, "best_test_accuracy": best, **exact}, rooms
+
+
+def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
+    """True unless another account calibrated the run's noise, on which the length of dithered uploads depends."""
+    now = getattr(experiment.goal, "noise_multiplier", None)
+    return now is None or _near(files.summary.get("noise_multiplier"), now, (_EXACT, 0.0))
+
+
+def _require_same(files: RunFiles, experiment: Experiment) -> None:
+    """Unavailable unless the data and the start are those of the run, not others of the same name."""
+    header = files.trusted_ledger.header
+    try:
+        key = population_key.read(files.path / "population.key")
+    except AccountingError as error:
+        raise Unavailable(str(error)) from None
+    if header.binding is None or key is None or header.population is None:
+        raise Unavailable("the folder has no key of its clients' fingerprint, so that the data here may be other data.")
+    if header.population != population_of(experiment, key) or header.binding.get("start") != start_of(experiment):
+        raise Unavailable("the data or the start that this machine makes of config.toml are not those of the run.")
+
+
+def named_by_the_configuration(files: RunFiles) -> dict[str, Any]:
+    """Keys of the summary that follow from the configuration alone."""
+    config = files.config
+    return {
+        "method": config.method.name,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "aggregation": config.aggregation.kind,
+        "seed": config.run.seed,
+        "for_release": config.run.for_release,
+    }
+
+
+def named_by_the_ledger(files: RunFiles) -> dict[str, Any]:
+    """Keys of the summary that follow from what was released, and its promise; none where nothing was."""
+    releases = files.trusted_ledger.releases
+    if not releases:
+        return {}
+    last = releases[-1]
+    found: dict[str, Any] = {
+        "accountant": files.guarantee.method,
+        "noise_placement": last.noise_placement if isinstance(last, Release) else "local steps",
+        "clip_norm": files.published[-1].clip_norm if files.published else None,
+    }
+    if isinstance(last, LocalRelease):
+        return found | {
+            "noise": "gaussian",
+            "noise_multiplier": last.noise_std / last.clip_norm,
+            "server_epsilon": None,
+            "hostile_clients_epsilon": None,
+        }
+    goal = files.promise.goal
+    against_server, against_clients = (
+        view(files.config, goal, len(releases)) for view in (server_view, hostile_clients_view)
+    )
+    return found | {
+        "noise": "coins" if goal.noise_multiplier is None else goal.integers.kind if goal.integers else "gaussian",
+        "noise_multiplier": goal.noise_multiplier,
+        **schedule_facts(goal),
+        "server_epsilon": against_server.epsilon if against_server else None,
+        "server_epsilon_rounds": against_server.rounds if against_server else None,
+        "hostile_clients_epsilon": against_clients.epsilon if against_clients else None,
+        "hostile_clients_epsilon_rounds": against_clients.rounds if against_clients else None,
+    }
+
+
+def protection_problem(files: RunFiles) -> str | None:
+    """Return the limitation of the guarantee that summary.json leaves out, if any. The note on public samples
+    names the data, which is not in the folder: of it only that it is there."""
+    stated = files.summary.get("not_protected")
+    if not isinstance(stated, list) or not all(isinstance(one, str) for one in stated):
+        return "not_protected is no list of notes"
+    config, public = files.config, []
+    if config.data.public:
+        public = [one for one in stated if one.startswith(f"{config.data.public} samples ") and "not protected" in one]
+        if len(public) != 1:
+            return "not_protected does not name the public samples"
+    set_aside = [one for one in stated if one.startswith(f"{config.data.validation} training samples are set aside")]
+    if len(set_aside) != (config.data.validation is not None):
+        return "not_protected does not name the validation samples"
+    expected = not_protected([*public, *set_aside], config, decodes_first(config))
+    if files.trusted_ledger.header.plan is None:  # of version 0.2
+        expected = tuple(one for one in expected if one != CHARGED_LOSSES)
+    nodes = config.aggregation.kind == "protocol"  # of which the clients may be nodes of an engine: no file names one
+    lacking = [one for one in expected if one not in stated and not (nodes and on_nodes(one) in stated)]
+    return f"not_protected lacks {lacking[0]!r}" if lacking else None
+
+
+def decodes_first(config: Config) -> bool:
+    """True if a trusted server decodes every upload before it clips."""
+    chosen = method(config.method.name)
+    coins = chosen.coins or signs_are_coins(config, chosen)
+    if config.privacy is None or coins or chosen.dithered or in_integers(config) or seen(config) != "sum":
+        return False
+    return not is_linear(config, chosen)

@@ -1,0 +1,131 @@
+"""Power of the tests of a function: the smallest epsilon of a Gaussian mechanism that they would have found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtr, ndtri
+from scipy.stats import binom
+
+from accounting.rounding import upwards
+from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
+from dpfed.audit.functions.learnt_scores import LearntScore
+from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
+from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, Region
+from dpfed.audit.statistics.score_law import HONEST, plain
+from dpfed.audit.statistics.thresholds import Thresholds
+
+Floats = NDArray[np.float64]
+
+_FAR, _CHORDS = 15.0, 8001
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonFound:
+    """Smallest epsilon of a Gaussian mechanism that is found with probability 90%; infinite with few trials.
+
+    sampled: the mechanism has the claimed sampling. enough: noise short by a fifth has this epsilon or a larger one
+    """
+
+    epsilon: float
+    sampled: bool
+    enough: bool
+
+    @classmethod
+    def of(cls, claim: FunctionClaim, epsilon: float) -> EpsilonFound:
+        """Return the power of a test that finds this epsilon."""
+        if claim.drawn is not None:
+            limit = claim.drawn.with_noise_short(A_FIFTH).epsilon
+        else:
+            mu = claim.mu / (1 - A_FIFTH)
+            limit = epsilon_of_shift(mu, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
+        return cls(epsilon=epsilon, sampled=claim.drawn is not None, enough=epsilon <= limit)
+
+    def in_words(self) -> str:
+        """Return the mechanism and its epsilon."""
+        if not math.isfinite(self.epsilon):
+            return "no mechanism, however bad"
+        kind = "a Gaussian mechanism" + (" with this sampling" if self.sampled else "")
+        return f"{kind} of epsilon {upwards(self.epsilon)} with probability {LIKELY:.0%}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of the power."""
+        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
+        return {"probability": LIKELY, "epsilon": epsilon, "enough": self.enough}
+
+
+def epsilon_found(
+    claim: FunctionClaim,
+    score: LearntScore,
+    cut: Thresholds,
+    *,
+    trials: tuple[int, int],
+    of_profile: float,
+    level: float,
+) -> float:
+    """Return the smallest epsilon of a Gaussian that the tests of this score find with probability 90%.
+
+    of_profile: error probability of the test of the profile. level: of the bound of a Gaussian
+    """
+    unit = score.towards_one * (cut.values[-1] - score.centre) / score.std if score.std > 0 else 0.0
+    if claim.drawn is not None:
+        at = claim.drawn.centre + unit * claim.drawn.std
+        return _by_profile_if_drawn(claim, claim.drawn, trials, of_profile / len(cut.values), at)
+    found = _by_profile(claim, trials, of_profile, unit)
+    return min(found, _by_bound(claim, sum(trials), level)) if claim.gaussian else found
+
+
+def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
+    """The epsilon of the weakest Gaussian that this test, with its own threshold, rejects with probability 90%."""
+    if not 0 < claim.mu < math.inf:
+        return math.inf
+    region = Region.of(
+        claim.profile, plain(claim.mu), threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha
+    )
+    low, high = claim.mu, claim.mu
+    while region.probability(plain(high), HONEST) < LIKELY:
+        low, high = high, 1.3 * high
+        if high > 40 * max(1.0, claim.mu):
+            return math.inf
+    while high - low > 0.005 * high:
+        between = (low + high) / 2
+        low, high = (low, between) if region.probability(plain(between), HONEST) >= LIKELY else (between, high)
+    return epsilon_of_shift(high, delta=claim.delta)
+
+
+def _by_profile_if_drawn(
+    claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
+) -> float:
+    """The same of the claimed Gaussian on a drawn cohort: with the least less noise that is found."""
+    at = np.linspace(-_FAR, _FAR, _CHORDS)
+    claimed = np.asarray(claim.profile(at), dtype=float)
+
+    def chords(epsilons: Floats) -> Floats:  # above the profile, which is convex in e^epsilon, and much faster
+        return np.asarray(np.interp(np.exp(epsilons), np.exp(at), claimed, left=1.0), dtype=np.float64)
+
+    region = Region.of(chords, drawn.law, threshold=threshold, trials0=trials[0], trials1=trials[1], alpha=alpha)
+    found = math.inf
+    for short in reversed(NOISES):
+        less = drawn.with_noise_short(short)
+        at_it = less.centre + (threshold - drawn.centre) * less.std / drawn.std  # where the cut would have been
+        if replace(region, threshold=at_it).probability(less.law, HONEST) < LIKELY:
+            break
+        found = short
+    return drawn.with_noise_short(found).epsilon if found < 1 else math.inf
+
+
+def _by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
+    """The same of the errors in the middle: with k of them or fewer, their rate is at most below that of the claim."""
+    claimed = float(ndtr(-claim.mu / 2))
+    k = int(binom.ppf(alpha, trials, claimed))  # P(Bin(trials, claimed) <= k) >= alpha; one fewer is rejected
+    while k >= 0 and float(upper_limit(k, trials, alpha=alpha)) >= claimed:
+        k -= 1
+    if k < 0:
+        return math.inf
+    rate = 1 - float(betaincinv(trials - k, k + 1, LIKELY))  # at which so few errors have this probability
+    return epsilon_of_shift(max(-2 * float(ndtri(rate)), claim.mu), delta=claim.delta)

@@ -1,0 +1,1 @@
+"""Audits of other projects: accountants and Flower's strategies."""

@@ -1,0 +1,181 @@
+"""Settings that an accountant is asked about, the neighbours that show their lower bounds, and proven bounds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from accounting import AccountingError, guarantee
+from accounting.compose import lower_bound
+from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Mechanism, PoissonSampling, subsample
+from accounting.mechanisms.adjacency import Adjacency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Gaussian noise on a sum of rows of norm at most C, as it is described to an accountant.
+
+    noise_multiplier:    noise standard deviation over C; whole numbers are given as int
+    sampling:            "all", "poisson" (each client with probability cohort / clients) or "fixed" (cohort of clients)
+    rounds:              how often a cohort is drawn
+    releases_per_cohort: noisy sums of one and the same cohort, each of the same rows' norm
+    """
+
+    sampling: str
+    adjacency: str
+    clients: int
+    cohort: int
+    noise_multiplier: float
+    rounds: int
+    delta: float
+    releases_per_cohort: int = 1
+
+    @property
+    def sampling_probability(self) -> float:
+        return self.cohort / self.clients
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """Mechanism of `accounting`; several releases of one cohort are one Gaussian (tight)."""
+        noise = Gaussian(
+            noise_multiplier=float(self.noise_multiplier) / self.releases_per_cohort**0.5,
+            adjacency=Adjacency.of(self.adjacency),
+        )
+        if self.sampling == "all":
+            return Composed(parts=((noise, self.rounds),))
+        drawn = (
+            PoissonSampling(probability=self.sampling_probability)
+            if self.sampling == "poisson"
+            else FixedSizeSampling(clients=self.clients, cohort=self.cohort)
+        )
+        return Composed(parts=((subsample(noise, drawn), self.rounds),))
+
+    @property
+    def neighbours(self) -> str:
+        """The pair of neighbours behind the lower bound, in words."""
+        others = "all others send -C" if self.sampling == "fixed" else "the others send 0"
+        own = "sends C, or -C" if self.adjacency == "replace-one" else "sends C, or is not there"
+        return f"one client {own}; {others}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        drawn = {
+            "all": "all take part",
+            "poisson": f"Poisson q = {self.sampling_probability:.4g}",
+            "fixed": f"{self.cohort} of {self.clients}",
+        }[self.sampling]
+        several = f", {self.releases_per_cohort} releases a cohort" if self.releases_per_cohort > 1 else ""
+        return (
+            f"{drawn}, {self.adjacency}, z = {self.noise_multiplier!r}, T = {self.rounds}, "
+            f"delta = {self.delta!r}{several}"
+        )
+
+
+def _all() -> list[Setting]:
+    found = []
+
+    def add(
+        sampling: str, adjacency: str, n: int, r: int, z: float, rounds: int, delta: float, several: int = 1
+    ) -> None:
+        found.append(
+            Setting(
+                sampling=sampling,
+                adjacency=adjacency,
+                clients=n,
+                cohort=r,
+                noise_multiplier=z,
+                rounds=rounds,
+                delta=delta,
+                releases_per_cohort=several,
+            )
+        )
+
+    for adjacency in ("add-remove", "replace-one"):
+        for z, rounds, delta in (
+            (1.0, 1, 1e-5), (1, 1, 1e-5), (0.3, 1, 1e-5), (0.02, 1, 1e-5), (30.0, 1, 1e-5), (1.0, 1, 1e-10),
+            (2, 1, 1e-5), (5.0, 100, 1e-6), (100.0, 10**6, 1e-6), (1.0, 1, 0.1),
+        ):  # fmt: skip
+            add("all", adjacency, 1000, 1000, z, rounds, delta)
+        for n, r, z, rounds, delta in (
+            (6000, 100, 1.4, 180, 6.98286e-5), (6000, 100, 1.0, 180, 1e-5), (6000, 100, 1, 180, 1e-5),
+            (1000, 10, 1.0, 1, 1e-5), (1000, 10, 1.0, 1000, 1e-5), (1000, 10, 2, 10_000, 1e-5),
+            (10**6, 1, 1.0, 1000, 1e-6), (10**6, 1, 0.5, 10**6, 1e-7), (1000, 999, 1.0, 10, 1e-5),
+            (1000, 500, 3.0, 100, 1e-5), (1000, 100, 0.4, 1, 1e-5), (1000, 100, 0.3, 100, 1e-5),
+            (1000, 100, 20.0, 1000, 1e-5), (60_000, 256, 1.1, 14_062, 1e-5), (1000, 100, 1.0, 100, 1e-9),
+            (1000, 100, 1.0, 100, 1e-2), (100, 25, 0.7, 5, 1e-3), (1000, 10, 50.0, 10**6, 1e-6),
+        ):  # fmt: skip
+            add("poisson", adjacency, n, r, z, rounds, delta)
+    for n, r, z, rounds, delta in (
+        (6000, 100, 1.4, 180, 6.98286e-5), (6000, 100, 1.0, 180, 6.98286e-5), (6000, 100, 2.0, 180, 6.98286e-5),
+        (6000, 100, 2.5, 180, 6.98286e-5), (1000, 10, 1.0, 1, 1e-5), (1000, 50, 2.0, 100, 5e-4),
+        (300, 30, 4.0, 60, 2e-3), (1000, 10, 2, 10, 1e-5), (1000, 500, 3.0, 10, 1e-5), (100, 1, 1.0, 1, 1e-3),
+        (100_000, 100, 1.0, 1000, 1e-6), (1000, 10, 0.5, 1, 1e-5), (1000, 10, 10.0, 1000, 1e-5),
+        (1000, 999, 1.0, 1, 1e-5), (50, 10, 1.5, 1, 1e-2), (6000, 100, 20.0, 1000, 1e-5),
+    ):  # fmt: skip
+        add("fixed", "replace-one", n, r, z, rounds, delta)
+    for n, r, z, several, rounds, delta in (
+        (1000, 10, 1, 100, 1, 1e-5), (1000, 10, 1.0, 100, 1, 1e-5), (1000, 10, 2, 4, 100, 1e-5),
+        (1000, 10, 2.0, 4, 100, 1e-5), (1000, 100, 5, 10, 50, 1e-5), (1000, 100, 5.0, 10, 50, 1e-5),
+        (6000, 100, 3, 2, 180, 1e-5), (6000, 100, 3.0, 2, 180, 1e-5), (1000, 1, 1, 1000, 1, 1e-6),
+        (1000, 1, 1.0, 1000, 1, 1e-6),
+    ):  # fmt: skip
+        add("poisson", "add-remove", n, r, z, rounds, delta, several)
+    for k in range(20):  # an even cover of what people train with
+        q, z, rounds = (0.001, 0.004, 0.02, 0.1)[k % 4], 0.6 + 0.25 * (k % 7), (10, 100, 1000, 5000)[(k // 4) % 4]
+        add("poisson", "add-remove", 10_000, int(10_000 * q), round(z, 2), rounds, 1e-5)
+    for n, r, z in ((1000, 100, 0.02), (1000, 10, 0.03), (1000, 100, 0.025)):  # e^epsilon is beyond floats
+        add("poisson", "add-remove", n, r, z, 1, 1e-5)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proven:
+    """Bounds on a setting's epsilon: no account can state less than at_least, and at_most is a guarantee."""
+
+    at_least: float
+    at_most: float
+
+
+def computed(setting: Setting) -> Proven:
+    """Both bounds by `accounting`. Direction of error: outwards."""
+    above = guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False)
+    try:
+        below = lower_bound.epsilon(setting.mechanism, delta=setting.delta)
+    except AccountingError:
+        below = 0.0
+    return Proven(at_least=min(below, above.epsilon), at_most=above.epsilon)
+
+
+@cache
+def proven() -> dict[str, Proven]:
+    """Return the bounds of every setting, by its description."""
+    return {words: Proven(**bounds) for words, bounds in json.loads(_FILE.read_text()).items()}
+
+
+def write() -> None:
+    """Compute the bounds that proven.json lacks; delete it to compute all anew. Takes minutes."""
+    found = json.loads(_FILE.read_text()) if _FILE.exists() else {}
+    known: dict[object, Proven] = {}
+    for setting in SETTINGS:
+        same = (str(setting.mechanism), setting.delta)
+        if str(setting) in found:
+            known[same] = Proven(**found[str(setting)])
+            continue
+        bounds = known[same] = known.get(same) or computed(setting)
+        found[str(setting)] = {"at_least": bounds.at_least, "at_most": bounds.at_most}
+        print(setting, bounds, flush=True)
+        _FILE.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write()
+
+SETTINGS = tuple(_all())
+"""Some hundred: q near 0 and 1, one round and a million, little noise and much, whole numbers, several releases."""
+
+_FILE = Path(__file__).parent / "proven.json"

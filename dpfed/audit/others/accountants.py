@@ -1,0 +1,232 @@
+"""Does an accountant keep to what is proven? A number below a proven lower bound is refuted by a pair of neighbours."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from accounting.rounding import downwards, upwards
+from dpfed.audit.functions.process import Process
+from dpfed.audit.others.accountant_adapters import BUILT_IN, Asked
+from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
+from dpfed.audit.trials import Progress
+from dpfed.audit.verdict import in_full
+from dpfed.errors import ConfigError, RunError
+
+_ROUNDING = 1e-6
+"""Relative; a number is not refuted for the rounding of two computations."""
+_LOOSE = 1.05
+_WITHOUT_MEANING = 100.0
+"""Times what is proven: from here on a bound says nothing."""
+
+VERDICTS = ("refuted", "right", "loose", "no answer", "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One setting: what the accountant stated, what is proven, and the verdict.
+
+    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above what is proven, or without meaning),
+    no answer (it says that it has none), error (it failed, took too long, or returned something else)
+    """
+
+    accountant: str
+    setting: Setting
+    stated: float | None
+    proven: Proven
+    verdict: str
+    detail: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "accountant": self.accountant,
+            "setting": str(self.setting),
+            "stated": self.stated if self.stated is None or math.isfinite(self.stated) else None,
+            "at_least": self.proven.at_least,
+            "at_most": self.proven.at_most,
+            "verdict": self.verdict,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountantAudit:
+    """All settings of all accountants of one name."""
+
+    name: str
+    cases: tuple[Case, ...]
+
+    def of(self, verdict: str) -> tuple[Case, ...]:
+        return tuple(one for one in self.cases if one.verdict == verdict)
+
+    @property
+    def verdict(self) -> str:
+        """fail: refuted somewhere. inconclusive: nothing that it stated means anything, or it failed more often than it
+        stated something that does."""
+        if self.of("refuted"):
+            return "fail"
+        return "pass" if self._bounds > len(self.of("error")) else "inconclusive"
+
+    @property
+    def _bounds(self) -> int:
+        """Count the answers that state a bound."""
+        loose = [one.stated or 0.0 for one in self.of("loose")]
+        at_most = [one.proven.at_most for one in self.of("loose")]
+        said = [one <= _WITHOUT_MEANING * most + _ROUNDING for one, most in zip(loose, at_most, strict=True)]
+        return len(self.of("right")) + sum(said)
+
+    @property
+    def verdict_in_full(self) -> str:
+        """The verdict with its scope."""
+        return in_full(self.verdict, "on these settings")
+
+    def in_words(self) -> str:
+        """The verdict in a sentence or two."""
+        failed = len(self.of("error"))
+        answered = len(self.cases) - len(self.of("no answer")) - failed
+        if self.verdict == "fail":
+            wrong = len(self.of("refuted"))
+            found = f"{wrong} of {answered} stated epsilons are too small: a pair of neighbours shows more."
+        elif not answered:
+            found = "it stated no epsilon for any of the settings."
+        elif not self._bounds:
+            found = (
+                f"all of {answered} stated epsilons are infinite, or a hundred times what is proven: they say nothing."
+            )
+        else:
+            found = f"none of {answered} stated epsilons is below what a pair of neighbours shows."
+        return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document of `dpfed audit accountant --json`."""
+        counts = {kind: len(self.of(kind)) for kind in VERDICTS}
+        return {
+            "accountant": self.name,
+            "verdict": self.verdict,
+            "verdict_in_full": self.verdict_in_full,
+            "words": self.in_words(),
+            "counts": counts,
+            "cases": [one.to_dict() for one in self.cases],
+        }
+
+
+def audit_accountant(
+    what: str | Callable[..., float | None],
+    *,
+    settings: Sequence[Setting] = SETTINGS,
+    seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> AccountantAudit:
+    """Ask an accountant for the epsilon of each setting, in a process of its own.
+
+    what: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION", or a function; it is called with the fields of a
+    `Setting` by name and returns epsilon, or None where it has none. seconds: for one answer.
+
+    Claim: a right accountant is never refuted: every lower bound is proven, by the neighbours that the case names.
+    """
+    found: list[Case] = []
+    say = progress or (lambda words: None)
+    name, asked = _asked(what)
+    for label, ask in asked.items():
+        found += _cases(label, ask, settings, seconds, say)
+    return AccountantAudit(name=name, cases=tuple(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByKeywords:
+    """A user's function, called with the fields of a setting by name."""
+
+    function: Callable[..., float | None]
+
+    def __call__(self, given: dict[str, Any], seed: int) -> float | None:
+        answer: Any = self.function(**given)
+        return None if answer is None else _one_number(answer)
+
+
+def _one_number(answer: Any) -> float:
+    """A number of Python, or an array or tensor of one. ConfigError for anything else."""
+    array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
+    collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
+    if collected or array.size != 1 or array.dtype.kind not in "iuf":
+        raise ConfigError(f"it returned {answer!r:.80}: must return a number or None.")
+    return float(array.reshape(()))
+
+
+def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Asked]]:
+    if callable(what):
+        name = str(getattr(what, "__name__", "accountant"))
+        return name, {name: _by_keywords(name, what)}
+    if what in BUILT_IN:
+        return what, BUILT_IN[what]
+    module, _, function = what.partition(":")
+    if not function:
+        raise ConfigError(f"accountant={what!r}: must be {', '.join(BUILT_IN)}, or MODULE:FUNCTION.")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"accountant={what!r}: {error}. Is the module on the path?") from None
+    return what, {what: _by_keywords(what, found)}
+
+
+def _by_keywords(name: str, found: Any) -> ByKeywords:
+    """ConfigError for what cannot be called with the fields of a setting."""
+    wanted = [field.name for field in fields(Setting)]
+    if not callable(found):
+        raise ConfigError(
+            f"accountant={name!r}: is {type(found).__name__}, must be a function f(*, {', '.join(wanted)})."
+        )
+    try:
+        inspect.signature(found).bind(**dict.fromkeys(wanted))
+    except TypeError as error:
+        raise ConfigError(
+            f"accountant={name!r}: {error}. It is called by name, f(*, {', '.join(wanted)}); take what you do not need "
+            "as **rest."
+        ) from None
+    except ValueError:  # written in C: it has no signature to look at
+        pass
+    return ByKeywords(function=found)
+
+
+def _cases(label: str, ask: Asked, settings: Sequence[Setting], seconds: float, say: Progress) -> list[Case]:
+    found: list[Case] = []
+    while len(found) < len(settings):
+        with Process(ask, arrays="numpy", batched=False, time_limit=seconds) as process:
+            for k in range(len(found), len(settings)):
+                say(f"{label}: {k} of {len(settings)}")
+                process.renew()
+                try:
+                    answer = process.seen(settings[k].to_dict(), [0])[0]
+                except (ConfigError, RunError) as error:
+                    found.append(_case(label, settings[k], None, f"{error}"))
+                    if isinstance(error, RunError):
+                        break  # the process has ended, or is to be ended
+                    continue
+                found.append(_case(label, settings[k], float(answer[0]) if answer.size else None, ""))
+    return found
+
+
+def _case(label: str, setting: Setting, stated: float | None, error: str) -> Case:
+    known = proven()[str(setting)]
+    verdict, detail = _judged(setting, stated, known)
+    if error:
+        verdict, detail = "error", error
+    return Case(accountant=label, setting=setting, stated=stated, proven=known, verdict=verdict, detail=detail)
+
+
+def _judged(setting: Setting, stated: float | None, known: Proven) -> tuple[str, str]:
+    if stated is None:
+        return "no answer", ""
+    if not stated >= known.at_least * (1 - _ROUNDING):  # NaN, too
+        return (
+            "refuted",
+            f"{upwards(stated)} is stated, at least {downwards(known.at_least)} is true: {setting.neighbours}",
+        )
+    if stated > _LOOSE * known.at_most + _ROUNDING:
+        return "loose", f"{upwards(stated)} is stated, {upwards(known.at_most)} is a guarantee, too"
+    return "right", ""

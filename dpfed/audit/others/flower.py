@@ -1,0 +1,277 @@
+"""Flower's differentially private strategies and mods, driven with given updates, against their claims."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.mechanisms import Gaussian
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.functions.audit import FunctionAudit, audit_function
+from dpfed.audit.functions.claim import equivalent_shift
+from dpfed.audit.functions.worlds import pairs_of_updates
+from dpfed.audit.trials import Progress
+from dpfed.errors import ConfigError
+
+CLIP_NORM = 1.0
+
+NOISE_MULTIPLIER = 1.0
+
+LOCAL_EPSILON, LOCAL_DELTA = 4.0, 1e-5
+
+_UNSAMPLED = (
+    "zero-out neighbours (a client's update replaced by none, its place kept), as many replies as num_sampled_clients, "
+    "equal num-examples; no sampler: Flower's own draws a fixed number, which is no Poisson sampling"
+)
+
+_REPLACE = "replace-one neighbours with twice the noise multiplier: one client may move the sum by 2 clipping_norm"
+
+Floats = NDArray[np.float32]
+
+_NEXT_TO_NOTHING = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowerCase:
+    """One way of using a strategy or mod. `true_where`: which adjacency and sampler make the claim true.
+
+    sound: whether the claim is true as it is used here, by reading the code
+    """
+
+    name: str
+    make: Callable[[], StrategyRound]
+    claim: Any
+    adjacency: str
+    sound: bool
+    true_where: str
+    trials: int = 6_000
+
+
+def _cases() -> list[FlowerCase]:
+    def gaussian(adjacency: str) -> Gaussian:
+        """The epsilon that noise_multiplier stands for, a move by one clipping_norm, whoever neighbours are."""
+        moves = Adjacency.of(adjacency).sensitivity_in_clips
+        return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
+
+    def fixed(name: str, make: Callable[[], StrategyRound], adjacency: str, sound: bool, where: str) -> FlowerCase:
+        return FlowerCase(
+            name=name,
+            make=make,
+            claim=gaussian(adjacency),
+            adjacency=adjacency,
+            sound=sound,
+            true_where=where,
+        )
+
+    adaptive = (
+        "nowhere in 1.41: the clip norm is updated before the noise is drawn, so noise has the size of the next norm, "
+        "rows that of the last; where few are clipped there is more noise than is claimed, where many are, less"
+    )
+    local = (
+        "zero-out neighbours with sensitivity = clipping_norm (what a client sends against nothing); for any two "
+        "updates sensitivity = 2 clipping_norm"
+    )
+    return [
+        fixed("server-fixed", lambda: _server_fixed(), "zero-out", True, _UNSAMPLED),
+        fixed("server-fixed, add-remove", lambda: _server_fixed(expected=4), "add-remove", False, _UNSAMPLED),
+        fixed("server-fixed, replace-one", lambda: _server_fixed(), "replace-one", False, _REPLACE),
+        fixed("server-fixed, unequal examples", lambda: _server_fixed(examples=(1, 1, 1, 3)), "zero-out", False,
+              _UNSAMPLED),
+        fixed("client-fixed", lambda: _client_fixed(), "zero-out", True, _UNSAMPLED),
+        fixed("client-fixed, mod forgotten", lambda: _client_fixed(mods=False), "zero-out", False,
+              "nowhere: without fixedclipping_mod nothing is clipped"),
+        fixed("server-adaptive", lambda: _adaptive("Server"), "zero-out", False, adaptive),
+        fixed("client-adaptive", lambda: _adaptive("Client"), "zero-out", False, adaptive),
+        FlowerCase(name="local-dp", make=_local, claim=_stated("zero-out"), adjacency="zero-out", sound=True,
+                   true_where=local),
+        FlowerCase(name="local-dp, any two updates", make=_local, claim=_stated("replace-one"),
+                   adjacency="replace-one", sound=False, true_where=local),
+    ]  # fmt: skip
+
+
+def _stated(adjacency: str) -> Gaussian:
+    """Return the Gaussian claim of local DP: a trial shows more of it than of two numbers."""
+    moves = Adjacency.of(adjacency).sensitivity_in_clips
+    return Gaussian(
+        noise_multiplier=moves / equivalent_shift(LOCAL_EPSILON, LOCAL_DELTA), adjacency=Adjacency.of(adjacency)
+    )
+
+
+def audit_flower(
+    case: FlowerCase,
+    *,
+    trials: int | None = None,
+    only: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> FunctionAudit:
+    """Audit one case. only: this pair of neighbours (`functions.worlds`). ConfigError where flwr is missing."""
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "flwr is not installed: pip install 'dpfed[flower]', or run `make test-flower` once and use .venv-flower."
+        ) from None
+    pairs = pairs_of_updates(Adjacency.of(case.adjacency), clients=4, dimension=16, clip_norm=CLIP_NORM)
+    return audit_function(
+        case.make(),
+        claim=case.claim,
+        adjacency=case.adjacency,
+        worlds=[pair for pair in pairs if only in (None, pair.name)],
+        trials=trials or case.trials,
+        arrays="numpy",
+        seed=seed,
+        name=f"flower {case.name}",
+        progress=progress,
+    )
+
+
+def _fed_avg(clients: int) -> Any:
+    from flwr.serverapp.strategy import FedAvg
+
+    return FedAvg(fraction_train=1.0, min_train_nodes=clients, min_available_nodes=clients)
+
+
+def _server_fixed(examples: tuple[int, ...] = (1,), expected: int | None = None) -> StrategyRound:
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+    def make(clients: int) -> Any:
+        return DifferentialPrivacyServerSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
+
+    return StrategyRound(make=make, examples=examples, expected=expected)
+
+
+def _client_fixed(mods: bool = True) -> StrategyRound:
+    from flwr.clientapp.mod import fixedclipping_mod
+    from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
+
+    def make(clients: int) -> Any:
+        return DifferentialPrivacyClientSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
+
+    return StrategyRound(make=make, mods=(fixedclipping_mod,) if mods else ())
+
+
+def _adaptive(side: str) -> StrategyRound:
+    import flwr.serverapp.strategy as strategies
+    from flwr.clientapp.mod import adaptiveclipping_mod
+
+    wrapper = getattr(strategies, f"DifferentialPrivacy{side}SideAdaptiveClipping")
+
+    def make(clients: int) -> Any:
+        return wrapper(
+            _fed_avg(clients),
+            NOISE_MULTIPLIER,
+            clients,
+            initial_clipping_norm=CLIP_NORM,
+            clip_norm_lr=1.0,
+            clipped_count_stddev=2.0,
+        )
+
+    mods = (adaptiveclipping_mod,) if side == "Client" else ()
+    return StrategyRound(make=make, mods=mods, shows=("clipping_norm",))
+
+
+def _local() -> StrategyRound:
+    from flwr.clientapp.mod import LocalDpMod
+
+    mod = LocalDpMod(clipping_norm=CLIP_NORM, sensitivity=CLIP_NORM, epsilon=LOCAL_EPSILON, delta=LOCAL_DELTA)
+    return StrategyRound(make=_fed_avg, mods=(mod,), upload=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRound:
+    """A function of updates [clients, d] and a seed: the round that a strategy makes of them, and what is seen of it.
+
+    make:     clients of the round to a strategy
+    mods:     of the clients, outermost first
+    examples: num-examples that clients report, one each, repeated as often as needed
+    shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, say)
+    upload:   see the last client's reply instead of the new model
+
+    The model is zeros in two arrays, so that a client's new arrays are its update. Zeros are sent as next to nothing:
+    Flower 1.41 divides by their norm.
+    """
+
+    make: Callable[[int], Any]
+    mods: tuple[Any, ...] = ()
+    examples: tuple[int, ...] = (1,)
+    shows: tuple[str, ...] = ()
+    upload: bool = False
+    expected: int | None = None
+
+    def __call__(self, updates: Floats, seed: int) -> list[Floats]:
+        from flwr.app import ArrayRecord, ConfigRecord
+
+        np.random.seed(seed)  # noqa: NPY002 - Flower draws its noise from the global source
+        random.seed(seed)
+        _quiet()
+        grid = _Nodes(count=self.expected or len(updates))
+        strategy = self.make(grid.count)
+        start = _record(ArrayRecord, np.zeros(updates.shape[1], dtype=np.float32))
+        messages = list(strategy.configure_train(1, start, ConfigRecord({}), grid))[: len(updates)]
+        replies = [
+            self._reply(message, np.where(row == 0, _NEXT_TO_NOTHING, row).astype(np.float32), k)
+            for k, (message, row) in enumerate(zip(messages, updates, strict=True))
+        ]
+        if self.upload:
+            return _arrays(next(iter(replies[-1].content.array_records.values())))
+        arrays, _ = strategy.aggregate_train(1, replies)
+        told = [np.array([getattr(strategy, name)], dtype=np.float32) for name in self.shows]
+        return [*_arrays(arrays), *told]
+
+    def _reply(self, message: Any, row: Floats, client: int) -> Any:
+        from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+
+        def train(received: Any, _: Any) -> Any:
+            metrics = MetricRecord({"num-examples": self.examples[client % len(self.examples)]})
+            content = RecordDict({"arrays": _record(ArrayRecord, row), "metrics": metrics})
+            return Message(content, reply_to=received)
+
+        context = Context(run_id=1, node_id=client + 1, node_config={}, state=RecordDict(), run_config={})
+        app = train
+        for mod in reversed(self.mods):
+            app = _wrapped(mod, app)
+        return app(message, context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Nodes:
+    """A grid that only knows how many nodes there are."""
+
+    count: int
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self.count + 1))
+
+
+def _wrapped(mod: Any, app: Any) -> Any:
+    return lambda message, context: mod(message, context, app)
+
+
+def _record(make: Any, row: Floats) -> Any:
+    """Two layers, so that what is done layer by layer shows."""
+    return make([part.copy() for part in np.array_split(row, 2)])
+
+
+def _arrays(record: Any) -> list[Floats]:
+    return list(record.to_numpy_ndarrays())
+
+
+def _quiet() -> None:
+    import logging
+    import warnings
+
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore")
+
+
+CASES = tuple(_cases())
+"""Fixed and adaptive clipping at server and client, local DP; and the ways in which their claim is easily lost."""

@@ -1,0 +1,1 @@
+"""Trials and exact checks of one round of a method."""

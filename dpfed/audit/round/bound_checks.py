@@ -1,0 +1,172 @@
+"""Checks of the bound on one client's part of a sum, for each client and adversarial updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy.special import bdtr
+from torch import Tensor
+
+from accounting.mechanisms import BernoulliAggregate
+from dpfed.audit.round.claims import Claim
+from dpfed.audit.round.one_round import PUBLIC_SEEDS, OneRound
+from dpfed.audit.round.whole_round import WholeRounds
+from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.mechanisms.bernoulli import PrivateCoins
+
+_COINS = 30_000
+_MOST_TRIALS = 3_000
+
+_ROUNDING = 1e-5  # of float32 sums, relative
+
+_ABOVE = (1e-6, 1e-3, 5e-3, 1e-2, 0.1, 9.0)
+"""Norms just above the bound, and ten times of it: an excess over it."""
+
+
+def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
+    """No client's update, however wrong, adds more than the claimed bound to the new state of a whole round without
+    noise; and no row is longer than the bound after it.
+
+    Every client of the round in turn: a bound that is not put on all of them is none. Exact but for float32: a bound
+    that is 0.002% too wide is seen, and so is one that lets through rows a little or a lot beyond it.
+    """
+    rounds, worst, which = WholeRounds(one=one.quiet), 0.0, "zeros"
+    for name, update in (adversarial_updates(one, size) | around_the_bound(one, claim, size)).items():
+        for client in range(one.clients):
+            longest = _longest(rounds, claim, update, client)
+            if not longest <= worst:
+                worst, which = longest, f"{name}, client {client}"
+    return Check(
+        name="norm",
+        passed=worst <= 1 + _ROUNDING,
+        detail=f"largest row after the bound, and effect on the new state: {worst:.6f} of the claimed bound ({which})",
+    )
+
+
+def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
+    """The longest of what comes of one client's update, over the bound."""
+    bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
+    lengths = [_norm(bounded)]
+    if claim.seen == "sum" and not claim.coins:
+        moves = torch.zeros(rounds.one.method.sampler.clients, len(update))
+        moves[client] = update
+        done = rounds.run(moves, rounds.together())
+        lengths.append(_norm(rounds.released(done, by_state=False)))
+        lengths.append(_norm(rounds.released(done)) - rounds.rounding(done))
+    linf = claim.coins.linf_clip if claim.coins else None
+    entries = 0.0 if linf is None else float(bounded.abs().max()) / linf
+    return max(*(length / claim.bound for length in lengths), entries)
+
+
+def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
+    """Rows in the metric that is charged: of coins in the Fisher metric, over sqrt(theta (1 - theta))."""
+    if claim.coins is None or claim.coins.clip_metric == "euclidean":
+        return rows
+    theta = one.reference.double().clamp(claim.coins.floor, 1 - claim.coins.floor)
+    return rows / (theta * (1 - theta)).sqrt()
+
+
+def _norm(row: Tensor) -> float:
+    return float(torch.linalg.vector_norm(row.double()))
+
+
+def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
+    """Updates [d] whose rows have a norm just above the bound, or ten times the bound."""
+    normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
+    length = float(
+        torch.linalg.vector_norm(
+            in_metric(one, claim, one.projection.forward(normal[None].clone(), np.zeros(1, dtype=np.int64))).double()
+        )
+    )
+    return {f"{1 + excess:g} C": normal * (claim.bound * (1 + excess) / length) for excess in _ABOVE if length}
+
+
+def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
+    """Updates [d] that bounds get wrong: huge, tiny, not finite, all in one entry, in some entries only."""
+    generator = torch.Generator().manual_seed(3)
+    normal = torch.randn(size, generator=generator)
+    along = one.projection.adjoint(torch.ones(one.projection.sent))
+    entry = torch.zeros(size)
+    entry[int(along.abs().argmax())] = 1.0
+    broken = normal.clone()
+    broken[size // 3] = float("nan")
+    infinite = normal.clone()
+    infinite[0] = float("inf")
+    return {
+        "normal": normal,
+        "along the map": along * 1e3,
+        "one entry": entry * 1e3,
+        "one entry of 1e30": entry * 1e30,
+        "all 1e30": torch.full((size,), 1e30),
+        "all 3e38": torch.full((size,), 3e38),
+        "1e15": normal * 1e15,
+        "1e-3": normal * 1e-3,
+        "1e-30": normal * 1e-30,
+        "first half": torch.where(torch.arange(size) < size // 2, 1e4, 0.0),
+        "NaN": broken,
+        "infinity": infinite,
+    }
+
+
+def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+    """No client's move, however wrong, leaves the clip in any coordinate, and the coins that fill up a sum are those of
+    the public probabilities. None where the account relies on neither, or the coins have noise before them.
+
+    Rows of every client: exact but for float32. Coins that fill up: the sum of squared standard scores of all counts of
+    a round without uploads, against a chi-squared law (false alarm nearly 1e-6). Canaries come on top of the slots:
+    independent coins that are added to a sum are a post-processing of it, wherever they lie.
+    """
+    stage, coins = one.method.stages.find(PrivateCoins), claim.coins
+    if stage is None or not isinstance(coins, BernoulliAggregate) or coins.others != "near-reference":
+        return None
+    l2_clip = None if coins.l2_clip is None else coins.l2_clip / stage.trials**0.5
+    reach = min(clip for clip in (coins.linf_clip, l2_clip) if clip is not None)
+    ids = np.arange(one.clients)
+    farthest = max(
+        float(in_metric(one, claim, one.upload(update.expand(one.clients, -1), ids).bounded).abs().max()) / reach
+        for update in adversarial_updates(one, size).values()
+    )
+    chance = None if coins.noise_std else _chance_of_padding(one, stage)
+    return Check(
+        name="window",
+        passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
+        detail=f"farthest coin of any client: {farthest:.6f} of the clip in a coordinate"
+        + ("" if chance is None else f"; coins that fill up a sum are as likely as {chance:.2g}"),
+    )
+
+
+def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
+    """Return the p-value of the counts of a round without uploads, given the public probabilities."""
+    from scipy.stats import chi2
+
+    now = replace(one.announced, uploads=0)
+    count = (stage.slots or 0) + (0 if stage.canaries is None else stage.canaries(now.number))
+    off = stage.server(torch.zeros_like(one.reference), now).double()
+    theta = one.reference.double().clamp(stage.edge, 1 - stage.edge)
+    scores = stage.trials * off.square() / (count * theta * (1 - theta))
+    return float(chi2.sf(float(scores.sum()), len(scores)))
+
+
+def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
+    """Coins of public probabilities 0 and 1 still come up with at least the claimed floor, and at most one minus it."""
+    stage = one.method.stages.find(PrivateCoins)
+    assert claim.coins is not None
+    assert stage is not None
+    trials = np.arange(min(_MOST_TRIALS, math.ceil(_COINS / one.projection.sent))) % PUBLIC_SEEDS
+    rarest, likely = 1.0, 1.0
+    for start in (0.0, 1.0):
+        world = replace(one, state=replace(one.state, broadcast=torch.full_like(one.state.broadcast, start)))
+        ones = float(world.own(torch.zeros(size), trials).double().sum())
+        drawn = len(trials) * one.projection.sent * stage.trials
+        rare = ones if start == 0.0 else drawn - ones
+        likely = min(likely, float(bdtr(rare, drawn, claim.coins.floor)))
+        rarest = min(rarest, rare / drawn)
+    return Check(
+        name="floor",
+        passed=likely >= FALSE_ALARM,
+        detail=f"the rarer side comes up in {rarest:.4f} of the coins, claimed at least {claim.coins.floor:g}; of so "
+        f"few or fewer the probability is {likely:.2g}",
+    )

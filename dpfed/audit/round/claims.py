@@ -1,0 +1,126 @@
+"""Claim of one round, as the ledger states it, which an audit of uploads tests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.compose import accountant, profiles
+from accounting.compose.profiles import Profile
+from accounting.ledger import Release
+from accounting.mechanisms import (
+    NoisyIntegers,
+    Sampling,
+    SingleRelease,
+    Unsampled,
+    noise_of,
+    sampling_of,
+    unsampled,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from dpfed.audit.statistics.thresholds import PrivacyProfile
+
+Floats = NDArray[np.float64]
+Coins = BernoulliAggregate | BernoulliChannel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The mechanism that is written for a round, and what follows from it.
+
+    mechanism:   as the ledger has it, with its sampling
+    profile:     delta at every epsilon, both orders of neighbours
+    epsilon:     at `delta`, by the accountant's best bound
+    bound:       the claimed bound on one client's row, L2, in the units of the released vector
+    sensitivity: how far apart neighbours' noiseless releases may be, in those units: bound or twice that
+    noise_std:   of the released vector in those units; 0 for coins
+    seen:        "sum" or "uploads"
+    count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 where none is released
+    """
+
+    mechanism: SingleRelease
+    profile: Profile
+    epsilon: float
+    delta: float
+    bound: float
+    sensitivity: float
+    noise_std: float
+    seen: str
+    count_mu: float = 0.0
+
+    @property
+    def unsampled(self) -> Unsampled:
+        """The mechanism on a cohort that is known."""
+        return unsampled(self.mechanism)
+
+    @property
+    def sampling(self) -> Sampling:
+        """Sampling of the cohort."""
+        return sampling_of(self.mechanism)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        return Adjacency.of(self.mechanism.adjacency)
+
+    @property
+    def coins(self) -> Coins | None:
+        """The mechanism, if its noise is coins."""
+        return self.unsampled if isinstance(self.unsampled, Coins) else None
+
+    @property
+    def integers(self) -> NoisyIntegers | None:
+        """The mechanism, if its noise is whole numbers."""
+        return self.unsampled if isinstance(self.unsampled, NoisyIntegers) else None
+
+    @property
+    def mu(self) -> float | None:
+        """Claimed shift over noise of the vector; None for coins, which are no Gaussian."""
+        return None if self.coins else self.sensitivity / self.noise_std
+
+    @property
+    def words(self) -> str:
+        """Kind of mechanism and adjacency."""
+        return f"{self.mechanism.to_dict()['kind']}, {self.adjacency} neighbours"
+
+    @property
+    def gaussian(self) -> bool:
+        """True if the claim is exactly mu-Gaussian DP, so that a shift above mu refutes it."""
+        return noise_of(self.mechanism) is not None and self.unsampled is self.mechanism
+
+
+def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
+    """The claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
+
+    Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians (without the count's
+    part of mu), the accounted integer bound over steps for integers, the clip for coins.
+    """
+    sampled = release.mechanism
+    mechanism = unsampled(sampled)
+    if gaussian := noise_of(sampled):
+        sensitivity = math.sqrt(gaussian.mu**2 - count_mu**2) * release.noise_std
+    elif isinstance(mechanism, NoisyIntegers):
+        sensitivity = mechanism.sensitivity / math.sqrt(mechanism.variance) * release.noise_std
+    else:
+        sensitivity = release.clip_norm * mechanism.adjacency.sensitivity_in_clips
+    return Claim(
+        mechanism=sampled,
+        profile=profiles.profile(sampled),
+        epsilon=accountant.epsilon(sampled, delta=delta),
+        delta=delta,
+        bound=sensitivity / mechanism.adjacency.sensitivity_in_clips,
+        sensitivity=sensitivity,
+        noise_std=0.0 if isinstance(mechanism, Coins) else release.noise_std,
+        seen="uploads" if release.noise_placement == "uploads" else "sum",
+        count_mu=count_mu,
+    )
+
+
+def trade_off(profile: Profile | PrivacyProfile, false_positive_rate: Floats) -> Floats:
+    """The least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least 0."""
+    eps = np.linspace(-12.0, 12.0, 2401)
+    lines = 1 - np.asarray(profile(eps)) - np.exp(eps) * np.asarray(false_positive_rate, dtype=float)[..., None]
+    return np.asarray(np.maximum(lines.max(axis=-1), 0.0))

@@ -1,0 +1,269 @@
+"""Exact log-likelihood ratios of sums of Bernoulli samples, and whole scores made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import ndtr
+from torch import Tensor
+
+from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.audit.statistics.score_law import HONEST, Deviation
+from dpfed.audit.statistics.whole_scores import WholeScores
+
+Floats = NDArray[np.float64]
+
+_DRAWN = 20_000
+
+_FAR = 1e6
+"""The log-ratio of what one world cannot send, finite so that both signs add up."""
+
+_FACTORS = np.concatenate([np.linspace(0.0, 2.0, 41), np.linspace(2.25, 4.0, 8)])
+
+_GRID = 2e-4
+
+_LARGEST = 1 << 22
+
+_ROUNDING = 1e-15
+"""Times the number of entries: what the transforms may misplace of a probability."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiasOfCoins:
+    """Bias of a Bernoulli sample from a probability: N(0, noise_std^2) is added, and it is clipped to [edge, 1 -
+    edge]."""
+
+    edge: float
+    noise_std: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CoinRatio:
+    """log P1(s) / P0(s) of a sum s [d] of independent coins, from tables [d, coins + 1] for each entry's value.
+
+    taking_part: the probability that the client under test is in the sum; otherwise one more of the others is, and the
+                 sum has the law `log_out`, in both worlds
+    """
+
+    log_one: Floats
+    log_other: Floats
+    log_out: Floats
+    taking_part: float
+
+    @classmethod
+    def of(
+        cls,
+        coins: BiasOfCoins,
+        one: Tensor,
+        other: Tensor,
+        rest: Tensor,
+        others: int,
+        taking_part: float = 1.0,
+        trials: int = 1,
+    ) -> CoinRatio:
+        """Return the ratio from where the client's probabilities end [d] in each world, and those of `others`
+        clients, before the clip to the edges (and noise) that the claim says; each client has so many `trials` of a
+        probability."""
+        own = [_law(np.repeat(_mean(coins, where)[:, None], trials, axis=1)) for where in (one, other, rest)]
+        beside = _law(np.repeat(_mean(coins, rest)[:, None], trials * others, axis=1))
+        tables = [_added(law, beside) for law in own]
+        with np.errstate(divide="ignore"):
+            logs = [np.log(table) for table in tables]
+        return cls(log_one=logs[0], log_other=logs[1], log_out=logs[2], taking_part=taking_part)
+
+    def scores(self, sums: Tensor) -> Floats:
+        """One ratio for each of the sums [n, d]."""
+        counts = np.asarray(sums.round().long().cpu().numpy()).clip(0, self.log_one.shape[1] - 1)
+        if self.taking_part == 1:
+            return self._summed(self.table(), counts)
+        logs = (self._summed(_finite(log), counts) for log in (self.log_one, self.log_other, self.log_out))
+        return self._of_logs(*logs)
+
+    @staticmethod
+    def _summed(table: Floats, counts: NDArray[np.int64]) -> Floats:
+        return np.asarray(np.take_along_axis(table.T, counts, axis=0).sum(axis=1), dtype=np.float64)
+
+    def of_sums(self, true: CoinRatio, world: int, trials: int, generator: np.random.Generator) -> Floats:
+        """The ratio of sums [trials] that are drawn from the laws of `true`, and not by the code under test.
+
+        Entries that are alike are drawn together, as a multinomial.
+        """
+        inside = generator.binomial(trials, self.taking_part)
+        tables = np.concatenate([self.log_one, self.log_other, self.log_out], axis=1)
+        scores = []
+        for log, count in (((true.log_other, true.log_one)[world], inside), (true.log_out, trials - inside)):
+            rows = np.concatenate([log, tables], axis=1)
+            _, firsts, sizes = np.unique(rows, axis=0, return_index=True, return_counts=True)
+            found = np.zeros((3, count))
+            for first, size in zip(firsts, sizes, strict=True):
+                drawn = generator.multinomial(size, _normalised(np.exp(log[first])), size=count)
+                for k, table in enumerate((self.log_one, self.log_other, self.log_out)):
+                    found[k] += drawn @ _finite(table[first])
+            scores.append(self._of_logs(*found))
+        return np.concatenate(scores)
+
+    def _of_logs(self, one: Floats, other: Floats, out: Floats) -> Floats:
+        q = self.taking_part
+        if q == 1:
+            return one - other
+        both = [np.logaddexp(math.log1p(-q) + out, math.log(q) + own) for own in (one, other)]
+        return np.asarray(both[0] - both[1])
+
+    def table(self) -> Floats:
+        """The log-ratio of each entry's values [d, coins + 1]; 0 where one is impossible in both worlds."""
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(self.log_one - self.log_other, nan=0.0, posinf=_FAR, neginf=-_FAR)
+
+    @property
+    def rules_out(self) -> bool:
+        """True if one world has values that the other cannot have: then the only cut of note is at ratio 1."""
+        return bool((np.abs(self.table()) >= _FAR).any())
+
+    @property
+    def moments(self) -> tuple[float, float, float]:
+        """Mean under world 0 and under world 1, and the standard deviation under world 0."""
+        ratio = self.table()
+        p0, p1 = np.exp(self.log_other), np.exp(self.log_one)
+        mean0, mean1 = float((p0 * ratio).sum()), float((p1 * ratio).sum())
+        variance = (p0 * ratio**2).sum(axis=1) - (p0 * ratio).sum(axis=1) ** 2
+        return mean0, mean1, float(np.sqrt(variance.sum()))
+
+
+def _finite(table: Floats) -> Floats:
+    return np.maximum(table, -_FAR)
+
+
+def _normalised(law: Floats) -> Floats:
+    return np.asarray(law / law.sum())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CoinLaw:
+    """The law of `ratio`'s scores where the client's probabilities move farther than the claim says.
+
+    ends: where the client ends in world 1, in world 0, and where the others end [d] each; origin: where they start
+    """
+
+    coins: BiasOfCoins
+    ends: tuple[Tensor, Tensor, Tensor]
+    origin: Tensor
+    ratio: CoinRatio
+    trials: int = 1
+
+    def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
+        """Return upper limits from draws of the distribution, each too small with probability 1e-4."""
+        true = self.moved(1 + fault.too_far)
+        generator = np.random.default_rng([_DRAWN, int(1e6 * fault.too_far)])
+        scores = [self.ratio.of_sums(true, world, _DRAWN, generator) for world in (0, 1)]
+        wrong = int((scores[0] >= threshold).sum()), int((scores[1] < threshold).sum())
+        limits = [float(upper_limit(count, _DRAWN, alpha=1e-4)) for count in wrong]
+        return limits[0], limits[1]
+
+    def moved(self, factor: float) -> CoinRatio:
+        """The laws where the client moves `factor` times as far from where it starts, up to the edges."""
+        far = [self.origin + factor * (end - self.origin) for end in self.ends[:2]]
+        others = (int(self.ratio.log_one.shape[1]) - 1) // self.trials - 1
+        return CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part, self.trials)
+
+
+def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
+    """The probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may lie outside [c, 1 - c]."""
+    theta, low, high, std = where.double().cpu().numpy(), coins.edge, 1 - coins.edge, coins.noise_std
+    if not std:
+        return np.asarray(np.clip(theta, low, high))
+    a, b = (low - theta) / std, (high - theta) / std
+    bent = std * (np.exp(-(b**2) / 2) - np.exp(-(a**2) / 2)) / np.sqrt(2 * np.pi)
+    mean = low * ndtr(a) + theta * (ndtr(b) - ndtr(a)) - bent + high * ndtr(-b)
+    return np.asarray(np.clip(mean, low, high))
+
+
+def _law(ones: Floats) -> Floats:
+    """The law of the sum [d, n + 1] of n coins of these probabilities [d, n]."""
+    law = np.ones((len(ones), 1))
+    for coin in ones.T:
+        law = _added(law, np.stack([1 - coin, coin], axis=1))
+    return law
+
+
+def _added(one: Floats, other: Floats) -> Floats:
+    total = np.zeros((len(one), one.shape[1] + other.shape[1] - 1))
+    for k in range(other.shape[1]):
+        total[:, k : k + one.shape[1]] += one * other[:, k : k + 1]
+    return total
+
+
+def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
+    """The score is the log-likelihood ratio l of the claimed coins, a sum over entries, so that its mean is exact:
+
+        D(f) = sum over entries j and counts s of (P_f,1(j, s) - P_f,0(j, s)) l(j, s)
+
+    with P_f,w the law of entry j's count in world w where the client moves f times as far, up to the edges. None where
+    one world rules out what the other sends, or the cohort is drawn: then the ratio is no sum over entries.
+    """
+    ratio = law.ratio
+    if ratio.rules_out or ratio.taking_part < 1:
+        return None
+    weights = ratio.table()
+    differences, variances = [], []
+    for factor in _FACTORS:
+        moved = law.moved(float(factor))
+        laws = np.exp(moved.log_other), np.exp(moved.log_one)
+        means = [(one * weights).sum(axis=1) for one in laws]
+        spread = [(one * weights**2).sum(axis=1) - mean**2 for one, mean in zip(laws, means, strict=True)]
+        differences.append(float((means[1] - means[0]).sum()))
+        variances.append([float(one.sum()) for one in spread])
+    return WholeScores(
+        weigh=lambda scores: scores,
+        factors=_FACTORS,
+        differences=np.maximum.accumulate(np.array(differences)),
+        variances=np.array(variances).T,
+    )
+
+
+def least_epsilon(ratio: CoinRatio, *, delta: float) -> float | None:
+    """Return the epsilon at `delta` that the two worlds of `ratio` show, the larger of both orders; None if it takes
+    too much memory, or the cohort is drawn.
+
+    delta(eps) = E_P max(0, 1 - e^(eps - L)) rises with L, the sum of the entries' losses; each of them is rounded down
+    to a grid here. What transforms misplace is taken off. Direction of error: lower bound.
+    """
+    if ratio.rules_out or ratio.taking_part < 1:
+        return None
+    orders = ((ratio.log_one, ratio.table()), (ratio.log_other, -ratio.table()))
+    found = [_one_order(*order, delta) for order in orders]
+    return None if any(one is None for one in found) else max(one for one in found if one is not None)
+
+
+def _one_order(log_p: Floats, losses_of: Floats, delta: float) -> float | None:
+    steps = np.floor(losses_of / _GRID).astype(np.int64)
+    low, high = steps.min(axis=1), steps.max(axis=1)
+    size = next_fast_len(int((high - low).sum()) + 1, real=True)
+    if size > _LARGEST:
+        return None
+    rows = np.concatenate([log_p, steps], axis=1)
+    _, firsts, counts = np.unique(rows, axis=0, return_index=True, return_counts=True)
+    product: Floats = np.ones(size // 2 + 1)
+    for first, count in zip(firsts, counts, strict=True):
+        law = np.bincount(steps[first] - low[first], weights=np.exp(log_p[first]), minlength=size)
+        product = product * rfft(law) ** int(count)
+    masses = np.maximum(irfft(product, size) - _ROUNDING * len(log_p), 0.0)
+    losses = _GRID * (int(low.sum()) + np.arange(size))
+    return _smallest(lambda eps: float(masses @ np.maximum(-np.expm1(eps - losses), 0.0)), delta)
+
+
+def _smallest(delta_at: Callable[[float], float], target: float) -> float:
+    """The epsilon >= 0 at which a falling function comes down to the target, from below; 0 if it starts there."""
+    low, high = 0.0, 1.0
+    if delta_at(0.0) <= target:
+        return 0.0
+    while delta_at(high) > target and high < 1e4:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high and math.isfinite(high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > target else (low, middle)
+    return low

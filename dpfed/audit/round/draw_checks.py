@@ -1,0 +1,126 @@
+"""Checks of samplers and of secure randomness: cohorts as accounted, and draws that never repeat."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri, pdtrc
+
+from dpfed.audit.evidence.cohort_law import poisson_finding, size_law
+from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.participation.sampling import Sampler, sampler
+from dpfed.randomness import Randomness, Secure, Simulated
+from dpfed.round import Method, cohort_of
+from dpfed.seeds import Seeds
+
+_CLIENTS, _COHORT = 20, 1
+
+_CALLS = 200_000
+
+_WORDS = 4
+
+_FRESH = "from dpfed.randomness import Secure; print(Secure().bits(4, 'noise.sum', 0).tolist())"
+
+
+def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
+    """The samplers of `method` and `others`, drawn from as a round does it (`dpfed.round.cohort_of`): each by
+    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling; and one that is larger
+    than its fixed number of uploads in two of five rounds."""
+    small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
+    overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2)
+    found = []
+    for who, slots in ((method.sampler, None), *((one, None) for one in (*others, *small)), (overfull, _CLIENTS // 2)):
+        drawing = replace(method, sampler=who, slots=slots, canaries=None, randomness=Simulated(seeds=seeds))
+        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds, slots=slots))
+    wrong = [one for one in found if not one.passed]
+    return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
+
+
+class _AsDrawn:
+    """A sampler whose cohorts are those of a method's rounds."""
+
+    def __init__(self, method: Method) -> None:
+        self._method, who = method, method.sampler
+        self.clients, self.expected, self.law = who.clients, who.expected, who.law
+
+    def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        return cohort_of(self._method, number)
+
+
+def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200, *, slots: int | None = None) -> Check:
+    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws, of which at most
+    `slots` are kept.
+
+    Sizes exactly (`cohort_law`); that every client is drawn about as often as every other by chi-square, upper tail, in
+    its normal approximation. Fails on a correct sampler with probability about FALSE_ALARM.
+    """
+    q, clients = who.law.probability, who.clients
+    sized = size_law(who, clients if slots is None else slots)
+    if slots is not None:
+        q = (sized.first + float(sized.mass @ np.arange(len(sized.mass)))) / clients
+    cohorts = [who.sample(randomness, number) for number in range(rounds)]
+    sizes = [len(cohort) for cohort in cohorts]
+    drawn = np.bincount(np.concatenate(cohorts), minlength=clients)
+    whole = all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts) and len(drawn) == clients
+    if who.law.name != "poisson":
+        fits = all(size == round(q * clients) for size in sizes)
+        detail = f"{rounds} cohorts of {min(sizes)} to {max(sizes)} clients, {who.law.name} sampling charged"
+    else:
+        finding, detail = poisson_finding(sized, round(who.expected), sizes, FALSE_ALARM / 2)
+        fits = finding is True
+    uneven = 0.0
+    if q < 1:
+        members = float(((drawn - rounds * q) ** 2).sum() / (rounds * q * (1 - q)))
+        uneven = (members - clients) / math.sqrt(2 * clients)
+    return Check(
+        name="sampler",
+        passed=fits and whole and uneven < 2 - float(ndtri(FALSE_ALARM / 2)),
+        detail=f"{detail.rstrip('.')}; how often each client came is off by {uneven:.1f} standard deviations",
+    )
+
+
+def secure_check(source: Secure | None = None) -> Check:
+    """No draw comes again: not under the same name, not after all libraries' seeds were set to the same number, not in
+    a new process, not in 200,000 calls.
+
+    64 fresh bits repeat in so many calls with probability 1.1e-9; bits that a call makes of 32 bits of entropy do with
+    probability 0.99. What it cannot see: one seed of 32 bits or more for a whole process.
+    """
+    drawn_from = Secure() if source is None else source
+    named = [_after_the_same_seed(drawn_from) for _ in range(2)]
+    processes = [_in_a_new_process() for _ in range(2)] if source is None else [b"1", b"2"]
+    if named[0] == named[1] or processes[0] == processes[1]:
+        return Check(name="secure draws", passed=False, detail="the same draws came again, from a seed")
+    first = np.array([drawn_from.bits(1, "audit", 0)[0] for _ in range(_CALLS)])
+    again = _CALLS - len(np.unique(first))
+    expected = _CALLS**2 / 2 * 2.0**-64
+    return Check(
+        name="secure draws",
+        passed=again == 0 or float(pdtrc(again - 1, expected)) >= FALSE_ALARM,
+        detail=f"fresh after the same seed and in a new process; {again} of {_CALLS:,} words came twice",
+    )
+
+
+def _after_the_same_seed(source: Secure) -> list[int]:
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    drawn = source.bits(_WORDS, "noise.sum", 0).tolist() + source.subset(8, 1 << 30, "cohort", 0).tolist()
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    torch.set_rng_state(states[2])
+    return [int(word) for word in drawn]
+
+
+def _in_a_new_process() -> bytes:
+    done = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, check=True)
+    return done.stdout

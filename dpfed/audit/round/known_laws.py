@@ -1,0 +1,120 @@
+"""Bounds from scores of known distribution: the distance that a client moves the release, and its epsilon."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting import require
+from accounting.compose import lower_bound
+from accounting.errors import AccountingError
+from accounting.mechanisms import DiscreteGaussian, FullParticipation, Skellam, Subsampled, noise_of
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.outcome import Moved
+from dpfed.audit.round.claims import Claim
+from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, whole_scores_of_coins
+from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
+from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
+from dpfed.audit.statistics.whole_scores import WholeScores
+
+Floats = NDArray[np.float64]
+
+_FARTHEST = 12.0
+_WIDEST = 2_000_000
+
+
+def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
+    """Return whole scores of this distribution; None if its means are not known.
+
+    Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's law.
+    """
+    if isinstance(law, CoinLaw):
+        return whole_scores_of_coins(law)
+    if not isinstance(law, NormalMixture) or not any(np.any(own > 0) for own in law.own):
+        return None
+    if claim.integers is not None and isinstance(claim.sampling, FullParticipation):
+        return WholeScores.linear(float(law.means[1][0]))
+    return WholeScores.of(law)
+
+
+def shown(
+    claim: Claim, law: ScoreLaw, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
+) -> Moved:
+    """The bound of `WholeScores.moved`, from the scores of both worlds. gap: of the pair, over the sensitivity."""
+    reach = min(gap, 1.0)
+    factor = ready.moved(*scores, alpha=alpha)
+    if factor == 0:
+        return Moved(factor=0.0, epsilon=None)
+    if isinstance(law, CoinLaw):
+        return Moved(factor=factor * reach, epsilon=least_epsilon(law.moved(factor), delta=claim.delta))
+    return Moved(factor=factor * reach, epsilon=_of_move(claim, factor * reach))
+
+
+def _of_move(claim: Claim, factor: float) -> float | None:
+    """An epsilon that no account can be below where one client moves the sum `factor` times as far as claimed."""
+    gaussian = noise_of(claim.mechanism)
+    if gaussian is not None and isinstance(claim.sampling, FullParticipation):
+        return epsilon_of_shift(factor * (claim.mu or 0.0), delta=claim.delta)
+    if gaussian is not None:
+        noise = replace(gaussian, noise_multiplier=gaussian.noise_multiplier / factor)
+        try:
+            return lower_bound.epsilon(Subsampled(mechanism=noise, sampling=claim.sampling), delta=claim.delta)
+        except AccountingError:
+            return None
+    noise_law = _integer_noise(claim)
+    if noise_law is None or claim.integers is None or claim.sampling.name not in ("all", "poisson"):
+        return None
+    if claim.sampling.name == "poisson" and claim.adjacency is Adjacency.REPLACE_ONE:
+        return None
+    steps = math.floor(factor * claim.integers.sensitivity)
+    return integer_epsilon(noise_law, steps, delta=claim.delta, taking_part=claim.sampling.probability)
+
+
+def _integer_noise(claim: Claim) -> Floats | None:
+    """The law of one coordinate's noise; None for shares of discrete Gaussians, whose sum is none."""
+    noise = claim.integers
+    if noise is None:
+        return None
+    far = math.ceil(_FARTHEST * math.sqrt(noise.variance)) + 20
+    if 2 * far + 1 > _WIDEST:
+        return None
+    at = np.arange(-far, far + 1)
+    if isinstance(noise, Skellam):
+        from scipy.stats import skellam
+
+        return np.asarray(skellam.pmf(at, noise.variance / 2, noise.variance / 2))
+    if isinstance(noise, DiscreteGaussian) and noise.shares == 1:
+        masses = np.exp(-(at.astype(float) ** 2) / (2 * noise.variance))
+        return np.asarray(masses / masses.sum())
+    return None
+
+
+def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: float = 1.0) -> float:
+    """Return the epsilon at `delta` of an entry that one client moves by `steps`, if it takes part with probability q:
+    noise p(x) against (1 - q) p(x) + q p(x - steps).
+
+    delta(eps) = sum max(0, P - e^eps Q), the larger of both orders, over the values that `noise` [n] has; those beyond
+    are left out, which makes it smaller. Direction of error: lower bound (rounding: a relative 1e-9 is taken off).
+    """
+    target = require.open_probability(delta=delta)
+    without = np.concatenate([noise, np.zeros(steps)])
+    given = (1 - taking_part) * without + taking_part * np.concatenate([np.zeros(steps), noise])
+    known = (without > 0) & (given > 0)
+    without, given = without[known], given[known]
+
+    def delta_at(eps: float) -> float:
+        orders = ((given, without), (without, given))
+        return max(float(np.maximum(p - math.exp(eps) * q, 0.0).sum()) for p, q in orders)
+
+    if delta_at(0.0) <= target:
+        return 0.0
+    low, high = 0.0, 1.0
+    while delta_at(high) > target and high < 500:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle) > target else (low, middle)
+    return low * (1 - 1e-9)

@@ -1,0 +1,191 @@
+"""The small experiment in which a method's upload is audited: its preset, four clients, by default all in one round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from accounting.mechanisms.schedules import SCHEDULES
+from dpfed.aggregation.sums import least_uploads
+from dpfed.audit.round.draw_checks import cohorts_check, secure_check
+from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.round_audit import TRIALS, UploadAudit, audit_round
+from dpfed.audit.round.several_rounds import several_rounds_check
+from dpfed.audit.trials import Progress
+from dpfed.audit.verdict import FALSE_ALARM, Check
+from dpfed.config.own_code import load_own_code
+from dpfed.config.tables import Config, override, parse
+from dpfed.errors import ConfigError
+from dpfed.methods import presets
+from dpfed.methods.catalogue import every_method, method
+from dpfed.participation.sampling import sampler
+from dpfed.run.experiment import Experiment, build
+from dpfed.seeds import Seeds
+
+_SETTING = (
+    "model.hidden=[8]",
+    "federation.clients=4",
+    "federation.cohort=4",
+    "federation.sampling=all",
+    "federation.rounds=1",
+    "privacy.delta=1e-5",
+    "run.device=cpu",
+)
+_NEAREST = {"fedavg": "dp-fedavg", "fedavg-topk": "fed-smp-topk", "fedavg-randk": "fed-smp-randk", "fedmask": "fedpm"}
+_SHORT = {"fedmrn": 0.02, "fedmrns": 0.02}
+"""Clip norms that these uploads reach at d = 610: they are never longer than the noise that they mask."""
+
+_EPSILON_OF_COINS = 3.0
+_NOISE_MULTIPLIER = 1.0
+_ROUNDS, _STREAMS = 6, 300
+"""Rounds and trials of several rounds together: three participations of a client, in so many trials."""
+
+
+def audited_methods() -> list[str]:
+    """Every method that can be private, one's own among them."""
+    load_own_code()
+    return [name for name, one in every_method().items() if one.private_with]
+
+
+def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
+    """The method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
+
+    All clients take part, or by federation.sampling two of them, unless `settings` say how many. Gaussian noise of
+    multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
+    """
+    load_own_code()
+    chosen = method(name)
+    if not chosen.private_with:
+        near = _NEAREST.get(name, "dp-fedavg")
+        raise ConfigError(
+            f"{name} is never private, so there is no claim to test. The nearest private method is {near}: "
+            f"`dpfed audit upload {near}`."
+        )
+    tables = presets.tables(_preset(name))
+    tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
+    tables["privacy"].pop("epsilon", None)
+    tables["privacy"] |= {"clip_norm": _SHORT[name]} if name in _SHORT else {}
+    tables = override(tables, [*_SETTING, *settings])
+    if tables["privacy"].get("noise_schedule") is not None:
+        raise ConfigError(
+            "privacy.noise_schedule: this audit repeats one round, and its rounds differ. Remove it, and set "
+            "privacy.noise_multiplier to that of the round to be audited: the multiplier times its factor."
+        )
+    federation = tables["federation"]
+    if federation["sampling"] in SCHEDULES and not any("federation.rounds" in one for one in settings):
+        federation["rounds"] = _ROUNDS
+    if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
+        federation["cohort"] = max(1, federation["clients"] // 2)
+    config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
+    _refuse_padded_coins(config)
+    return config
+
+
+def _refuse_padded_coins(config: Config) -> None:
+    coins = method(config.method.name).coins or (config.privacy is not None and config.privacy.noise == "coins")
+    if coins and config.federation.sampling == "poisson":
+        raise ConfigError(
+            "federation.sampling='poisson' with coins: the sum is padded to a fixed number of coins, which the audit's "
+            "score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
+        )
+
+
+def _preset(name: str) -> str:
+    private = f"{name}-private-digits"
+    return private if private in presets.names() else f"{name}-digits"
+
+
+def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
+    privacy = tables["privacy"]
+    if noise_multiplier is not None:
+        privacy["noise_multiplier"] = noise_multiplier
+        privacy.pop("epsilon", None)
+    elif coins or privacy.get("noise") == "coins":
+        if "epsilon" not in privacy:
+            privacy.pop("clip_norm", None)
+            privacy["epsilon"] = _EPSILON_OF_COINS
+    elif "noise_multiplier" not in privacy and "epsilon" not in privacy:
+        privacy["noise_multiplier"] = _NOISE_MULTIPLIER
+    return tables
+
+
+def round_of(experiment: Experiment) -> OneRound:
+    """The first round, with as few uploads as it may be released with."""
+    config, table = experiment.config, experiment.config.aggregation
+    clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
+    if config.privacy is not None and config.privacy.release != "uploads":
+        tolerance = getattr(experiment.method.aggregation, "tolerance", None)
+        clients = least_uploads(clients, tolerance or 0.0)
+    if experiment.goal is None or config.local.record is not None:
+        raise ConfigError(
+            f"method.name={experiment.facts.name!r}, aggregation.kind={table.kind!r}: no round is charged here, so "
+            "there is no claim to test. Set [privacy]."
+        )
+    return OneRound(method=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
+
+
+def audit_upload(
+    name: str,
+    *,
+    settings: Sequence[str] = (),
+    noise_multiplier: float | None = None,
+    trials: int = TRIALS,
+    confidence: float = 0.95,
+    seed: int = 0,
+    draws: int = 300_000,
+    progress: Progress | None = None,
+) -> UploadAudit:
+    """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private.
+
+    With a participation schedule, or correlated noise, a round of all clients with independent noise, and one check
+    more, of several rounds together.
+    """
+    config = configured(name, settings, noise_multiplier)
+    together: tuple[Check, ...] = ()
+    if config.federation.sampling in SCHEDULES:
+        (progress or str)("several rounds together")
+        together = (_several_rounds(config, seed),)
+        config = _one_round(config)
+    experiment = build(config)
+    assert config.privacy is not None
+    return audit_round(
+        round_of(experiment),
+        experiment.model.layout,
+        method=name,
+        trials=trials,
+        confidence=confidence,
+        seed=seed,
+        delta=config.privacy.delta or 1e-5,
+        draws=draws,
+        checks=(_sampler(name, experiment, seed), _secure(), *together),
+        progress=progress,
+    )
+
+
+def _several_rounds(config: Config, seed: int) -> Check:
+    one, rounds = round_of(build(config)), config.federation.rounds
+    return several_rounds_check(one, rounds, trials=_STREAMS, alpha=FALSE_ALARM, seed=seed)
+
+
+def _one_round(config: Config) -> Config:
+    """A round of all clients, with independent noise."""
+    tables = config.to_dict()
+    tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
+    for table, keys in (("federation", ("separation",)), ("privacy", ("bands", "buffers", "factorisation"))):
+        for key in keys:
+            tables[table].pop(key, None)
+    return parse(tables, source="audit of one round")
+
+
+@cache
+def _secure() -> Check:
+    """Once for all methods: they draw from the same source."""
+    return secure_check()
+
+
+def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
+    """Check the sampler of the audited round, and that of the method's preset."""
+    table = presets.tables(_preset(name))["federation"]
+    drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
+    return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

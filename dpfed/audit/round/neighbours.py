@@ -1,0 +1,146 @@
+"""Pairs of neighbouring worlds for one round: what the client under test does in each, and what the others do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.trials import LOUD, Direction, equal_in_every_layer, signs, uneven
+from dpfed.models.flat import Block
+from dpfed.stages.maps import Map
+
+HUGE = 1e15
+TINY = 1e-3
+_JUST_INSIDE = 0.9999
+_BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
+
+Score = Literal["filter", "upload", "support", "ratio", "count", "joint"]
+"""filter: product of the release with the difference of the noiseless ones. upload: the same of what a lossy code made
+of a noised row. support: which entries are not zero. ratio: log-likelihood ratio of coins. count: of clients inside the
+bound, as the next clip norm shows it. joint: filter and count together."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Neighbours:
+    """Two worlds: the client's update is `one` [d] or `other` [d] (None: it sends nothing); all others' is `rest`.
+
+    broadcast: where the round starts, if it matters; None: where the run starts
+    scores:    what is looked at
+    screened:  the pair gets trials only if its noiseless gap is larger than that of the other pairs
+    """
+
+    name: str
+    one: Tensor
+    other: Tensor | None
+    rest: Tensor
+    broadcast: Tensor | None = None
+    scores: tuple[Score, ...] = ("filter",)
+    screened: bool = False
+
+
+def pairs_of_sums(
+    layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, bound: float, size: int, absent: bool
+) -> list[Neighbours]:
+    """The pairs for a noised vector. absent: without the client nothing of it is sent, not even zeros."""
+    nothing = torch.zeros(size)
+
+    def against(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
+        other = -one if adjacency is Adjacency.REPLACE_ONE else None if absent else nothing
+        return Neighbours(name=name, one=one, other=other, rest=rest, screened=screened)
+
+    dense, loud, sizes = tensor(signs(size)), LOUD * bound, sizes_of(layout)
+    along = chosen.adjoint(torch.ones(chosen.sent))
+    return [
+        against("dense", loud * dense / size**0.5),
+        against("one entry", loud * _one_sent(chosen, size)),
+        *([against("along the map", loud * along / along.norm())] if chosen.sent < size else []),
+        against("equal norm in every layer", loud * tensor(equal_in_every_layer(sizes))),
+        against("dense, all others opposite", loud * dense / size**0.5, -loud * dense / size**0.5),
+        against("huge", HUGE * dense),
+        against("tiny", TINY * bound * dense / size**0.5),
+        *(against(name, loud * tensor(row), screened=True) for name, row in uneven(sizes).items()),
+    ]
+
+
+def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
+    """The same where a count of clients inside the bound is released, too; and under replace-one a pair in which the
+    client is outside the bound in one world and inside in the other."""
+    first = replace(pairs[0], scores=("joint", "count"))
+    if adjacency is Adjacency.REPLACE_ONE:
+        inside = -pairs[0].one * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].one))
+        first = replace(first, name="dense, outside and inside the bound", other=inside)
+        return [first, *pairs]
+    return [first, *pairs[1:]]
+
+
+def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:
+    """The same for single uploads, and one in which nothing changes but which entries are the largest."""
+    scores: tuple[Score, ...] = ("filter", "upload") if lossy else ("filter",)
+    alone = [replace(pair, scores=scores) for pair in pairs if "others" not in pair.name]
+    even = torch.arange(size) % 2 == 0
+    values = [bound / size**0.5 * (1 + _BARELY * flag) for flag in (even.float(), (~even).float())]
+    return [
+        *alone,
+        Neighbours(name="other entries on top", one=values[0], other=values[1], rest=values[0], scores=("support",)),
+    ]
+
+
+def pairs_of_coins(
+    layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
+) -> list[Neighbours]:
+    """Return pairs whose probabilities move as far as they may, from the middle and from the edge, the worst places.
+
+    From the edge or, where the client may move both ways, from as far inside as it may move.
+    """
+    nothing, up = torch.zeros(size), torch.ones(size)
+    both = adjacency is Adjacency.REPLACE_ONE
+    low = torch.full((size,), min(edge + (bound / chosen.sent**0.5 if both else 0.0), 0.5))
+    deep = torch.full((size,), min(edge + (bound if both else 0.0), 0.5))
+
+    def against(
+        name: str, one: Tensor, broadcast: Tensor | None, rest: Tensor = nothing, *, screened: bool = False
+    ) -> Neighbours:
+        return Neighbours(
+            name=name,
+            one=one,
+            other=-one if both else nothing,
+            rest=rest,
+            broadcast=broadcast,
+            scores=("ratio",),
+            screened=screened,
+        )
+
+    return [
+        against("all up from the edge", up, low),
+        against("all down from the other edge", -up, 1 - low),
+        against("all up from the start", up, None),
+        against("both ways from the start", tensor(signs(size)), None),
+        against("all up, all others down", up, None, -up),
+        against("one probability up", _one_sent(chosen, size), deep),
+        against("all up from certainty", up, nothing),
+        *(against(name, LOUD * tensor(row), None, screened=True) for name, row in uneven(sizes_of(layout)).items()),
+    ]
+
+
+def _one_sent(chosen: Map, size: int) -> Tensor:
+    """The unit vector of an entry that the round's map sends."""
+    marks = torch.arange(1.0, chosen.sent + 1).to(torch.float32)
+    back = chosen.adjoint(marks).abs()
+    entry = int(back.argmax()) if chosen.sent < size else size // 2
+    one = torch.zeros(size)
+    one[entry] = 1.0
+    return one
+
+
+def sizes_of(layout: tuple[Block, ...]) -> list[int]:
+    """Numbers of entries of a model's blocks, in order."""
+    return [block.stop - block.start for block in layout]
+
+
+def tensor(direction: Direction) -> Tensor:
+    """The same as float32 [d]."""
+    return torch.from_numpy(direction).float()

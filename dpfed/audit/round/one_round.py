@@ -1,0 +1,171 @@
+"""One round again and again, through the stages that run: map, bound, noise, encoding, sum, decoding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.mechanisms import FullParticipation
+from dpfed.aggregation.ranks import Task
+from dpfed.audit.round.seen import SeenRows
+from dpfed.compress.levels import Dense
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import IntegerNoise
+from dpfed.randomness import Randomness
+from dpfed.round import Method
+from dpfed.seeds import Seeds
+from dpfed.server.state import ServerState
+from dpfed.stages.chain import Stages, client_halves
+from dpfed.stages.clip import Clip
+from dpfed.stages.encode import Encode
+from dpfed.stages.maps import Map
+from dpfed.stages.stage import Round, Tally
+
+PUBLIC_SEEDS = 16
+"""Number of different public seeds of clients; trials use them in turn."""
+
+
+class OneStream:
+    """Draws in the order of the calls, whatever they are called.
+
+    An audit repeats one round thousands of times: by their names all its draws would be the same. What names do in a
+    run (that no two rounds or clients share noise) is for `round_checks` to test, on the run's own source.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._numpy = np.random.Generator(np.random.Philox(seed))
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        return self._numpy.random(count)
+
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        return self._numpy.integers(0, 1 << 64, count, dtype=np.uint64)
+
+    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
+        drawn = self._numpy.choice(population, size, replace=False, shuffle=False)
+        return np.sort(drawn).astype(np.int64)
+
+    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
+        return torch.from_numpy(self._numpy.standard_normal(count).astype(np.float32)).to(device)
+
+
+class NoDraws:
+    """No randomness: every normal draw is zero, and nothing else can be drawn."""
+
+    @property
+    def name(self) -> str:
+        return "none"
+
+    def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
+        raise NotImplementedError(purpose)
+
+    def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
+        raise NotImplementedError(purpose)
+
+    def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
+        raise NotImplementedError(purpose)
+
+    def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
+        return torch.zeros(count, device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploaded:
+    """Rows of n uploads: bounded rows [n, sent], rows as they were encoded [n, sent], rows as they are summed [n,
+    width]."""
+
+    bounded: Tensor
+    coded: Tensor
+    arrived: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OneRound:
+    """Round `state.round` of this method, with `clients` uploads in the sum.
+
+    Uploads of several trials go together: client i of trial t has the id t * clients + i, so that whatever depends on a
+    client's public seed differs between them. Secret draws come from the stages as they are; see `with_randomness`. A
+    trial whose number comes again has the same public seeds.
+    """
+
+    method: Method
+    state: ServerState
+    seeds: Seeds
+    clients: int
+
+    @cached_property
+    def announced(self) -> Round:
+        """Announcement of the round; the map is made once."""
+        no_clients = np.zeros(0, dtype=np.int64)
+        return self.method.announce(Task(state=self.state, cohort=no_clients, participants=no_clients), self.seeds)
+
+    @property
+    def projection(self) -> Map:
+        return self.announced.projection
+
+    @property
+    def reference(self) -> Tensor:
+        return self.announced.reference
+
+    @property
+    def quiet(self) -> OneRound:
+        """Round without the stage that adds noise; Bernoulli samples are still drawn. The clip stays, its count is not
+        noised."""
+        stages = self.method.stages
+        if stages.find(DitheredNoise) is not None:
+            stages = stages.replaced(DitheredNoise, lambda noise: Encode(scheme=Dense(), seeds=self.seeds))
+        stages = stages.without(GaussianNoise, IntegerNoise)
+        if stages.find(Clip) is not None:
+            stages = stages.replaced(Clip, _with_exact_count)
+        return replace(self, method=replace(self.method, stages=stages))
+
+    def with_randomness(self, randomness: Randomness) -> OneRound:
+        """The same round with every secret draw from this source. TypeError for a stage that cannot be given one: its
+        noise would be the same in every trial."""
+        stages = Stages(*(_drawing_from(stage, randomness) for stage in self.method.stages))
+        return replace(self, method=replace(self.method, stages=stages, randomness=randomness))
+
+    def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
+        """Updates [n, d] of these clients, through all client halves."""
+        seen = SeenRows(self.method.stages)
+        now = replace(self.announced, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
+        arrived = client_halves(self.method.stages, updates.clone(), ids, now)
+        return Uploaded(bounded=seen.bounded, coded=seen.given, arrived=arrived)
+
+    @property
+    def sampled(self) -> bool:
+        """True if the sampler draws a cohort; otherwise all of `clients` take part."""
+        return not isinstance(self.method.sampler.law, FullParticipation)
+
+    def own(self, update: Tensor, trials: NDArray[np.int64]) -> Tensor:
+        """Return the rows [n, width] of the client under test as they arrive, one a trial."""
+        return self.upload(update.expand(len(trials), -1), trials * self.clients).arrived
+
+
+def _with_exact_count(clip: Clip) -> Clip:
+    if clip.adaptive is None:
+        return clip
+    return replace(clip, adaptive=replace(clip.adaptive, randomness=NoDraws()))
+
+
+def _drawing_from(part: Any, randomness: Randomness) -> Any:
+    """A stage, and what it is made of, with this source in place of its own."""
+    names = [field.name for field in fields(part)] if is_dataclass(part) else []
+    if hasattr(part, "randomness") and "randomness" not in names:
+        raise TypeError(f"{type(part).__name__}: draws, but cannot be given another source of randomness.")
+    within = {name: getattr(part, name) for name in names}
+    changed = {name: _drawing_from(one, randomness) for name, one in within.items() if hasattr(one, "randomness")}
+    if "randomness" in names:
+        changed["randomness"] = randomness
+    return replace(cast(Any, part), **changed) if changed else part

@@ -1,0 +1,172 @@
+"""Checks of one round that need no trials: sums, empty rounds, distances, state, ledger and public maps.
+
+Every random check fails on a correct round with probability at most `FALSE_ALARM`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfed.audit.round.claims import Claim
+from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.seen import KeptEntries, SeenRows
+from dpfed.audit.round.two_worlds import Trials, TwoWorlds
+from dpfed.audit.round.whole_round import ByClient, WholeRounds
+from dpfed.audit.verdict import Check
+from dpfed.clients.training import LocalTraining
+from dpfed.compress.ring import centred
+from dpfed.mechanisms.integers import Integers
+from dpfed.round import run_round
+from dpfed.stages.public_signs import PublicSigns
+from dpfed.stages.shared_mask import PublicTopMask
+
+_ROUNDING = 1e-5  # of float32 sums, relative
+
+
+def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
+    """Check that two clients add together what they add apart, noise off. Returns None if nothing is claimed
+    to be linear."""
+    if claim.seen == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
+        return None
+    rounds = WholeRounds(one=one.quiet)
+    updates = torch.randn(2, size, generator=torch.Generator().manual_seed(5)) * claim.bound
+    found = []
+    for senders in ([0], [1], [0, 1]):
+        moves = torch.zeros(one.method.sampler.clients, size)
+        moves[senders] = updates[senders]
+        found.append(rounds.released(rounds.run(moves, rounds.together()), by_state=False))
+    bounded = one.quiet.upload(updates, np.arange(2)).bounded.double()
+    off = _norm(found[2] - found[0] - found[1]) / claim.bound
+    lost = max(_norm(found[k] - bounded[k]) / claim.bound for k in (0, 1))
+    room = max(_ROUNDING * 2, _random_rounding(one) / claim.bound)
+    return Check(
+        name="linear",
+        passed=off <= 5 * room and lost <= 2 * room,
+        detail=f"decoded together and apart differ by {off:.2g} of the bound, from what was sent by {lost:.2g}",
+    )
+
+
+def _random_rounding(one: OneRound) -> float:
+    """Largest norm of one row's random rounding to integers, which is drawn anew in every round; 0 for floats."""
+    integers = one.method.stages.find(Integers)
+    if integers is None:
+        return 0.0
+    return math.sqrt(integers.fixed_point.padded) / integers.fixed_point.steps_per_unit
+
+
+def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> Check:
+    """Check that no pair of neighbours, without noise, is farther apart than the claimed sensitivity: two calls a pair,
+    with the same draws. Exact but for float32 and for the random rounding of rows to integers."""
+    farthest = max(worlds, key=lambda world: world.gap)
+    room = _ROUNDING + 2 * _random_rounding(one) / claim.sensitivity if claim.coins is None else _ROUNDING
+    return Check(
+        name="distance",
+        passed=farthest.gap <= 1 + room,
+        detail=f"without noise, one client moves the release by {farthest.gap:.6f} of the claimed sensitivity at most, "
+        f"over {len(worlds)} pairs of neighbours (“{farthest.pair.name}”)",
+    )
+
+
+def sum_check(one: OneRound, size: int) -> Check:
+    """A whole round, noise off: what is decoded is exactly the sum of what the clients sent."""
+    clients = one.method.sampler.clients
+    updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
+    quiet = one.quiet.method
+    seen, given = SeenRows(quiet.stages), ByClient(moves=updates)
+    cohort = np.arange(clients)
+    facts = run_round(one.state, quiet, given, seeds=one.seeds, ledger=None, cohort=cohort, observer=seen).record
+    if facts.aborted is not None or facts.arrived < clients:
+        return Check(name="sum", passed=True, detail=f"not judged: {facts.arrived} of {clients} uploads arrived")
+    rows, total, bits = seen.arrived, seen.total, quiet.stages.bits
+    plain = rows.sum(dim=0)
+    if bits is not None and not torch.is_floating_point(rows):
+        total, plain = centred(total, bits), centred(plain, bits)
+    off = float((total.double() - plain.double()).abs().max())
+    room = _ROUNDING * float(rows.abs().max()) if torch.is_floating_point(rows) else 0.0
+    return Check(name="sum", passed=off <= room, detail=f"of {clients} uploads; largest difference {off:.2g}")
+
+
+def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
+    """Check that a round without clients releases noise and is charged: or the charge would reveal it."""
+    if claim.seen == "uploads":
+        return None
+    book = KeptEntries()
+    no_clients = np.zeros(0, dtype=np.int64)
+    nobody = ByClient(moves=torch.zeros(0, one.method.clients.course.size))
+    facts = run_round(one.state, one.method, nobody, seeds=one.seeds, ledger=book, cohort=no_clients).record
+    charged = any(entry.to_dict()["kind"] == "release" for entry in book.entries)
+    words = "has no result, and is not charged" if facts.aborted else "is charged" if charged else "is not charged"
+    return Check(
+        name="empty round", passed=charged or facts.aborted is not None, detail=f"a round without clients {words}"
+    )
+
+
+def _norm(rows: Tensor) -> float:
+    return float(torch.linalg.vector_norm(rows.double(), dim=-1).max())
+
+
+def public_map_check(one: OneRound) -> Check | None:
+    """Two worlds that differ in all private data have the same map, and no client holds a public sample.
+
+    None where the map comes from seeds alone. Exact.
+    """
+    choice, local = one.method.stages.project.choice, one.method.clients
+    choice = choice.choice if isinstance(choice, PublicSigns) else choice
+    if not isinstance(choice, PublicTopMask) or not isinstance(choice.trainer, LocalTraining):
+        return None
+    state, trainer = one.state, choice.trainer
+    others = replace(trainer, inputs=torch.zeros_like(trainer.inputs), labels=torch.zeros_like(trainer.labels))
+    maps = [
+        each.for_round(state.broadcast, state.round, one.seeds) for each in (choice, replace(choice, trainer=others))
+    ]
+    unit = torch.ones(one.projection.sent)
+    same = torch.equal(maps[0].adjoint(unit), maps[1].adjoint(unit))
+    held = torch.from_numpy(np.concatenate([local.partition.of(client) for client in range(local.partition.clients)]))
+    common = _common(choice.inputs, choice.labels, local.inputs[held], local.labels[held])
+    return Check(
+        name="public map",
+        passed=same and common == 0,
+        detail=("the map stays" if same else "the map changes") + " when all private data become zero; clients hold "
+        f"{common} of the {len(choice.labels)} public samples",
+    )
+
+
+def _common(inputs: Tensor, labels: Tensor, held: Tensor, held_labels: Tensor) -> int:
+    """Count the samples that clients hold."""
+    private = {_bytes(sample, label) for sample, label in zip(held, held_labels, strict=True)}
+    return sum(_bytes(sample, label) in private for sample, label in zip(inputs, labels, strict=True))
+
+
+def _bytes(sample: Tensor, label: Tensor) -> bytes:
+    return bytes(sample.cpu().contiguous().numpy().tobytes()) + bytes(label.cpu().numpy().tobytes())
+
+
+def state_check(trials: Sequence[Trials]) -> Check:
+    """Every new state is what the server's rule makes of the released mean and the next clip norm: post-processing."""
+    whole = all(one.replays for one in trials)
+    return Check(
+        name="state",
+        passed=whole,
+        detail="every new state follows from the released sum"
+        if whole
+        else "a new state is not what the server's rule makes of the released sum: something else went into it",
+    )
+
+
+def ledger_check(trials: Sequence[Trials]) -> Check:
+    """The same lines in every round, whichever world it was in, one release among them: what is charged and written
+    does not depend on data."""
+    lines = frozenset[tuple[str, ...]]().union(*(one.entries for one in trials))
+    return Check(
+        name="ledger",
+        passed=len(lines) == 1 and all(len(one) == 1 for one in lines),
+        detail="every round wrote the same one release"
+        if len(lines) == 1
+        else f"{len(lines)} different things were written by rounds that differ in what clients sent",
+    )

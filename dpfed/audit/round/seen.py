@@ -1,0 +1,127 @@
+"""Records of an audited round: an observer of its stages, and small parts that record beside those that run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import Entry
+from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
+from dpfed.mechanisms.dithered import DitheredNoise
+from dpfed.mechanisms.integers import Integers
+from dpfed.server.state import ServerRule, ServerState
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.encode import Encode
+from dpfed.stages.project import Project
+from dpfed.stages.stage import Round
+from dpfed.stages.symbols import Symbols
+
+_ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
+_BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
+
+
+class SeenRows:
+    """An observer of rows and their sum as they pass stages.
+
+    bounded: after the bound [n, sent] (without one, after the map). given: as they are encoded [n, sent]. arrived: as
+    they come out of the wire, or of a bound behind it [n, width]. total: the sum that is decoded [width].
+    """
+
+    def __init__(self, stages: Stages) -> None:
+        self._last = next((stage for stage in stages.after_wire if isinstance(stage, _BOUNDS)), stages.wire)
+        self._rows: dict[str, list[Tensor]] = {"mapped": [], "bounded": [], "given": [], "arrived": []}
+        self._ids: list[NDArray[np.int64]] = []
+        self.total = torch.empty(0)
+
+    @property
+    def bounded(self) -> Tensor:
+        return torch.cat(self._rows["bounded"] or self._rows["mapped"])
+
+    @property
+    def given(self) -> Tensor:
+        return torch.cat(self._rows["given"])
+
+    @property
+    def arrived(self) -> Tensor:
+        return torch.cat(self._rows["arrived"])
+
+    @property
+    def uploads(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Client to what of it was encoded [sent] and what arrived [width]."""
+        if not self._ids:
+            return {}
+        rows = zip(self.given, self.arrived, strict=True)
+        return {int(one): row for one, row in zip(np.concatenate(self._ids), rows, strict=True)}
+
+    def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if isinstance(stage, _ENCODERS):
+            self._rows["given"].append(rows.clone())
+            self._ids.append(ids)
+
+    def left(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if isinstance(stage, Project):
+            self._rows["mapped"].append(rows.clone())
+        if isinstance(stage, _BOUNDS):
+            self._rows["bounded"].append(rows.clone())
+        if stage is self._last:
+            self._rows["arrived"].append(rows.clone())
+
+    def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        pass
+
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
+        pass
+
+    def summed(self, stage: Any, total: Tensor) -> None:
+        if isinstance(stage, _ENCODERS):
+            self.total = total.clone()
+
+
+class RecordedRule:
+    """A server's rule, and what it was given."""
+
+    def __init__(self, rule: ServerRule) -> None:
+        self._rule = rule
+        self.move: Tensor | None = None
+        self.count = 1.0
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        self.move, self.count = mean_move.clone(), count
+        return self._rule.step(state, mean_move, count=count)
+
+    def again(self, before: ServerState) -> ServerState | None:
+        """Return the state that the rule makes of its last input; None if it got none."""
+        return None if self.move is None else self._rule.step(before, self.move.clone(), count=self.count)
+
+
+class LastState:
+    """A stage at the end of a chain: does nothing, and records the state that the others' `next_state` came to."""
+
+    def __init__(self) -> None:
+        self.clip_norm: float | None = None
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        return rows
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        return total
+
+    def next_state(self, state: ServerState, now: Round) -> ServerState:
+        self.clip_norm = state.clip_norm
+        return state
+
+
+class KeptEntries:
+    """A book that keeps its lines in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def record(self, entry: Entry) -> None:
+        self.entries.append(entry)

@@ -1,0 +1,159 @@
+"""Several rounds together, in two worlds: is what a schedule, or correlated noise, charges for a run what it shows?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accounting.compose import profiles
+from accounting.factorisation import column
+from accounting.factorisation.toeplitz import squares
+from accounting.ledger import Release
+from accounting.mechanisms import BallsAndBins, Composed, CorrelatedRounds, Cyclic, Schedule, gaussian_of, schedule_of
+from accounting.rounding import downwards, upwards
+from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.whole_round import WholeRounds
+from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
+from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
+from dpfed.audit.verdict import Check
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.randomness import Simulated
+from dpfed.round import cohort_of
+from dpfed.seeds import Seeds
+
+Floats = NDArray[np.float64]
+
+PILOT = 40
+_LOUD = 1e3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stream:
+    """The first `rounds` rounds of a run, again and again: client 0 sends as much as it can, or nothing; the others
+    nothing.
+
+    Every trial has the run's sampler, stages and noise, drawn from a seed of its own. Seen are the products of what the
+    rounds release with the client's direction, of its own upload where every upload is seen. Their score: of correlated
+    noise the likelihood ratio, given in which rounds the client took part, which is public; of balls-and-bins that of a
+    client that has the same bin in every epoch, which is what bins that are reused would show; of other schedules the
+    sum of each round's log-likelihood ratio at the client's chance to take part.
+    """
+
+    one: OneRound
+    rounds: int
+
+    @property
+    def schedule(self) -> Schedule:
+        found = schedule_of(self._charged.mechanism)
+        if found is None:
+            raise ConfigError("several rounds together: is for participation schedules and correlated noise.")
+        return found
+
+    @cached_property
+    def claim(self) -> Composed:
+        """Claim of all rounds together."""
+        return Composed(parts=((self._charged.mechanism, self.rounds),))
+
+    def scores(self, world: int, seeds: range) -> Floats:
+        """One score a trial."""
+        return np.array([self._score(list(self._seen(world, seed))) for seed in seeds])
+
+    def tested(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
+        """The claimed profile of all rounds against so many trials, half of them in each world. Claim: a stream that
+        keeps it is rejected with probability at most alpha."""
+        first = seed * (2 * trials + 2 * PILOT)
+        cuts = self._cuts(trials, alpha, range(first, first + PILOT))
+        at = first + PILOT
+        scores = [self.scores(w, range(at + w * (trials // 2), at + (w + 1) * (trials // 2))) for w in (0, 1)]
+        return reject_claim(scores[0], scores[1], profiles.profile(self.claim), alpha=alpha, thresholds=cuts)
+
+    @cached_property
+    def _charged(self) -> Release:
+        release = self.one.method.release(replace(self.one.announced, uploads=self.one.clients))
+        assert release is not None  # the caller has asked for something private
+        return release
+
+    @cached_property
+    def _direction(self) -> tuple[torch.Tensor, float]:
+        """Return the direction of the client's bounded update as it is released, and the standard deviation of fresh
+        noise along it."""
+        quiet = WholeRounds(one=self.one.quiet)
+        shown = quiet.released(quiet.run(self._moves(quiet, 1), np.zeros(1, dtype=np.int64)))
+        return shown / torch.linalg.vector_norm(shown), self._charged.noise_std
+
+    def _moves(self, rounds: WholeRounds, world: int) -> torch.Tensor:
+        nothing = torch.zeros(self.one.method.clients.course.size)
+        return rounds.moves(nothing + _LOUD if world else nothing, nothing)
+
+    def _seen(self, world: int, seed: int) -> Iterator[tuple[float, bool]]:
+        """Return each round's product with the direction, over noise, and if client 0 took part."""
+        one = self.one.with_randomness(Simulated(seeds=Seeds(root=seed)))
+        direction, std = self._direction
+        for number in range(self.rounds):
+            rounds = WholeRounds(one=replace(one, state=replace(one.state, round=number)))
+            cohort = cohort_of(one.method, number)
+            if one.method.stages.every_upload_is_a_release:
+                cohort = cohort[:1] if len(cohort) and cohort[0] == 0 else cohort[:0]
+            shown = rounds.released(rounds.run(self._moves(rounds, world), cohort))
+            yield float(shown @ direction) / std, bool(len(cohort) and cohort[0] == 0)
+
+    def _score(self, seen: list[tuple[float, bool]]) -> float:
+        y, there = np.array([value for value, _ in seen]), np.array([one for _, one in seen], dtype=float)
+        noise, schedule = gaussian_of(self._charged.mechanism), self.schedule
+        assert noise is not None
+        if isinstance(schedule, BallsAndBins):
+            s = 1 / noise.noise_multiplier
+            logs = np.append(s * y - s * s / 2, np.zeros(-len(y) % schedule.bins))
+            return float(np.logaddexp.reduce(logs.reshape(-1, schedule.bins).sum(axis=0)))
+        if schedule.secret:
+            chance, s = schedule.probability, 1 / noise.noise_multiplier
+            with np.errstate(divide="ignore"):
+                none = np.log1p(-chance) if chance < 1 else -np.inf
+            return float(np.logaddexp(none, np.log(chance) + s * y - s * s / 2).sum())
+        c = column(schedule, self.rounds) if isinstance(schedule, CorrelatedRounds) else np.ones(1)
+        fresh, pattern = (np.convolve(c, part)[: self.rounds] for part in (y, there))
+        return float(fresh @ pattern / max(np.linalg.norm(pattern), 1e-300))
+
+    def _cuts(self, trials: int, alpha: float, pilot: range) -> Thresholds:
+        noise = gaussian_of(self._charged.mechanism)
+        assert noise is not None
+        if not self.schedule.secret:
+            mu = squares(self.schedule, self.rounds) ** 0.5 * noise.mu
+            return claimed_gaussian(mu, trials=trials // 2, alpha=alpha)
+        return Thresholds(values=(float(np.median(self.scores(1, pilot))),), origin="a pilot")
+
+
+def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: float, seed: int) -> Check:
+    """Check that the rounds together show no more than is charged for them. For uploads of Bernoulli samples, which
+    have nothing in
+    common but their order: whether no client comes more often than that."""
+    stream = Stream(one=one, rounds=rounds)
+    if one.method.stages.find(PrivateCoins) is not None:
+        return _order_check(one, stream.schedule)
+    found = stream.tested(trials, alpha=alpha, seed=seed)
+    detail = (
+        f"{trials} streams of {rounds} rounds: at epsilon {upwards(found.epsilon)} they show a delta of at least "
+        f"{downwards(max(found.seen, 0.0))}, {upwards(found.claimed)} is claimed."
+    )
+    return Check(name="several rounds together", passed=not found.rejected, detail=detail)
+
+
+def _order_check(one: OneRound, schedule: Schedule) -> Check:
+    assert isinstance(schedule, Cyclic)  # of coins nothing else is accounted
+    rounds = 3 * schedule.period
+    came = np.zeros((rounds, one.method.sampler.clients), dtype=int)
+    for number in range(rounds):
+        came[number, cohort_of(one.method, number)] = 1
+    together = np.lib.stride_tricks.sliding_window_view(came, schedule.period, axis=0).sum(axis=-1)
+    return Check(
+        name="public order",
+        passed=int(together.max()) <= 1,
+        detail=f"in {schedule.period} rounds in a row, as often as the order goes round, a client comes "
+        f"{int(together.max())} times at the most, over {rounds} rounds.",
+    )

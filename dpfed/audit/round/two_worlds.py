@@ -1,0 +1,299 @@
+"""Trials of whole rounds in two neighbouring worlds, and the scores that an adversary would give them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.audit.round.bound_checks import in_metric
+from dpfed.audit.round.claims import Claim
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
+from dpfed.audit.round.count_of_norms import CountOfNorms
+from dpfed.audit.round.neighbours import Neighbours
+from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
+from dpfed.audit.statistics import power, score_law, thresholds
+from dpfed.audit.statistics.epsilon_bounds import guessing
+from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
+from dpfed.audit.statistics.thresholds import Cuts, ScoreCuts, Thresholds
+from dpfed.audit.trials import in_drawn_order
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.mechanisms.integers import Integers
+
+Floats = NDArray[np.float64]
+
+PILOT = 200
+"""Trials in each world that only settle where the scores of lossy encodings are cut. They are not counted."""
+
+_ROUNDINGS = 8
+_NOTHING = 1e-6
+_CANDIDATES = 121
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Outcome of trials in both worlds.
+
+    scores:  of each kind, those of the worlds 0 and 1, one a trial
+    entries: everything that was written in the ledger
+    replays: every new state followed from the released sum alone
+    """
+
+    scores: dict[str, tuple[Floats, Floats]]
+    entries: frozenset[tuple[str, ...]]
+    replays: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TwoWorlds:
+    """One pair of worlds. `gap` is that of the noiseless releases over the claimed sensitivity, 1 where the pair
+    reaches it.
+
+    base, direction: [k], or [clients, k] where every upload is seen: scores are products with `direction`, from `base`
+    laws:            of the scores of each kind, if the claim holds; none where it is not known
+    """
+
+    pair: Neighbours
+    claim: Claim
+    rounds: WholeRounds
+    base: Tensor
+    direction: Tensor
+    ratio: CoinRatio | None
+    count: CountOfNorms | None
+    gap: float
+    laws: dict[str, ScoreLaw]
+
+    @classmethod
+    def of(cls, one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+        """Prepare the pair: noiseless releases, scores. `one` draws from a source that is fresh in every call."""
+        if pair.broadcast is not None:
+            one = replace(one, state=replace(one.state, broadcast=pair.broadcast))
+        if claim.coins is not None:
+            return _of_coins(cls, one, claim, pair)
+        return _of_noise(cls, one, claim, pair)
+
+    def trials(self, counts: tuple[int, int], *, seed: int = 0, say: Callable[[int], object] = int) -> Trials:
+        """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order. Where every upload
+        is seen by itself, each of a round's uploads is a trial. say: called with the number of trials done."""
+        of_round = self.rounds.one.clients if self.claim.seen == "uploads" else 1
+        rounds = [math.ceil(count / of_round) for count in counts]
+        found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in self.pair.scores}
+        entries, replays = set(), []
+
+        def run(numbers: list[int]) -> list[None]:
+            for number in numbers:
+                world = int(number >= rounds[0])
+                done = self._round(world)
+                entries.add(tuple(json.dumps(entry.to_dict(), sort_keys=True) for entry in done.entries))
+                replays.append(done.replays)
+                for kind, scores in found.items():
+                    scores[world].extend(self._scores(kind, done))
+            return [None] * len(numbers)
+
+        for _ in in_drawn_order(run, sum(rounds), np.random.default_rng([seed, 0x0D])):
+            say(sum(len(some) for some in found[self.pair.scores[0]]))
+        scores = {kind: (np.array(one[: counts[0]]), np.array(two[: counts[1]])) for kind, (one, two) in found.items()}
+        return Trials(scores=scores, entries=frozenset(entries), replays=all(replays))
+
+    def cuts(self, kind: str, trials: int, alpha: float) -> ScoreCuts:
+        """Return the cuts of a score for this number of trials in both worlds together: by the claimed distribution;
+        for what a lossy encoding lets through, by a pilot that is not counted."""
+        law, profile, delta = self.laws.get(kind), self.claim.profile, self.claim.delta
+        if isinstance(law, NormalMixture) and len(law.weights[1]) > 1:
+            low, high = law.reach()
+            at = np.linspace(low - 5.0, high + 5.0, _CANDIDATES)
+            cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
+            return _cuts(cut, guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta))
+        if self.ratio is not None and self.ratio.rules_out:
+            return ScoreCuts.at(0.0, "likelihood ratio 1, as one world sends what the other cannot")
+        centre, scale, mu, origin = self._unit(kind, trials)
+        if not 1e-6 < abs(mu) < math.inf or not math.isfinite(scale):
+            middle = centre + scale * mu / 2 if math.isfinite(mu) else 0.0
+            return ScoreCuts.at(middle if math.isfinite(middle) else 0.0, "no noise, or nothing to separate")
+        unit = thresholds.claimed_gaussian(abs(mu), trials=trials // 2, alpha=alpha)
+        at = np.linspace(-6.0, abs(mu) + 6.0, _CANDIDATES)
+        found = guessing(score_law.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
+        sign = 1.0 if mu > 0 else -1.0
+        ends = sorted(centre + scale * sign * value for value in (found.low, found.high))
+        values = tuple(centre + scale * sign * value for value in unit.values)
+        return _cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
+
+    def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
+        """Scores less the first, over the second, are about N(0, 1) and N(the third, 1); and who says so."""
+        law = self.laws.get(kind)
+        if isinstance(law, NormalMixture):
+            mu = float(law.means[1][0] if kind != "filter" else self.claim.mu or 0.0)
+            return 0.0, 1.0, mu, "best for the claimed law"
+        if self.ratio is not None:
+            low, high, scale = self.ratio.moments
+            return low, scale, (high - low) / scale if scale else 0.0, "the claimed coins"
+        count = min(PILOT, max(trials // 2, 1))
+        pilot = self.trials((count, count)).scores[kind]
+        centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
+        return centre, scale, float(pilot[1].mean() - centre) / scale, "a pilot"
+
+    def _round(self, world: int) -> RoundOutcome:
+        pair, rounds = self.pair, self.rounds
+        own = (pair.other, pair.one)[world]
+        if self.claim.seen == "uploads":
+            given = torch.zeros_like(pair.one) if own is None else own
+            return rounds.run(rounds.moves(given, given), rounds.together())
+        return rounds.run(rounds.moves(own, pair.rest), rounds.cohort(own is None))
+
+    def _scores(self, kind: str, done: RoundOutcome) -> list[float]:
+        if kind == "ratio":
+            assert self.ratio is not None
+            alone = self.claim.seen == "uploads"
+            sums = torch.stack([row for _, row in done.uploads.values()]) if alone else done.total[None]
+            return [float(score) for score in self.ratio.scores(sums)]
+        if self.claim.seen == "uploads":
+            rows = torch.stack([done.uploads[k][0 if kind == "filter" else 1] for k in range(len(done.uploads))])
+            if kind == "support":
+                return ((rows != 0).double() @ torch.sign(self.direction[0])).tolist()
+            scores = ((rows.double() - self.base) * self.direction).sum(dim=1) / self.claim.noise_std
+            return [float(score) for score in scores]
+        if kind == "count":
+            assert self.count is not None
+            return [self.count.score(done.state)]
+        released = self.rounds.released(done)
+        score = float((released - self.base) @ self.direction) / self.claim.noise_std
+        if kind == "filter":
+            return [score]
+        assert self.count is not None
+        return [self.count.joint(score, done.state, self.gap * (self.claim.mu or 0.0))]
+
+
+def _cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
+    return ScoreCuts(of_profile=of_profile, of_guesses=of_guesses, of_gaussian=of_profile.values[0])
+
+
+def _of_noise(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+    rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
+    if claim.seen == "uploads":
+        ends = [_coded(quiet, update) for update in (pair.other, pair.one)]
+        lengths = torch.linalg.vector_norm(ends[1] - ends[0], dim=1)
+        direction = (ends[1] - ends[0]) / lengths.clamp_min(1e-300)[:, None]
+        gap = float(lengths.mean()) / claim.sensitivity
+        laws: dict[str, ScoreLaw] = {"filter": score_law.plain(min(gap, 1.0) * (claim.mu or 0.0))}
+        return make(
+            pair=pair,
+            claim=claim,
+            rounds=rounds,
+            base=ends[0],
+            direction=direction,
+            ratio=None,
+            count=None,
+            gap=gap,
+            laws=laws,
+        )
+    together = rounds.together()
+    rows = [
+        _released(quiet, quiet.moves(own, pair.rest), together[1:] if own is None else together)
+        for own in (pair.other, pair.one)
+    ]
+    lengths = torch.linalg.vector_norm(rows[1] - rows[0], dim=1)
+    base, difference = rows[0].mean(dim=0), (rows[1] - rows[0]).mean(dim=0)
+    direction = difference / torch.linalg.vector_norm(difference).clamp_min(1e-300)
+    gap = float(lengths.mean()) / claim.sensitivity
+    mu = min(gap, 1.0) * (claim.mu or 0.0)
+    count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu else None
+    laws = {"filter": _law(quiet, claim, pair, mu, base, direction)}
+    if count is not None and not one.sampled:
+        laws |= {"count": score_law.plain(count.mu), "joint": score_law.plain(math.hypot(mu, count.mu))}
+    return make(
+        pair=pair,
+        claim=claim,
+        rounds=rounds,
+        base=base,
+        direction=direction,
+        ratio=None,
+        count=count,
+        gap=gap,
+        laws=laws,
+    )
+
+
+def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> Tensor:
+    """[repeats, sent]: several where rows are rounded at random."""
+    times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
+    return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
+
+
+def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
+    """Return the encoded rows of an update, for every client [clients, sent]."""
+    given = torch.zeros(quiet.one.method.clients.course.size) if update is None else update
+    done = quiet.run(quiet.moves(given, given), quiet.together())
+    return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
+
+
+def _law(
+    quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
+) -> NormalMixture:
+    """Return the distribution of the filter's scores: a mixture over cohorts."""
+    if not quiet.drawn:
+        return score_law.plain(mu)
+    together, moves = quiet.together(), quiet.moves(pair.other, pair.rest)
+
+    def along(cohort: NDArray[np.int64]) -> float:
+        return float(_released(quiet, moves, cohort).mean(dim=0) @ direction)
+
+    origin = float(base @ direction)
+    return score_law.drawn(
+        claim.sampling,
+        quiet.one.method.sampler.clients,
+        mu,
+        out=(along(together[1:]) + along(together[1:2]) - origin) / claim.noise_std if pair.other is not None else 0.0,
+        rest=along(together[1:2]) / claim.noise_std if len(together) > 1 else 0.0,
+        expected=len(together) - 1,
+    )
+
+
+def _of_coins(make: Callable[..., TwoWorlds], one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+    """Return the pair for sums of Bernoulli samples, whose distribution follows from the bounded moves.
+
+    If the claimed edges hide the move, scores are those of Bernoulli samples without edges:
+    a 1 of probability 0 reveals its world.
+    """
+    mechanism = claim.coins
+    assert mechanism is not None
+    assert pair.other is not None
+    coins = BiasOfCoins(edge=mechanism.floor, noise_std=mechanism.noise_std)
+    stage = one.method.stages.find(PrivateCoins)
+    trials = 1 if stage is None else stage.trials
+    client, start = np.zeros(1, dtype=np.int64), one.reference.double()
+    ends = [
+        start + one.upload(update[None], client).bounded[0].double() for update in (pair.one, pair.other, pair.rest)
+    ]
+    others = one.clients - 1 if claim.seen == "sum" else 0
+    moved = ends[0].clamp(coins.edge, 1 - coins.edge) - ends[1].clamp(coins.edge, 1 - coins.edge)
+    moved = in_metric(one, claim, moved)
+    gaps = [
+        float(norm) / limit
+        for norm, limit in (
+            (trials**0.5 * moved.norm(), mechanism.sensitivity(mechanism.l2_clip)),
+            (moved.abs().max(), mechanism.sensitivity(mechanism.linf_clip)),
+        )
+        if limit is not None
+    ]
+    scored = coins if max(gaps) > _NOTHING else replace(coins, edge=0.0)
+    ratio = CoinRatio.of(scored, ends[0], ends[1], ends[2], others, claim.sampling.probability, trials)
+    return make(
+        pair=pair,
+        claim=claim,
+        rounds=WholeRounds(one=one),
+        base=torch.zeros(0),
+        direction=torch.zeros(0),
+        ratio=ratio,
+        count=None,
+        gap=max(gaps),
+        laws={
+            "ratio": CoinLaw(coins=coins, ends=(ends[0], ends[1], ends[2]), origin=start, ratio=ratio, trials=trials)
+        },
+    )

@@ -1,0 +1,205 @@
+"""Whole rounds, as a run makes them: who takes part, uploads, sum, noise, ledger, the server's new state.
+
+Only local training is replaced, by updates that the audit gives. Everything else is `dpfed.round.run_round` with the
+stages that run; what is looked at is the state that it returns, and what a server sees where uploads are releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import Entry
+from dpfed.audit.round.one_round import OneRound
+from dpfed.audit.round.seen import KeptEntries, LastState, RecordedRule, SeenRows
+from dpfed.participation.sampling import Sampler
+from dpfed.round import OpenRound, cohort_of, groups, run_round
+from dpfed.seeds import Seeds
+from dpfed.server.rules import Averaging
+from dpfed.server.state import ServerRule, ServerState
+from dpfed.stages.chain import Stages
+from dpfed.stages.maps import Map, MapChoice
+from dpfed.stages.project import Project
+from dpfed.stages.send_all import Identity
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoundOutcome:
+    """Outcome of one round.
+
+    moved:   [n], the mean move that the server's rule was given, times what it was divided by; None: no sum
+    count:   what that is
+    shown:   the same as the new state shows it, where the rule is a step along it; else `moved`
+    replays: the new state is what the rule makes of `moved`, and nothing else
+    uploads: client to what of it was encoded [sent] and what arrived [width]
+    total:   the sum that was decoded [width]
+    """
+
+    state: ServerState
+    moved: Tensor | None
+    count: float
+    shown: Tensor | None
+    replays: bool
+    uploads: dict[int, tuple[Tensor, Tensor]]
+    total: Tensor
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ByClient:
+    """A source of rows: of those who send, moves [clients, d] by client; of those who only fill up, zeros."""
+
+    moves: Tensor
+
+    def take_part(self, opened: OpenRound[Any]) -> None:
+        cohort, senders = opened.now.task.cohort, opened.total.senders
+        trained, fill = np.intersect1d(senders, cohort), np.setdiff1d(senders, cohort)
+        opened.now.tally.trained += len(trained)
+        for some in groups(trained, opened.method.group):
+            opened.halves(self.moves[torch.from_numpy(some)].clone(), some)
+        for some in groups(fill, opened.method.group):
+            opened.halves(torch.zeros(len(some), self.moves.shape[1]), some, counted=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WholeRounds:
+    """Rounds of `one` from the same state. Client 0 is under test, all others do the same."""
+
+    one: OneRound
+
+    @cached_property
+    def pull(self) -> Tensor:
+        """[n, sent]: from a move of the model to the sum that the map's adjoint made it of (its pseudo-inverse)."""
+        projection = self.one.projection
+        sent, unit = projection.sent, torch.eye(projection.sent, device=self.one.state.broadcast.device)
+        there = torch.stack([projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
+        squares = there @ there.T
+        length = float(squares.diagonal().mean())
+        if torch.allclose(squares, length * torch.eye(sent, dtype=squares.dtype), atol=1e-6 * length):
+            return there.T / length
+        inverse: Tensor = torch.linalg.pinv(there)
+        return inverse
+
+    @property
+    def drawn(self) -> bool:
+        """True if the cohort is drawn in every round."""
+        return self.one.sampled
+
+    def together(self) -> NDArray[np.int64]:
+        """Return the smallest cohort of a released sum, with the client under test."""
+        return np.arange(self.one.clients, dtype=np.int64)
+
+    def cohort(self, absent: bool) -> NDArray[np.int64]:
+        """Return the cohort of a trial, without the client under test if it is absent from the population."""
+        if not self.drawn:
+            return self.together()[1:] if absent else self.together()
+        method = self.one.method
+        if not absent:
+            return cohort_of(method, self.one.state.round)
+        return 1 + cohort_of(replace(method, sampler=one_client_less(method.sampler)), self.one.state.round)
+
+    def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
+        """[clients, d]."""
+        given = rest.expand(self.one.method.sampler.clients, -1).clone()
+        given[0] = 0.0 if own is None else own
+        return given
+
+    def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
+        """One round in which these clients, having learnt `moves` [clients, d], take part."""
+        one, method = self.one, self.one.method
+        (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
+        seen = SeenRows(stages)
+        recorded = replace(method, server=rule, stages=stages)
+        given = ByClient(moves=moves)
+        done = run_round(one.state, recorded, given, seeds=one.seeds, ledger=book, cohort=cohort, observer=seen)
+        moved = None if rule.move is None else rule.move * rule.count
+        return RoundOutcome(
+            state=done.state,
+            moved=moved,
+            count=rule.count,
+            shown=moved if moved is None else _shown(method.server, one.state, done.state, rule, moved),
+            replays=_replays(one.state, done.state, rule, last),
+            uploads=seen.uploads,
+            total=seen.total,
+            entries=tuple(book.entries),
+        )
+
+    @cached_property
+    def _recorded(self) -> tuple[Stages, LastState]:
+        """The chain with a stage more that records, and with the map made once: it is public and always the same."""
+        one, last = self.one, LastState()
+        stages = one.method.stages.replaced(
+            Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
+        )
+        return Stages(*stages, last), last
+
+    def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
+        """The sum [sent] as the new state shows it, float64; zeros where the round has no result."""
+        moved = outcome.shown if by_state else outcome.moved
+        if moved is None:
+            return torch.zeros(self.one.projection.sent, dtype=torch.float64)
+        return moved.double() if isinstance(self.one.projection, Identity) else moved.double() @ self.pull
+
+    def rounding(self, outcome: RoundOutcome) -> float:
+        """Return the largest rounding error of `released`, as the new state is float32."""
+        step = step_of(self.one.method.server)
+        if step is None or outcome.moved is None:
+            return 0.0
+        state = float(torch.linalg.vector_norm(outcome.state.broadcast.double()))
+        return 2.0**-23 * state * outcome.count / step * self._pull_norm
+
+    @cached_property
+    def _pull_norm(self) -> float:
+        return 1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.pull, 2))
+
+
+def one_client_less(who: Sampler) -> Sampler:
+    """The sampler of a neighbouring population under Poisson sampling: the others' coins stay as they are."""
+    fewer = who.clients - 1
+    return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
+
+
+def step_of(rule: ServerRule) -> float | None:
+    """The step size of a rule that adds the mean move times it, and does nothing else; None for other rules."""
+    if not isinstance(rule, Averaging) or rule.edge is not None or rule.averaged is not None:
+        return None
+    return rule.learning_rate
+
+
+def _shown(rule: ServerRule, before: ServerState, after: ServerState, seen: RecordedRule, moved: Tensor) -> Tensor:
+    step = step_of(rule)
+    return moved if step is None else (after.broadcast.double() - before.broadcast.double()) * (seen.count / step)
+
+
+def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
+    """True if `after` follows from the state before and the mean move, its clip norm from the stages' next state."""
+    again = rule.again(before)
+    if again is None:
+        return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm
+    same = torch.equal(again.broadcast, after.broadcast) and last.clip_norm == after.clip_norm
+    return same and again.memory.keys() == after.memory.keys()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Made:
+    """A choice of the round's map that was made before."""
+
+    choice: MapChoice
+    projection: Map
+
+    @property
+    def sent(self) -> int:
+        return self.choice.sent
+
+    @property
+    def downlink_bits(self) -> int:
+        return self.choice.downlink_bits
+
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
+        return self.projection

@@ -1,0 +1,1 @@
+"""Statistics of scores, on numpy and scipy only."""

@@ -1,0 +1,139 @@
+"""Lower bounds on the epsilon of a mechanism, from trials whose world an independent fair coin chose.
+
+With a coin a trial, a wrong guess is one event with one probability, whichever world it happened in: one binomial count
+carries what two counts, each with a limit of its own, would have to share.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, ndtri
+
+from accounting import require
+from accounting.gaussian import epsilon_from_below
+from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
+from dpfed.audit.statistics.thresholds import Cuts, Errors, overfull
+from dpfed.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """An epsilon at `delta` that holds with probability 1 - alpha, and the guesses it rests on.
+
+    `mu`: the Gaussian shift behind it, None for the bound without that assumption.
+    """
+
+    epsilon: float
+    delta: float
+    alpha: float
+    mu: float | None
+    cuts: Cuts
+    trials: int
+    guesses: int
+    correct: int
+
+
+def epsilon_lower_bound(
+    scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cuts: Cuts
+) -> LowerBound:
+    """The epsilon at which so many correct guesses have probability alpha, for any mechanism.
+
+    Guesses: "world 1" for scores from `cuts.high` on, "world 0" below `cuts.low`, none between. Every
+    (epsilon, delta)-indistinguishable pair is randomised response that shows its world outright with probability delta
+    (Kairouz, Oh, Viswanath 2015), so of N trials Bin(N, delta) are shown, and each other guess is right with
+    probability at most q = e^epsilon / (1 + e^epsilon), independently. With P(Bin(N, delta) > d) <= alpha / 20, V of
+    R guesses right: P(Bin(R - d, q) >= V - d) = 0.95 alpha gives epsilon.
+
+    Precondition: each trial's world was chosen by its own fair coin. delta in [0, 1).
+    Claim: above the true epsilon at `delta` of this pair of worlds with probability at most alpha. Direction of error:
+    lower bound. At delta = 1e-5 and 1e5 trials a Gaussian of epsilon 4.38 shows 2.9, and 3.5 with 1e6: a claim is
+    tested with its whole profile (`rejection`).
+    """
+    target, level = require.probability(delta=delta), require.open_probability(alpha=alpha)
+    if target == 1:
+        raise ConfigError("delta=1.0: every mechanism has it. Must be in [0, 1).")
+    first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
+    right, wrong = cuts.counted(first, second)
+    shown = overfull(len(first) + len(second), target, level)
+    value = float(epsilon_of_guesses(right, wrong, shown=shown, alpha=level if target == 0 else 0.95 * level))
+    return LowerBound(
+        epsilon=value,
+        delta=target,
+        alpha=level,
+        mu=None,
+        cuts=cuts,
+        trials=len(first) + len(second),
+        guesses=right + wrong,
+        correct=right,
+    )
+
+
+def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cut: float) -> LowerBound:
+    """mu >= -2 Phi^-1(limit of the error rate), and the epsilon of that mu at `delta`.
+
+    Under mu-GDP whoever guesses a fair coin's world errs with probability at least Phi(-mu / 2) (the trade-off curve
+    lies above its tangent at the middle); limit: one-sided Clopper-Pearson of all errors of "world 1 from `cut` on".
+
+    Precondition: each trial's world was chosen by its own fair coin. delta in (0, 1).
+    Claim: a mechanism that is mu0-GDP gives a mu above mu0 with probability at most alpha, so mu > mu0 REJECTS "it is
+    mu0-GDP", unconditionally. As a lower bound on epsilon it holds only IF the mechanism is mu-GDP for some mu with
+    equality (its trade-off curve is a Gaussian's): errors seen at one threshold are extrapolated along that curve.
+    """
+    target, level = require.open_probability(delta=delta), require.open_probability(alpha=alpha)
+    first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
+    cuts = Cuts(low=cut, high=cut, origin="one cut")
+    right, wrong = cuts.counted(first, second)
+    limit = float(upper_limit(wrong, right + wrong, alpha=level))
+    mu = max(0.0, -2 * float(ndtri(limit)))
+    return LowerBound(
+        epsilon=epsilon_of_shift(mu, delta=target),
+        delta=target,
+        alpha=level,
+        mu=mu,
+        cuts=cuts,
+        trials=right + wrong,
+        guesses=right + wrong,
+        correct=right,
+    )
+
+
+def epsilon_of_guesses(right: ArrayLike, wrong: ArrayLike, *, shown: int, alpha: float) -> Floats:
+    """The epsilon at which P(Bin(R - shown, e^eps / (1 + e^eps)) >= V - shown) = alpha; 0 where that is none. Counts
+    may be expected ones."""
+    correct = np.asarray(right, dtype=float) - shown
+    false = np.asarray(wrong, dtype=float)
+    usable = correct > 0
+    q = betaincinv(np.where(usable, correct, 1.0), false + 1, alpha)
+    with np.errstate(divide="ignore"):
+        odds = np.log(q) - np.log1p(-q)
+    return np.asarray(np.where(usable, np.maximum(odds * (1 - 1e-12), 0.0), 0.0))
+
+
+def epsilon_of_shift(mu: float, *, delta: float) -> float:
+    """The epsilon of a Gaussian shift `mu` at `delta`, rounded downwards; 0 at mu = 0."""
+    return epsilon_from_below(delta, mu=mu) if mu else 0.0
+
+
+def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
+    """Return the cuts at which guesses are expected to show the largest epsilon at `delta`, if scores have the claimed
+    law.
+
+    errors: of a threshold, P0(score >= t) and P1(score < t). candidates: thresholds to choose from. trials: in both
+    worlds together. A choice of power only.
+    """
+    at = np.unique(np.asarray(candidates, dtype=float))
+    rates = np.array([errors(float(t)) for t in at])
+    false, missed = np.append(rates[:, 0], 0.0), np.append(rates[:, 1], 1.0)  # the last: never "world 1"
+    false_low, missed_low = np.append(rates[:, 0], 1.0), np.append(rates[:, 1], 0.0)  # the last: never "world 0"
+    half = trials / 2
+    right = half * ((1 - missed)[:, None] + (1 - false_low)[None, :])
+    wrong = half * (false[:, None] + missed_low[None, :])
+    shown = epsilon_of_guesses(right, wrong, shown=overfull(trials, delta, alpha), alpha=0.95 * alpha)
+    highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
+    shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
+    high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
+    return Cuts(low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed law, {trials} trials")

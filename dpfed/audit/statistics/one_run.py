@@ -1,0 +1,152 @@
+"""Audits of one training run: many canaries, each in or out by its own coin, guessed afterwards.
+
+Preconditions of both theorems, which nothing here can check:
+- every canary is included by an INDEPENDENT fair coin: not half of them exactly, none displacing another;
+- guesses use the scores and nothing that knows the coins, and their number was fixed beforehand;
+- the claim is one for adding or removing (zeroing) one canary.
+A run shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds
+gross faults of a whole training; it certifies nothing.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betainc, ndtr, ndtri
+
+from accounting import require
+from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
+from dpfed.audit.statistics.error_counts import checked_scores
+from dpfed.audit.statistics.thresholds import PrivacyProfile
+from dpfed.errors import ConfigError
+
+_TOLERANCE = 1e-9
+_GRID = 2001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """Guesses about `canaries`: `made` in or out, `correct` of these rightly; none about the others."""
+
+    canaries: int
+    made: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        require.count(canaries=self.canaries)
+        require.count(made=self.made)
+        require.count(at_least=0, correct=self.correct)
+        if not self.correct <= self.made <= self.canaries:
+            raise ConfigError(
+                f"canaries={self.canaries}, made={self.made}, correct={self.correct}: must fall from one to the next."
+            )
+
+
+def guess(scores: ArrayLike, included: ArrayLike, *, guesses: int, seed: int) -> Guesses:
+    """Guess "in" for the highest half of `guesses` scores and "out" for the lowest (an odd one more "in").
+
+    scores [m], included [m] of bool. `guesses` must be fixed before the scores are seen. Equal scores are ordered at
+    random by `seed`, as the order of the canaries may know who was included.
+    """
+    given = checked_scores(scores, "scores")
+    coins = np.asarray(included)
+    if coins.shape != given.shape or coins.dtype != np.bool_:
+        raise ConfigError(f"included of shape {coins.shape}, type {coins.dtype}: must be True or False for each score.")
+    made = require.count(guesses=guesses)
+    if made > given.size:
+        raise ConfigError(f"guesses={made}: must be at most the number of canaries, {given.size}.")
+    order = np.lexsort((np.random.default_rng(seed).random(given.size), given))
+    low, high = order[: made // 2], order[given.size - (made - made // 2) :]
+    return Guesses(canaries=given.size, made=made, correct=int(coins[high].sum() + (~coins[low]).sum()))
+
+
+def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
+    """The probability, at most, of so many correct guesses under (epsilon, delta)-DP.
+
+    With q = e^eps/(1 + e^eps) and B ~ Bin(r, q), beta = P(B >= v):
+        beta + 2 m delta max_{i=1..v} (P(B >= v - i) - beta) / i        (Steinke, Nasr, Jagielski 2023, Thm 5.2)
+    m canaries, r guesses, v correct. Direction of error: upper bound on the p-value. delta is charged m times.
+    """
+    r, v = guesses.made, guesses.correct
+    eps, target = require.nonnegative(epsilon=epsilon), require.probability(delta=delta)
+    if v == 0:
+        return 1.0
+    q = 1 / (1 + math.exp(-min(eps, 700.0)))
+    beta = float(betainc(v, r - v + 1, q))
+    if target == 0:
+        return beta
+    i = np.arange(1.0, v + 1)
+    reached = np.append(betainc(v - i[:-1], r - v + i[:-1] + 1, q), 1.0)  # P(B >= v - i), the last P(B >= 0)
+    return min(1.0, beta + 2 * guesses.canaries * target * max(0.0, float(np.max((reached - beta) / i))))
+
+
+def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
+    """The largest epsilon at which `p_value` is at most alpha, so that (epsilon, delta)-DP is rejected; 0 if none.
+
+    Claim: above the true epsilon at `delta` with probability at most alpha. Direction of error: lower bound.
+    """
+    level = require.open_probability(alpha=alpha)
+    return _largest(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= level)
+
+
+def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
+    """True if this number of correct guesses rejects an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
+
+    `inverse_blow_up` of y is the least Q(S) of events with P(S) >= y that the claim allows, for both orders: for
+    mu-GDP Phi(Phi^-1(y) - mu). Never above the truth, or a true claim could be rejected.
+    With c = alpha v/m, h = alpha (r-v)/m, for i = v-1..0: h' = max(h, inverse_blow_up(c)), c += i/(r-i) (h'-h), h = h';
+    rejected iff c + h > r/m. A true claim is rejected with probability at most alpha.
+    """
+    level = require.open_probability(alpha=alpha)
+    m, r, v = guesses.canaries, guesses.made, guesses.correct
+    c, h = level * v / m, level * (r - v) / m
+    for i in range(v - 1, -1, -1):
+        higher = max(h, inverse_blow_up(c))
+        if higher == h:  # and so it stays
+            break
+        c = min(c + i / (r - i) * (higher - h), 1.0)
+        h = higher
+    return c + h > r / m * (1 + 1e-12)
+
+
+def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
+    """The largest mu for which mu-GDP is rejected by `rejects_blow_up`; 0 if none.
+
+    A lower bound on mu only if the run is mu-GDP for some mu; the rejection of mu0-GDP for mu0 below it holds always.
+    """
+    return _largest(lambda mu: rejects_blow_up(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
+
+
+def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
+    """The epsilon at `delta` of `gdp_lower_bound`, with its caveat."""
+    return epsilon_of_shift(gdp_lower_bound(guesses, alpha=alpha), delta=require.open_probability(delta=delta))
+
+
+def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) -> bool:
+    """True if the guesses reject a claimed privacy profile (both orders, epsilon real; `accounting.compose.profiles`).
+
+    Its inverse blow-up of y is the largest e^-eps (y - delta(eps)), here over a grid of eps, which is never above it.
+    """
+    ends = math.log(guesses.canaries / require.open_probability(alpha=alpha)) + 5  # the smallest y is about alpha/m
+    epsilons = np.linspace(-5.0, ends, _GRID)
+    scale, delta = np.exp(-epsilons), np.asarray(profile(epsilons), dtype=float)
+    if np.isnan(delta).any():
+        raise ConfigError("profile: gave NaN. Give a privacy profile of real epsilon.")
+    return rejects_blow_up(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
+
+
+def _largest(rejected: Callable[[float], bool]) -> float:
+    """The largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
+    if not rejected(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while rejected(high):
+        low, high = high, 2 * high
+        if high > 1e6:
+            return low
+    while high - low > _TOLERANCE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low

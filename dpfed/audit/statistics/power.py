@@ -1,0 +1,217 @@
+"""Power of an audit by trials: the faults that its own decision rule finds, whatever the trials were.
+
+The rule counts errors at one threshold, false positives in n0 trials and false negatives in n1. Both are binomial, so
+the probability of a rejection under a stated fault is a sum over the counts that the rule rejects. Nothing here looks
+at the outcome of the audit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import bdtr
+
+from dpfed.audit.statistics.error_counts import ErrorCounts
+from dpfed.audit.statistics.rejection import reject_counts
+from dpfed.audit.statistics.score_law import Deviation, NormalMixture, ScoreLaw
+from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
+
+LIKELY = 0.9
+"""A fault counts as one that would have been found from this probability on."""
+
+A_FIFTH = 0.2
+"""Noise short by this much, or a client that moves the sum as much too far, must be found: or nothing is said."""
+
+_TOO_FAR = A_FIFTH / (1 - A_FIFTH)
+_PLACES = 41
+_CELLS = 64
+_REACH = 8.0
+
+
+def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
+    """Return the threshold at which noise short by a fifth is clearest against `profile`, at expected counts: for
+    cohorts that are drawn, whose worst events are in the tail."""
+    low, high = law.reach()
+    at = np.linspace(low - 4.0, high + 4.0, _PLACES)
+    shown = []
+    for threshold in at:
+        rates = law.errors(float(threshold), Deviation(noise_short=A_FIFTH))
+        counts = [np.array([int(np.ceil(trials * min(max(rate, 0.0), 1.0)))]) for rate in rates]
+        seen = ErrorCounts(
+            thresholds=np.array([threshold]),
+            false_positives=counts[0],
+            false_negatives=counts[1],
+            trials0=trials,
+            trials1=trials,
+        )
+        shown.append(reject_counts(seen, profile, alpha=alpha).excess)
+    return Thresholds(values=(float(at[int(np.argmax(shown))]),), origin="best for noise short by a fifth")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """The smallest faults that would have been found with `probability`; None: none of this kind would.
+
+    noise_short: the noise has a standard deviation smaller by this part; None for coins, whose noise has no such size
+    too_far:     the client moves the released vector this part farther than claimed
+    """
+
+    probability: float
+    noise_short: float | None
+    too_far: float | None
+
+    @property
+    def enough(self) -> bool:
+        """True if noise short by a fifth would have been found; for coins, moves as much too large over the noise."""
+        if self.noise_short is not None:
+            return self.noise_short <= A_FIFTH + 1e-9
+        return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
+
+    def or_too_far(self, part: float | None) -> Power:
+        """Power together with a test that finds clients which move the release too far from this part on."""
+        found = [one for one in (self.too_far, part) if one is not None]
+        return replace(self, too_far=min(found, default=None))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of the power."""
+        return {
+            "probability": self.probability,
+            "noise_short": self.noise_short,
+            "too_far": self.too_far,
+            "enough": self.enough,
+        }
+
+    def in_words(self) -> str:
+        """noise short by 12%, or a client that moves the sum 15% too far, with probability 90%"""
+        found = []
+        if self.noise_short is not None:
+            found.append(f"noise short by {_percent(self.noise_short)}")
+        if self.too_far is not None:
+            found.append(f"a client that moves the release {_percent(self.too_far)} too far")
+        if not found:
+            return "no fault of the noise or of the clip, however large"
+        return f"{' or '.join(found)}, with probability {self.probability:.0%}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.3g}%"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Region:
+    """The counts that a rule rejects: with at most `false_positives[k]` of them, up to `most_negatives[k]` (-1: none).
+
+    A part of the whole region, so that power computed from it is never above the truth.
+    """
+
+    threshold: float
+    trials0: int
+    trials1: int
+    false_positives: np.ndarray[Any, Any]
+    most_negatives: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(
+        cls,
+        profile: PrivacyProfile,
+        law: ScoreLaw,
+        *,
+        threshold: float,
+        trials0: int,
+        trials1: int,
+        alpha: float,
+    ) -> Region:
+        """Return the region of `rejection.reject_claim` with this one threshold. `law` only says where cells have to be
+        narrow."""
+        cells = _cells(trials0, law.errors(threshold)[0])
+
+        def rejected(positives: int, negatives: int) -> bool:
+            counts = ErrorCounts(
+                thresholds=np.array([threshold]),
+                false_positives=np.array([positives]),
+                false_negatives=np.array([negatives]),
+                trials0=trials0,
+                trials1=trials1,
+            )
+            return reject_counts(counts, profile, alpha=alpha).rejected
+
+        most, limits = trials1, []
+        for positives in cells:
+            most = _most(lambda negatives, at=positives: rejected(int(at), negatives), most)
+            limits.append(most)
+        return cls(
+            threshold=threshold,
+            trials0=trials0,
+            trials1=trials1,
+            false_positives=cells,
+            most_negatives=np.array(limits),
+        )
+
+    def probability(self, law: ScoreLaw, fault: Deviation) -> float:
+        """Return a lower bound on the probability of a rejection if the scores have this law under this fault."""
+        fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
+        in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
+        return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
+
+
+def _at_most(counts: np.ndarray[Any, Any], trials: int, rate: float) -> np.ndarray[Any, Any]:
+    """P(Binomial(trials, rate) <= count), 0 for counts below 0."""
+    return np.where(counts < 0, 0.0, bdtr(np.maximum(counts, 0).astype(float), trials, rate))
+
+
+def _cells(trials: int, rate: float) -> np.ndarray[Any, Any]:
+    """Numbers of false positives, close to each other around what is expected."""
+    spread = _REACH * (trials * rate * (1 - rate)) ** 0.5 + 1
+    low, high = max(0.0, trials * rate - spread), min(float(trials), trials * rate + spread)
+    near, far = np.linspace(low, high, _CELLS), np.linspace(0, low, _CELLS // 2)
+    return np.unique(np.round(np.concatenate([far, near])).astype(np.int64))
+
+
+def _most(holds: Any, most: int) -> int:
+    """The largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
+
+    Steps down from `most`, which is mostly near, and then halves.
+    """
+    if most < 0 or holds(most):
+        return most
+    step, high, low = 8, most, most - 8
+    while low >= 0 and not holds(low):
+        step, high = 2 * step, low
+        low = high - step
+    low = max(low, -1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves: tuple[float, ...]) -> Power:
+    """The smallest fault of either kind from which on all larger ones, of those listed, are found."""
+    short = [Deviation(noise_short=one) for one in noises]
+    far = [Deviation(too_far=one) for one in moves]
+    found = [_smallest([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
+    return Power(
+        probability=LIKELY,
+        noise_short=None if found[0] is None else noises[found[0]],
+        too_far=None if found[1] is None else moves[found[1]],
+    )
+
+
+def _smallest(found: list[bool]) -> int | None:
+    """The first from which on all are found."""
+    first = None
+    for k in reversed(range(len(found))):
+        if not found[k]:
+            break
+        first = k
+    return first
+
+
+NOISES = tuple(np.round(np.concatenate([np.arange(1, 50) / 200, np.arange(25, 100) / 100]), 4).tolist())
+MOVES = tuple(
+    np.round(np.concatenate([np.arange(1, 100) / 200, np.arange(10, 100) / 20, np.arange(5, 101)]), 4).tolist()
+)
+MOVES_OF_COINS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
+NOTHING = Power(probability=LIKELY, noise_short=None, too_far=None)

@@ -1,0 +1,126 @@
+"""Is a claimed privacy profile compatible with what was seen in two neighbouring worlds?"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accounting import require
+from dpfed.audit.statistics.error_counts import ErrorCounts, checked_scores
+from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
+from dpfed.errors import ConfigError
+
+Floats = NDArray[np.float64]
+
+_GRID = 2001
+_ROUNDING = 1e-12  # of two computations of one number; a claim is not rejected for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimTest:
+    """The outcome: `rejected`, and where the trials speak the loudest against the claim.
+
+    At `threshold` the events that were counted need delta(epsilon) >= `seen`; `claimed` says less by `excess`, if that
+    is above 0. `order`: "1|0" bounds P1(score >= t) by e^epsilon P0(score >= t) + delta, "0|1" P0(score < t) by P1's.
+    """
+
+    rejected: bool
+    alpha: float
+    threshold: float
+    epsilon: float
+    seen: float
+    claimed: float
+    excess: float
+    order: str
+    false_positives: int
+    false_negatives: int
+    trials0: int
+    trials1: int
+
+
+def reject_claim(
+    scores0: ArrayLike,
+    scores1: ArrayLike,
+    profile: PrivacyProfile,
+    *,
+    alpha: float,
+    thresholds: Thresholds,
+    reverse: PrivacyProfile | None = None,
+) -> ClaimTest:
+    """Test the claim "P1(S) <= e^epsilon P0(S) + profile(epsilon), P0(S) <= e^epsilon P1(S) + reverse(epsilon)".
+
+    Rejected iff for some threshold and some epsilon
+        1 - FNR_u > profile(epsilon) + e^epsilon FPR_u   or   1 - FPR_u > reverse(epsilon) + e^epsilon FNR_u,
+    FPR_u, FNR_u one-sided Clopper-Pearson limits at alpha / (2 thresholds).
+
+    scores0, scores1: one score a trial, each trial with fresh randomness, high scores speaking for world 1; the score
+    must not depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too);
+    `reverse`: that of the other order, by default the same, which is right for a profile that covers both orders
+    (`accounting.compose.profiles`).
+
+    Claim: a true claim is rejected with probability at most alpha, whatever the mechanism. The maximum over epsilon
+    costs nothing (the profile is one hypothesis). Not rejected is NOT private: it says what the trials could see.
+    Errors: scores that are NaN, a profile outside [max(0, 1 - e^epsilon), 1].
+    """
+    level = require.open_probability(alpha=alpha)
+    if not isinstance(thresholds, Thresholds):
+        raise ConfigError(
+            f"thresholds={thresholds!r}: must be dpfed.audit.statistics.thresholds.Thresholds, settled before "
+            "the scores were drawn, e.g. thresholds.claimed_gaussian(mu, trials=n, alpha=alpha)."
+        )
+    counts = ErrorCounts.of(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values)
+    return reject_counts(counts, profile, alpha=level, reverse=reverse)
+
+
+def reject_counts(
+    counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float, reverse: PrivacyProfile | None = None
+) -> ClaimTest:
+    """The same from the errors at thresholds settled beforehand. Fewer errors never turn a rejection into none."""
+    fpr_upper, fnr_upper = counts.upper_limits(alpha=alpha)
+    found = []
+    for k in range(len(counts.thresholds)):
+        found.append((*_largest_excess(profile, float(fnr_upper[k]), float(fpr_upper[k])), "1|0", k))
+        found.append((*_largest_excess(reverse or profile, float(fpr_upper[k]), float(fnr_upper[k])), "0|1", k))
+    excess, epsilon, seen, claimed, order, k = max(found, key=lambda row: row[0])
+    return ClaimTest(
+        rejected=excess > _ROUNDING,
+        alpha=alpha,
+        threshold=float(counts.thresholds[k]),
+        epsilon=epsilon,
+        seen=seen,
+        claimed=claimed,
+        excess=excess,
+        order=order,
+        false_positives=int(counts.false_positives[k]),
+        false_negatives=int(counts.false_negatives[k]),
+        trials0=counts.trials0,
+        trials1=counts.trials1,
+    )
+
+
+def _largest_excess(profile: PrivacyProfile, missed: float, false: float) -> tuple[float, float, float, float]:
+    """The largest 1 - missed - e^eps false - delta(eps), its eps, and both sides.
+
+    Outside log(missed / (1 - false)) .. log((1 - missed) / false) it is below what every profile allows.
+    """
+    epsilons = np.zeros(1)
+    if missed + false < 1:
+        low, high = math.log(missed / (1 - false)), math.log((1 - missed) / false)
+        epsilons = np.append(epsilons, np.linspace(low, high, _GRID))
+    claimed = _checked(profile, epsilons)
+    seen = 1 - missed - np.exp(epsilons) * false
+    best = int(np.argmax(seen - claimed))
+    return float((seen - claimed)[best]), float(epsilons[best]), float(seen[best]), float(claimed[best])
+
+
+def _checked(profile: PrivacyProfile, epsilons: Floats) -> Floats:
+    claimed = np.asarray(profile(epsilons), dtype=float)
+    least = np.maximum(-np.expm1(epsilons), 0.0)
+    if claimed.shape != epsilons.shape or not np.all((claimed >= least - 1e-9) & (claimed <= 1 + 1e-9)):
+        raise ConfigError(
+            f"profile: gave shape {claimed.shape} for {epsilons.size} epsilons, or values outside "
+            "[max(0, 1 - e^epsilon), 1]: no pair of laws has it. Give a vectorised profile of real epsilon, negative "
+            "included (delta(-e) = 1 - e^-e + e^-e delta(e) of the other order)."
+        )
+    return np.asarray(np.maximum(claimed, least))

@@ -1,0 +1,136 @@
+"""Cuts of scores, settled before the scores are drawn.
+
+A threshold chosen on the scores that it is measured on is no test: bounds come out above the truth too often.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from accounting import require
+from dpfed.audit.statistics.error_counts import upper_limit
+from dpfed.errors import ConfigError
+
+Floats = NDArray[np.float64]
+Tail = Callable[[Floats], Floats]
+Errors = Callable[[float], tuple[float, float]]
+PrivacyProfile = Callable[[Floats], ArrayLike]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Scores from which on "the second world" is said, and where they come from.
+
+    `origin` says what settled them; it must be something other than the scores they are used on. Several thresholds
+    share the error probability (Bonferroni), so more of them cost power.
+    """
+
+    values: tuple[float, ...]
+    origin: str
+
+    def __post_init__(self) -> None:
+        values = tuple(require.real("a finite number", threshold=value) for value in self.values)
+        if not values or not self.origin.strip():
+            raise ConfigError(
+                f"thresholds={self.values!r}, origin={self.origin!r}: at least one threshold, and what settled it "
+                "before the scores were drawn."
+            )
+        object.__setattr__(self, "values", values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """Guess "world 1" from `high` on, "world 0" below `low`, nothing between; settled before the scores were drawn."""
+
+    low: float
+    high: float
+    origin: str
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.low) or math.isnan(self.high) or not self.low <= self.high:
+            raise ConfigError(f"low={self.low}, high={self.high}: must be numbers, low at most high.")
+
+    def counted(self, scores0: Floats, scores1: Floats) -> tuple[int, int]:
+        """Count the right and the wrong guesses."""
+        right = int((scores1 >= self.high).sum()) + int((scores0 < self.low).sum())
+        wrong = int((scores0 >= self.high).sum()) + int((scores1 < self.low).sum())
+        return right, wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreCuts:
+    """Cuts of one score: for the test of a profile, for guesses of the world, and for the bound of a Gaussian."""
+
+    of_profile: Thresholds
+    of_guesses: Cuts
+    of_gaussian: float
+
+    @classmethod
+    def at(cls, score: float, origin: str) -> "ScoreCuts":
+        """Return one cut for everything."""
+        return cls(
+            of_profile=Thresholds(values=(score,), origin=origin),
+            of_guesses=Cuts(low=score, high=score, origin=origin),
+            of_gaussian=score,
+        )
+
+
+def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | None = None) -> Thresholds:
+    """The best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as a claim says.
+
+    `trials`: in each world. Units: the noise's standard deviation along x' - x, i.e. for an upload y the score
+    <y - x, x' - x> / (sigma |x' - x|). `delta`: best for the (epsilon, delta) lower bound; without, for a mu-GDP bound
+    or a claimed profile. A choice of power only: an audit is valid at any threshold settled beforehand.
+    """
+    shift = require.positive(mu=mu)
+    at = np.linspace(min(0.0, shift) - 6.0, shift + 6.0, 4001)
+    return _of_law(lambda t: ndtr(-t), lambda t: ndtr(t - shift), at, trials, alpha, delta, f"N({shift:g}, 1)")
+
+
+def overfull(trials: int, delta: float, alpha: float) -> int:
+    """The least d with P(Bin(trials, delta) > d) <= alpha / 20; 0 at delta = 0."""
+    return int(binom.isf(alpha / 20, trials, delta)) if delta > 0 else 0
+
+
+def coins(trials: int, seed: int) -> tuple[int, int]:
+    """Return the numbers of trials whose fair coin says world 0 and world 1; at least one each (a condition of
+    probability 1 - 2^(1 - trials))."""
+    if trials < 2:
+        raise ConfigError(f"trials={trials}: must be at least 2, one in each world.")
+    rng = np.random.default_rng([seed, 0xC0])
+    ones = 0
+    while not 0 < ones < trials:
+        ones = int(rng.binomial(trials, 0.5))
+    return trials - ones, ones
+
+
+def best_of_limits(fpr_upper: Floats, fnr_upper: Floats, delta: float | None) -> Floats:
+    """Return the bound that limits of the error rates imply: epsilon at `delta`, or mu if delta is None. -infinity if
+    nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if delta is None:
+            return np.asarray(-ndtri(fpr_upper) - ndtri(fnr_upper))
+        forth = np.log(np.maximum(1 - delta - fnr_upper, 0.0)) - np.log(fpr_upper)
+        back = np.log(np.maximum(1 - delta - fpr_upper, 0.0)) - np.log(fnr_upper)
+    return np.asarray(np.maximum(forth, back))
+
+
+def _of_law(
+    fpr_at: Tail, fnr_at: Tail, at: Floats, trials: int, alpha: float, delta: float | None, law: str
+) -> Thresholds:
+    n, level = require.count(trials=trials), require.open_probability(alpha=alpha)
+    fpr, fnr = np.asarray(fpr_at(at), dtype=float), np.asarray(fnr_at(at), dtype=float)
+    limits = [upper_limit(n * rate, n, alpha=level / 2) for rate in (fpr, fnr)]
+    shown = best_of_limits(limits[0], limits[1], delta)
+    if delta is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shown = shown / best_of_limits(fpr, fnr, None)
+    shown = np.where(np.isfinite(shown), shown, -math.inf)
+    # Too few trials to show anything of the claim itself: then both errors alike, for faults that separate further.
+    best = np.argmax(shown) if shown.max() > 0 else np.argmin(np.abs(fpr - fnr))
+    return Thresholds(values=(float(at[best]),), origin=f"best for claimed scores of {law}, {n} trials")

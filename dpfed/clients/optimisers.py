@@ -1,0 +1,194 @@
+"""The learning rate of a round: the first one, its decay, and a schedule over rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dpfed.clients.task import Departure, Walk
+from dpfed.errors import ConfigError
+
+Schedule = Callable[[int], float]
+"""Factor of the learning rate in round t (from 0)."""
+
+
+class Descends(Protocol):
+    """A course with a learning rate."""
+
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def learning_rate_decay(self) -> float: ...
+    @property
+    def schedule(self) -> Schedule: ...
+
+
+def rate_of(course: Descends, number: int) -> float:
+    """In round `number`, from 0: learning_rate * learning_rate_decay^number * schedule(number)."""
+    return course.learning_rate * course.learning_rate_decay**number * course.schedule(number)
+
+
+def check_rate(course: Descends) -> None:
+    """ConfigError unless rate and decay are positive and finite."""
+    for name in ("learning_rate", "learning_rate_decay"):
+        if not 0 < getattr(course, name) < float("inf"):
+            raise ConfigError(f"{name}={getattr(course, name)}: must be positive and finite. Change it in [local].")
+
+
+def constant(number: int) -> float:
+    """1."""
+    return 1.0
+
+
+def cosine(rounds: int) -> Schedule:
+    """(1 + cos(pi t / rounds)) / 2, as torch.optim.lr_scheduler.CosineAnnealingLR(T_max=rounds)."""
+    return lambda number: (1 + math.cos(math.pi * number / rounds)) / 2
+
+
+def linear(rounds: int) -> Schedule:
+    """1 - t / rounds, as LinearLR(start_factor=1, end_factor=0, total_iters=rounds)."""
+    return lambda number: 1 - number / rounds
+
+
+def step(every: int, factor: float) -> Schedule:
+    """factor^floor(t / every), as StepLR(step_size=every, gamma=factor)."""
+    return lambda number: factor ** (number // every)
+
+
+def listed(factors: Sequence[float]) -> Schedule:
+    """One factor a round; the last one holds on."""
+    return lambda number: factors[min(number, len(factors) - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd:
+    """Mini-batch SGD from the broadcast weights, as torch.optim.SGD does it.
+
+    Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
+        v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`rate_of`)
+    The first `decayed` entries decay: parameters, not running statistics. What training returns is the update: local
+    minus broadcast weights. Raises ConfigError.
+    """
+
+    size: int
+    learning_rate: float
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.0
+    schedule: Schedule = constant
+    weight_decay: float = 0.0
+    decayed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_rate(self)
+        check_weight_decay(self.weight_decay)
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
+
+    def begin(self, start: Departure) -> SgdWalk:
+        return SgdWalk(self, start)
+
+
+class SgdWalk(Walk):
+    """Clients under way: their weights, and their velocities where there is momentum."""
+
+    def __init__(self, course: Sgd, start: Departure) -> None:
+        self.room = start.broadcast.repeat(len(start.clients), 1)
+        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        self._velocity = torch.zeros_like(self.room) if course.momentum else None
+        self.rate = None if course.momentum or course.weight_decay else self._rate
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        course, direction = self._course, slope
+        if course.weight_decay:
+            add_weight_decay(slope, self.room[:active], course.weight_decay, course.decayed)
+        if self._velocity is not None:
+            direction = self._velocity[:active].mul_(course.momentum).add_(slope)
+        self.room[:active].sub_(direction, alpha=self._rate)
+
+    def finish(self) -> Tensor:
+        return self.room.sub_(self._start)
+
+
+_BETAS = (0.9, 0.999)
+_EPSILON = 1e-8
+
+
+class Moments:
+    """Moments of gradients [c, n], and Adam's direction by them (Kingma, Ba 2015), with torch's defaults:
+
+    m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   direction = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + 1e-8)
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._first, self._second = torch.zeros_like(like), torch.zeros_like(like)
+
+    def direction(self, slope: Tensor, step: int) -> Tensor:
+        """Return the direction of the first rows, for slope [active, n] of step `step` (from 0)."""
+        (b1, b2), first, second = _BETAS, self._first[: len(slope)], self._second[: len(slope)]
+        first.lerp_(slope, 1 - b1)
+        second.mul_(b2).addcmul_(slope, slope, value=1 - b2)
+        scale = (second / (1 - b2 ** (step + 1))).sqrt_().add_(_EPSILON)
+        return (first / (1 - b1 ** (step + 1))).div_(scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Mini-batch Adam from the broadcast weights, as torch.optim.Adam, or AdamW, does it; moments 0 in every round.
+
+    weight_decay: L2, added to the gradient as weight_decay * w; or, `decoupled` (Loshchilov, Hutter 2019, AdamW),
+                  w = (1 - lr * weight_decay) w before the step
+    decayed:      entries of the vector that decay, the first ones: parameters, not running statistics
+
+    Raises ConfigError.
+    """
+
+    size: int
+    learning_rate: float
+    learning_rate_decay: float = 1.0
+    schedule: Schedule = constant
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    decayed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_rate(self)
+        check_weight_decay(self.weight_decay)
+
+    def begin(self, start: Departure) -> AdamWalk:
+        return AdamWalk(self, start)
+
+
+class AdamWalk(Walk):
+    """Clients under way: their weights and moments."""
+
+    def __init__(self, course: Adam, start: Departure) -> None:
+        self.room = start.broadcast.repeat(len(start.clients), 1)
+        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        self._moments = Moments(self.room)
+
+    def step(self, active: int, step: int, slope: Tensor) -> None:
+        course, room = self._course, self.room[:active]
+        if course.weight_decay and course.decoupled:
+            room[:, : course.decayed].mul_(1 - self._rate * course.weight_decay)
+        elif course.weight_decay:
+            add_weight_decay(slope, room, course.weight_decay, course.decayed)
+        room.sub_(self._moments.direction(slope, step), alpha=self._rate)
+
+    def finish(self) -> Tensor:
+        return self.room.sub_(self._start)
+
+
+def add_weight_decay(slope: Tensor, room: Tensor, weight_decay: float, decayed: int | None) -> None:
+    """Into slope [active, n]: that of weight_decay |w|^2 / 2 over the first `decayed` entries."""
+    slope[:, :decayed].add_(room[:, :decayed], alpha=weight_decay)
+
+
+def check_weight_decay(weight_decay: float) -> None:
+    """ConfigError unless it is finite and not negative."""
+    if not 0 <= weight_decay < float("inf"):
+        raise ConfigError(f"weight_decay={weight_decay}: must be finite and not negative. Change local.weight_decay.")

@@ -1,0 +1,214 @@
+"""Masks, one bit or less a coordinate: of noise that both sides know (FedMRN), or of probabilities (FedPM, FedMask).
+
+FedMRN: a client sends which entries of noise, known to both sides by its seed, are close to its update (Li et al.,
+"Masked Random Noise for Communication Efficient Federated Learning"). Here the masks are drawn from a finished update;
+training through the mask, where the method's accuracy comes from, uses the same noise and `mask_probabilities`.
+
+FedPM and FedMask: in rounds `dpfed.stages.coins` draws the coins, where they may be private; here they come from a
+seed, repeatable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dpfed.compress import counter
+from dpfed.compress.counter import client_seeds
+from dpfed.compress.fields import SymbolField
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, refuse_rows
+from dpfed.errors import ConfigError
+
+NOISES = ("uniform", "gaussian", "bernoulli")
+_SMALLEST = 2.0**-24  # the least magnitude of noise, as a share of alpha
+_AT_ONCE = 1 << 17
+_AT_ONCE_GPU = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMrn(Scheme):
+    """Binary masks: m ~ Bern(clip(u / n, 0, 1)), decoded n m. About one bit a coordinate, less where |u| << alpha.
+
+    E[n m] = u where 0 <= u / n <= 1. Where n has the wrong sign nothing is sent, which over symmetric noise halves
+    the update; with noise shared by all clients they lose the same half.
+
+    noise: "uniform" on [-alpha, alpha], "gaussian" of standard deviation alpha, or "bernoulli", ±alpha.
+    shared_seed: the round's noise for every client, so that masks can be summed before they are decoded; None: every
+                 client its own seed.
+
+    The coins come from `seed`, repeatable: no privacy follows from them.
+    """
+
+    name: ClassVar[str] = "fedmrn"
+    unbiased: ClassVar[bool] = False
+    signed: ClassVar[bool] = False
+
+    noise: str = "uniform"
+    alpha: float = 1e-2
+    shared_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISES:
+            raise ConfigError(f"{self.name}: noise={self.noise!r}: must be one of {', '.join(NOISES)}.")
+        if not 1e-30 <= self.alpha <= 1e30:
+            raise ConfigError(f"{self.name}: alpha={self.alpha}: the size of the noise must be from 1e-30 to 1e30.")
+        if self.shared_seed is not None:
+            client_seeds([self.shared_seed], 1)
+
+    @property
+    def linear(self) -> bool:
+        return self.shared_seed is not None
+
+    def layout(self, dimension: int) -> Layout:
+        return {"mask": SymbolField(alphabet=2, count=dimension)}
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        """Masks m ~ Bern(mask_probabilities); the coins are the client's own even if the noise is shared."""
+        x = checked_updates(x)
+        seeds = client_seeds(seed, len(x)).to(x.device)
+        masks = torch.empty_like(x, dtype=torch.uint8)
+        for rows, columns, noise in self._pieces(seeds, *x.shape):
+            chances = mask_probabilities(x[rows, columns], noise, signed=self.signed)
+            masks[rows, columns] = counter.coins(chances, seeds[rows], "masked_noise.coins", start=columns.start)
+        return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, mask=masks)
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        decoded = torch.empty_like(sent["mask"], dtype=torch.float32)
+        for rows, columns, part in self._decoded(sent):
+            decoded[rows, columns] = part
+        return decoded
+
+    def mean(self, payloads: Sequence[Payload]) -> Tensor:
+        sent = batched(payloads, self)
+        total = torch.zeros(sent.dimension, dtype=torch.float32, device=sent.seeds.device)
+        for _, columns, part in self._decoded(sent):
+            total[columns] += part.sum(dim=0)
+        return total.div_(len(sent))
+
+    def _decoded(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Some clients, some coordinates, and their masked noise."""
+        masks = sent["mask"]
+        for rows, columns, noise in self._pieces(sent.seeds, *masks.shape):
+            yield rows, columns, mask_weights(masks[rows, columns].float(), signed=self.signed) * noise
+
+    def _pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Some clients, some coordinates, and their noise [rows, coordinates], or [1, coordinates] when shared."""
+        room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
+        width = min(dimension, 1 << 16)
+        height = max(1, room // width)
+        for first in range(0, dimension, width):
+            columns = slice(first, min(first + width, dimension))
+            for row in range(0, clients, height):
+                rows = slice(row, min(row + height, clients))
+                yield rows, columns, self._noise_of(seeds[rows], columns.stop - first, start=first)
+
+    def _noise_of(self, seeds: Tensor, count: int, *, start: int) -> Tensor:
+        """Entries start .. start + count - 1; not to be written to."""
+        if self.shared_seed is not None:
+            seeds = client_seeds([self.shared_seed], 1).to(seeds.device)
+        if seeds.device.type == "cpu" and len(seeds) * count <= _AT_ONCE:
+            return _remembered_noise(tuple(seeds.tolist()), self.noise, self.alpha, count, start)
+        return random_noise(seeds, self.noise, self.alpha, count, start=start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMrnSigned(FedMrn):
+    """Signed masks: m = ±1, +1 with probability clip((u + n) / (2 n), 0, 1), decoded n m. One bit a coordinate.
+
+    E[n m] = u where |u| <= |n|. Options as in FedMrn; with shared noise prefer these masks: a sum s of c of them
+    decodes to n (2 s - c).
+    """
+
+    name: ClassVar[str] = "fedmrns"
+    signed: ClassVar[bool] = True
+
+    alpha: float = 5e-3
+
+
+def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool, floor: float = 0.0) -> Tensor:
+    """P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros.
+
+    `floor` c clips to [c, 1 - c] instead: a mask drawn with secret coins is then d randomised responses, pure
+    differential privacy with ε = d log((1 - c) / c), and nothing at all with c = 0.
+    """
+    if not 0 <= floor <= 0.5:
+        raise ConfigError(f"floor={floor}: the least probability of either outcome must be in [0, 1/2].")
+    ratio = updates / noise
+    return (ratio.add_(1).div_(2) if signed else ratio).clamp_(floor, 1 - floor)
+
+
+def mask_weights(masks: Tensor, *, signed: bool) -> Tensor:
+    """Return the noise's factors: m, or signed 2 m - 1; float masks, in place."""
+    return masks.mul_(2).sub_(1) if signed else masks
+
+
+def random_noise(seeds: Tensor, noise: str, alpha: float, count: int, *, start: int = 0) -> Tensor:
+    """Entries start .. start + count - 1 of every seed's noise, float32 [c, count], |n| >= 2^-24 alpha.
+
+    No entry is zero, as u / n would be undefined: uniform noise sits at the odd multiples of 2^-24 alpha, and
+    Gaussian noise closer to zero moves out to that.
+    """
+    purpose = "masked_noise"
+    if noise == "uniform":
+        drawn = counter.uniform(seeds, purpose, count, start=start).mul_(2).sub_(1 - _SMALLEST)
+    elif noise == "gaussian":
+        drawn = counter.normal(seeds, purpose, count, start=start)
+        drawn = torch.where(drawn.abs() < _SMALLEST, torch.full_like(drawn, _SMALLEST).copysign_(drawn), drawn)
+    else:
+        drawn = counter.rademacher(seeds, purpose, count, start=start)
+    return drawn.mul_(alpha)
+
+
+@lru_cache(maxsize=32)
+def _remembered_noise(seeds: tuple[int, ...], noise: str, alpha: float, count: int, start: int) -> Tensor:
+    """Remember noise from the encoder to the decoder of a process, and for all clients where they share it; 16 MiB at
+    most."""
+    return random_noise(torch.tensor(seeds, dtype=torch.int64), noise, alpha, count, start=start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPm(Scheme):
+    """m ~ Bern(x) for probabilities x in [0, 1]; decoded m. One bit an entry, less where the ones are rare or common.
+
+    Unbiased; the mean of n masks misses the mean probability by x (1 - x) / n (Isik et al. 2023). No privacy follows
+    from coins that a seed repeats.
+    """
+
+    name: ClassVar[str] = "fedpm"
+    linear: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+
+    def layout(self, dimension: int) -> Layout:
+        return {"mask": SymbolField(alphabet=2, count=dimension)}
+
+    def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
+        x = checked_updates(x)
+        outside = (x < 0).any(dim=1) | (x > 1).any(dim=1)
+        refuse_rows(outside, f"{self.name} takes probabilities, and one is outside [0, 1]", "clip them")
+        return Payloads.of(self, x.shape[1], mask=self._masks(x, seed).byte())
+
+    def decode(self, payloads: Sequence[Payload]) -> Tensor:
+        return batched(payloads, self)["mask"].float()
+
+    def _masks(self, x: Tensor, seed: Seed) -> Tensor:
+        return counter.coins(x, client_seeds(seed, len(x)).to(x.device), "fedpm.coins")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMask(FedPm):
+    """m = 1[x >= 1/2] for probabilities x in [0, 1]; decoded m. Biased, no randomness (Li et al. 2021)."""
+
+    name: ClassVar[str] = "fedmask"
+    unbiased: ClassVar[bool] = False
+
+    def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
+        return super().encode(x, seed=seed)
+
+    def _masks(self, x: Tensor, seed: Seed) -> Tensor:
+        return x.ge(0.5)

@@ -1,0 +1,244 @@
+"""A quantiser whose error is Gaussian, exactly and whatever it is given: the noise that makes a round private.
+
+The density of N(0, s^2) is a mixture of uniform ones: with its right half as it is and its left half upside down, the
+area under it is cut into slices, one for each height t in (0, 1) of the peak,
+
+    (-s r(1 - t), s r(t)),   r(t) = sqrt(-2 ln t),   of width s w(t) >= s w(1/2) = 2.3548 s
+
+(the shifted layers of Wilson 2000, Layered Multishift Coupling; for uploads: Hegazy, Leluc, Li, Dieuleveut 2024,
+Compression with Exact Error Distribution for Federated Learning). A slice is drawn by a point Z under the density, and
+a subtractive dither D in it:
+
+    Z ~ N(0, 1),  V ~ U(0, 1],  h = V exp(-Z^2 / 2),  t = h if Z > 0 else 1 - h;   D ~ U[-1/2, 1/2)
+    sent m = round(x / (s w) - D),   decoded y = s (w (m + D) + (r(t) - r(1 - t)) / 2),   y - x ~ N(0, s^2)
+
+Both ends draw the same Z, V, D; only m travels. It is 0 but with probability |x| / (s w) at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.ledger import Release
+from accounting.mechanisms import (
+    FixedSizeSampling,
+    GaussianShares,
+    PoissonSampling,
+    Sampling,
+    SingleRelease,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
+from dpfed.compress.fields import Reader, SymbolField
+from dpfed.config.privacy_tables import DitheredPrivacy
+from dpfed.errors import ConfigError, DpfedError, WireError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.stages.stage import Round
+
+NARROWEST = 2 * math.sqrt(2 * math.log(2))
+"""w(1/2), the width of the narrowest slice, in standard deviations."""
+LONGER = 1e-9
+"""The chance that a message is longer than it is counted with."""
+_MOST_SYMBOLS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DitheredNoise:
+    """Every row is quantised with an error N(0, (z C)^2 / K), and decoded by a trusted server.
+
+    Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of the
+    law `sampling`, with the client as the unit, for whoever sees the sum and not the uploads. The error does not depend
+    on the row, so the sum of m decoded rows is that of the rows plus N(0, (z C)^2 m / K), and the server draws the
+    shares of the K - m that do not come. So the noise of the sum is the same whatever the cohort: noise that grew with
+    it would show who was drawn. More than K are never let into a sum (`dpfed.round.Method.slots`); that more are drawn
+    is charged. A client that sends nothing is one that sends zeros, and zeros have noise, too.
+
+    Who knows the draws reads x from a message up to the width of its slice. So the server is trusted, draws are secret
+    between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
+    `GaussianNoise`: for experiments.
+    """
+
+    noise: GaussianShares
+    sampling: Sampling
+    divided_by: float
+    randomness: Randomness
+
+    def __post_init__(self) -> None:
+        if self.alphabet > _MOST_SYMBOLS:
+            raise ConfigError(
+                f"noise multiplier {self.noise.noise_multiplier} over {self.noise.shares} clients with dp-dithered: "
+                f"its messages would have {self.alphabet} levels, at most {_MOST_SYMBOLS} are possible. Use more "
+                "noise, or dp-fedavg."
+            )
+
+    @classmethod
+    def calibrated(
+        cls, table: DitheredPrivacy, who: Sampler, randomness: Randomness, *, rounds: int, delta: float
+    ) -> DitheredNoise:
+        """Return the noise of [privacy], in shares of the uploads of every sum, or under Poisson sampling of `slots`;
+        calibrated by its own account where an epsilon is given."""
+        default = Adjacency.REPLACE_ONE if isinstance(who.law, FixedSizeSampling) else Adjacency.ZERO_OUT
+        adjacency = Adjacency.of(table.adjacency or default)
+        shares, overflow = int(who.expected), 0.0
+        if isinstance(who.law, PoissonSampling):
+            shares, overflow = default_slots(shares, who.clients, delta=delta, adjacency=adjacency, slots=table.slots)
+        # At what of delta is left: 1e-5 of it a round is charged for cohorts that are too large.
+        plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
+        left = max(delta - rounds * overflow, delta / 2)
+        z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=left)
+        noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares, overflow=overflow)
+        return cls(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
+
+    @property
+    def levels(self) -> int:
+        """The largest |m|, of a row that is not longer than the clip norm."""
+        return math.floor(math.sqrt(self.noise.shares) / (self.noise.noise_multiplier * NARROWEST) + 1)
+
+    @property
+    def alphabet(self) -> int:
+        return 2 * self.levels + 1
+
+    @property
+    def in_rows(self) -> bool:
+        return True
+
+    @property
+    def in_every_upload(self) -> bool:
+        return False
+
+    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+        """One round, for the accountant, however many come."""
+        return subsample(self.noise, self.sampling)
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        for row, client in zip(rows, ids, strict=True):
+            slices = self._slices(row, now, int(client))
+            row.copy_(slices.decoded(slices.symbols(row)))
+        return rows
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        missing = self.noise.shares - now.uploads
+        if missing < 0:
+            raise DpfedError(f"{now.uploads} uploads with noise in {self.noise.shares} shares: one sum has more noise.")
+        if not missing:
+            return total
+        std = self._std(now.clip_norm) * math.sqrt(missing)
+        normal = self.randomness.normal(total.numel(), "noise.missing", now.number, device=str(total.device))
+        noise = normal.mul_(std)
+        if now.observer is not None:
+            now.observer.noise(noise, draws=missing)
+        return total + noise
+
+    def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
+        return [
+            self._field(len(row)).write(self._shifted(row, now, int(client))).content
+            for row, client in zip(rows, ids, strict=True)
+        ]
+
+    def read(self, messages: Sequence[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
+        rows = torch.empty(len(messages), len(now.reference), device=now.reference.device)
+        for row, message, client in zip(rows, messages, ids, strict=True):
+            reader = Reader(content=message)
+            symbols = self._field(len(row)).read(reader).astype(np.int64) - self.levels
+            if reader.at != len(message):
+                raise WireError(f"{len(message) - reader.at} bytes after the symbols. Drop the client's message.")
+            row.copy_(self._slices(row, now, int(client)).decoded(torch.from_numpy(symbols).to(row.device)))
+        return rows
+
+    def fixed_bits(self, size: int) -> int:
+        """What a message is counted with: its length depends on the row, but is less with probability 1 - LONGER."""
+        return 8 * self._field(size).bytes_with(most_moved(size, self.noise.shares, self.noise.noise_multiplier))
+
+    def release(self, now: Round) -> Release:
+        std = self._std(now.clip_norm)
+        return Release(
+            round=now.number,
+            mechanism=self.mechanism(),
+            clip_norm=now.clip_norm,
+            noise_std=self.noise.noise_multiplier * now.clip_norm,
+            noise_placement="clients",
+            detail={
+                "dimension": now.projection.sent,
+                "divided_by": self.divided_by,
+                "shares": self.noise.shares,
+                "share_std": std,
+                "filled": True,
+            },
+        )
+
+    def _std(self, norm: float) -> float:
+        """s, of one upload's error."""
+        return self.noise.noise_multiplier * norm / math.sqrt(self.noise.shares)
+
+    def _field(self, size: int) -> SymbolField:
+        return SymbolField(alphabet=self.alphabet, count=size)
+
+    def _shifted(self, row: Tensor, now: Round, client: int) -> NDArray[np.int64]:
+        symbols: NDArray[np.int64] = self._slices(row, now, client).symbols(row).cpu().numpy()
+        return symbols + self.levels
+
+    def _slices(self, row: Tensor, now: Round, client: int) -> _Slices:
+        path, device = (now.number, client), str(row.device)
+        uniform = torch.from_numpy(self.randomness.uniform(2 * len(row), "noise.dither", *path)).to(device)
+        return _Slices.of(
+            points=self.randomness.normal(len(row), "noise.slice", *path, device=device),
+            heights=uniform[: len(row)],
+            dither=uniform[len(row) :] - 0.5,
+            std=self._std(now.clip_norm),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Slices:
+    """The slice of every coordinate, in the units of rows: its width, its middle, and the dither in it."""
+
+    widths: Tensor
+    middles: Tensor
+    dither: Tensor
+
+    @staticmethod
+    def of(*, points: Tensor, heights: Tensor, dither: Tensor, std: float) -> _Slices:
+        """points: Z; heights: 1 - V; float64 throughout."""
+        z = points.double()
+        under = (1 - heights).mul_(z.square().mul_(-0.5).exp_())
+        t = torch.where(points > 0, under, 1 - under).clamp_(2.0**-1000, 1 - 2.0**-53)
+        right, left = _radius(t.log()), _radius(torch.log1p(-t))
+        return _Slices(widths=(right + left).mul_(std), middles=(right - left).mul_(std / 2), dither=dither)
+
+    def symbols(self, row: Tensor) -> Tensor:
+        """m, int64."""
+        return (row.double() / self.widths).sub_(self.dither).round_().to(torch.int64)
+
+    def decoded(self, symbols: Tensor) -> Tensor:
+        """y."""
+        return (symbols + self.dither).mul_(self.widths).add_(self.middles)
+
+
+def _radius(log: Tensor) -> Tensor:
+    """r of a height's logarithm."""
+    return log.mul(-2).sqrt_()
+
+
+def most_moved(size: int, shares: int, noise_multiplier: float) -> int:
+    """So many of the m of a clipped row are not 0, or fewer, but with probability LONGER at most.
+
+    Each is not 0 by itself with probability at most |x| / (2.3548 s), which add up to mu = sqrt(d) C / (2.3548 s) at
+    most, by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).
+    """
+    mu = math.sqrt(size * shares) / (NARROWEST * noise_multiplier)
+    low, high = math.ceil(mu), size
+    while low < high:
+        k = (low + high) // 2
+        rare = k > mu and k - mu + k * math.log(mu / k) <= math.log(LONGER)
+        low, high = (low, k) if rare else (k + 1, high)
+    return min(low, size)

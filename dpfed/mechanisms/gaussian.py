@@ -1,0 +1,318 @@
+"""Gaussian noise on a sum of clipped rows, drawn by the server, in shares of the clients, or on every upload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting import budget
+from accounting.budget import NoiseSchedule
+from accounting.budget.correlated import BandedNoise, BufferedNoise
+from accounting.ledger import Release
+from accounting.mechanisms import (
+    Composed,
+    CorrelatedRounds,
+    Cyclic,
+    FixedSizeSampling,
+    FullParticipation,
+    Gaussian,
+    MinSeparation,
+    PoissonSampling,
+    Schedule,
+    SingleRelease,
+    Subsampled,
+    sampling_of,
+    simultaneous,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.aggregation.sums import least_uploads
+from dpfed.config.privacy_tables import GaussianPrivacy, Noised
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.correlated import Correlated
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.stage import Round
+
+Placement = Literal["server", "clients", "uploads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise:
+    """N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
+
+    Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
+    sampler's cohort, under `adjacency` with the client as the unit. placement "server" adds the noise once to the sum;
+    "clients" adds a share of it to each of exactly r rows, which needs a cohort of known size: with Poisson sampling
+    the noise would grow and shrink with the secret cohort, so that is refused, and so is add-remove, where a client
+    more is a share more; "uploads" adds N(0, (z C)^2) to every row, whatever is done to it afterwards, so each upload
+    by itself is the Gaussian mechanism: it may be seen, sampling hides nothing, and a round is charged to every client
+    as if it took part, or, where the order is public (cyclic), to those whose turn it is. With `adaptive`, the noisy
+    count of clients inside the bound is part of the same release and is
+    charged inside `noise_multiplier`.
+
+    The sum must be one of numbers that nothing has reduced: noise that is added after a reduction modulo 2^b hides no
+    wrap-around. So secure sums take `dpfed.mechanisms.integers` instead.
+
+    shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
+               (more of it is post-processing). The caller releases no sum of fewer.
+    correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise,
+               and rounds are charged together, as one stream of its matrix (`accounting.factorisation`).
+    schedule:  factors of the noise multiplier over the rounds, fixed beforehand; each round is charged as it is.
+    charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
+               is lost does not depend on data, and every released round is charged. The number that arrived then is
+               in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
+    """
+
+    noise_multiplier: float
+    adjacency: Adjacency
+    sampler: Sampler
+    randomness: Randomness
+    placement: Placement = "server"
+    adaptive: AdaptiveClip | None = None
+    shares: int | None = None
+    charged: bool = False
+    correlated: Correlated | None = None
+    schedule: NoiseSchedule | None = None
+
+    def __post_init__(self) -> None:
+        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
+            raise ConfigError(
+                f"privacy.placement='clients' with federation.sampling={self.sampler.law.name!r}: the noise of the sum "
+                "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
+                "or 'all', or privacy.noise='discrete-gaussian', whose sums always hold as many shares."
+            )
+        if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
+            raise ConfigError(
+                "privacy.placement='clients' with privacy.adjacency='add-remove': a client more or less is a share of "
+                "noise more or less, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
+            )
+        if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
+            raise ConfigError(
+                "privacy.release='uploads': who sends is seen, so adjacency is zero-out or replace-one, and there is "
+                "no secret count for privacy.adaptive. Change them, or use release='sum'."
+            )
+        if self.correlated is not None and not (self.placement == "server" and self.adaptive is None):
+            raise ConfigError(
+                "privacy.bands: noise that is taken back over rounds is the server's, at one clip norm. Use "
+                "privacy.placement='server' without privacy.adaptive."
+            )
+        alone = self.placement == "server" and self.adaptive is None and self.correlated is None
+        if self.schedule is not None and not (alone and not self.charged):
+            raise ConfigError(
+                "privacy.noise_schedule: is for noise of the server that is independent over rounds, at one clip norm. "
+                "Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
+            )
+        if self.correlated is not None:
+            _check_rests(self.correlated.law, self.sampler)
+            object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
+        self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
+
+    @classmethod
+    def calibrated(
+        cls,
+        table: GaussianPrivacy,
+        who: Sampler,
+        randomness: Randomness,
+        *,
+        rounds: int,
+        delta: float,
+        tolerance: float,
+        dropout: float,
+        momentum: float,
+        stream: str,
+    ) -> GaussianNoise:
+        """What [privacy] asks for, calibrated by its own account where that is an epsilon.
+
+        tolerance, dropout: of missing uploads; momentum: of the server's step; stream: what correlated noise is named
+        by in the ledger.
+        """
+        uploads, in_shares = table.release == "uploads", table.placement == "clients"
+        charged, law = table.missing_shares == "charged" and in_shares, who.law
+        # A client more or less would be a share of noise, or an upload, more or less.
+        kept = uploads or (in_shares and isinstance(law, FullParticipation))
+        default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
+        plain = cls(
+            noise_multiplier=table.noise_multiplier or 1.0,
+            adjacency=Adjacency.of(table.adjacency or (Adjacency.ZERO_OUT if kept else default)),
+            sampler=who,
+            randomness=randomness,
+            placement="uploads" if uploads else table.placement,
+            shares=least_uploads(int(who.expected), tolerance) if in_shares and not charged else None,
+            charged=charged,
+            correlated=_correlated(table, who, rounds=rounds, momentum=momentum, stream=stream),
+            schedule=None
+            if table.noise_schedule is None
+            else NoiseSchedule(factors=table.noise_schedule, rounds=rounds),
+        )
+        if table.noise_multiplier is None:
+            z = plain.smallest_multiplier(table, rounds=rounds, delta=delta)
+            plain = replace(plain, noise_multiplier=z * (1 - dropout) ** -0.5 if charged else z)
+        if table.adaptive is None:
+            return plain
+        # A twentieth of the cohort, as Andrew et al. 2021; more in a small one, where the count would use it all.
+        count = AdaptiveClip(
+            quantile=table.adaptive.quantile,
+            rate=table.adaptive.rate,
+            count_noise_std=table.adaptive.count_noise_std or max(who.expected / 20, plain.noise_multiplier),
+            cohort=who.expected,
+            randomness=randomness,
+        )
+        return replace(plain, adaptive=count)
+
+    def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
+        """The smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
+        assert table.epsilon is not None
+        released = self._released(1.0)
+        sampled = self.adjacency.sensitivity_in_clips
+        return budget.multiplier_for(
+            lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
+            epsilon=table.epsilon,
+            delta=delta,
+            rounds=rounds,
+            shift=2.0 if isinstance(sampling_of(released), FixedSizeSampling) else sampled,
+            probability=self.sampler.law.probability if isinstance(released, Subsampled) else 1.0,
+            accountant=table.accountant,
+        )
+
+    def in_round(self, number: int) -> SingleRelease:
+        """The release of round `number`, counted from 0, at the most that it may be charged."""
+        return self.mechanism() if self.schedule is None else self._with(self._factor(number))
+
+    def run(self, rounds: int) -> Composed:
+        """All rounds."""
+        if self.schedule is None:
+            return Composed(parts=((self.mechanism(), rounds),))
+        return Composed.of([self.in_round(number) for number in range(rounds)])
+
+    @property
+    def update_noise_multiplier(self) -> float:
+        """Noise on the update sum over C: `noise_multiplier`, or more where a count shares the budget."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return self.adaptive.update_noise_multiplier(self.noise_multiplier)
+
+    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+        """One round, for the accountant, from the noise that is really drawn, or that of `uploads` shares of it; under
+        a schedule the round that costs most."""
+        return self._with(self._arrived(uploads)) if self.charged else self._whole
+
+    def _factor(self, number: int) -> float:
+        """Of the noise multiplier in round `number`."""
+        return 1.0 if self.schedule is None else self.schedule.factor(number)
+
+    @cached_property
+    def _whole(self) -> SingleRelease:
+        return self._with(1.0 if self.schedule is None else self.schedule.least)
+
+    def _with(self, noise: float) -> SingleRelease:
+        """With this much of the noise."""
+        multipliers = [noise * self.update_noise_multiplier]
+        if self.adaptive is not None:
+            multipliers.append(self.adaptive.count_noise_multiplier)
+        joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
+        return self._released(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
+
+    def _released(self, noise_multiplier: float) -> SingleRelease:
+        """A round's sum, or uploads, under so much noise: the one place where a mechanism is made of it."""
+        noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
+        if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
+            return noise
+        return subsample(noise, self.sampler.law if self.correlated is None else self.correlated.law)
+
+    @property
+    def in_rows(self) -> bool:
+        return self.placement != "server"
+
+    @property
+    def in_every_upload(self) -> bool:
+        return self.placement == "uploads"
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        if self.placement != "server":
+            std = self._share_std(now.clip_norm)
+            for row, client in zip(rows, ids, strict=True):
+                row.add_(self._normal(row, "noise.share", now.number, int(client)), alpha=std)
+        return rows
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        if self.placement != "server":
+            return total
+        noise = self._fresh(total, now.number, now)
+        if now.observer is not None:
+            now.observer.noise(noise)
+        if self.correlated is None:
+            return total + noise
+        return total + self.correlated.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+
+    def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
+        """The fresh noise of a round, on its sum."""
+        noise = self.update_noise_multiplier * self._factor(number)
+        return self._normal(like, "noise.sum", number).mul_(noise * now.clip_norm)
+
+    def release(self, now: Round) -> Release:
+        norm, uploads = now.clip_norm, now.uploads
+        detail: dict[str, float] = {"dimension": now.projection.sent, "divided_by": self.sampler.expected}
+        if self.adaptive is not None:
+            detail["count_noise_std"] = self.adaptive.count_noise_std
+        if self.placement == "clients":
+            shares = uploads if self.charged else self._shares
+            detail |= {"shares": shares, "share_std": self._share_std(norm)}
+        return Release(
+            round=now.number,
+            mechanism=self.mechanism(uploads) if self.schedule is None else self._with(self._factor(now.number)),
+            clip_norm=norm,
+            noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived(uploads),
+            noise_placement=self.placement,
+            detail=detail,
+        )
+
+    def _arrived(self, uploads: int | None) -> float:
+        """The noise of so many uploads over the whole noise, where that is what is charged."""
+        return (uploads / self.sampler.expected) ** 0.5 if self.charged and uploads is not None else 1.0
+
+    def _share_std(self, norm: float) -> float:
+        shares = self._shares if self.placement == "clients" else 1.0
+        return float(self.update_noise_multiplier * norm / shares**0.5)
+
+    @property
+    def _shares(self) -> int:
+        """Shares that are the whole noise."""
+        return self.shares or int(self.sampler.expected)
+
+    def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+        return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
+
+
+def _correlated(
+    table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
+) -> Correlated | None:
+    """The matrix of least error for these rounds. The model is a sum of steps along the mean update."""
+    if table.bands is None and table.buffers is None:
+        return None
+    law: Any = who.law
+    noise = (
+        BufferedNoise(buffers=table.buffers, server_momentum=momentum)
+        if table.buffers is not None
+        else BandedNoise(bands=table.bands or 1, factorisation=table.factorisation, server_momentum=momentum)
+    )
+    separation = law.period if isinstance(law, Cyclic) else law.separation
+    matrix = noise.public_stream(rounds, separation=separation, stream=stream)
+    return Correlated(law=matrix)
+
+
+def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:
+    """ConfigError where clients come sooner, or more often, than the stream of correlated noise is charged for."""
+    law = sampler.law
+    apart = law.period if isinstance(law, Cyclic) else law.separation if isinstance(law, MinSeparation) else 0
+    if apart < stream.separation or stream.participations is not None:
+        raise ConfigError(
+            f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "
+            f"with cohorts drawn by {law}: use a public order, or rests, of as many rounds, and no limit of times."
+        )

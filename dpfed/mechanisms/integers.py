@@ -1,0 +1,360 @@
+"""Sums of integers: rows become whole numbers in a ring, and integer noise is added to them or to their sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.budget.answers import multiplier_for
+from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
+from accounting.ledger import Release
+from accounting.mechanisms import (
+    Composed,
+    DiscreteGaussian,
+    FixedSizeSampling,
+    FullParticipation,
+    NoisyIntegers,
+    PoissonSampling,
+    Sampling,
+    Schedule,
+    SingleRelease,
+    Skellam,
+    sampling_of,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
+from dpfed.aggregation.sums import least_uploads
+from dpfed.compress.fixed_point import FixedPoint, saturated
+from dpfed.compress.ring import centred
+from dpfed.config.privacy_tables import IntegerPrivacy
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.integer_laws import IntegerLaw, law_of
+from dpfed.participation.sampling import Sampler
+from dpfed.randomness import Randomness
+from dpfed.seeds import Seeds
+from dpfed.stages.stage import Round
+
+_MOST_BITS = 32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Integers:
+    """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
+
+    bits: of the ring Z_{2^b}. A sum that leaves it wraps around, which costs accuracy. Noise is added to the rows that
+          `client` returns, or to their sum before `server` (`IntegerNoise`), which reduces it modulo 2^b again:
+          (S mod M + N) mod M = (S + N) mod M, so that what is released is post-processing of S + N, whatever residues
+          clients send. What `server` returns is no sum that noise may be added to any more.
+    """
+
+    fixed_point: FixedPoint
+    clip_norm: float
+    bits: int
+    seeds: Seeds
+    randomness: Randomness
+
+    @classmethod
+    def fitting(
+        cls,
+        *,
+        size: int,
+        clip_norm: float,
+        scale: float,
+        rotate: bool,
+        uploads: int,
+        wrap_probability: float,
+        seeds: Seeds,
+        randomness: Randomness,
+        noise: NoisyIntegers | None = None,
+        noise_draws: int = 0,
+    ) -> Integers:
+        """Return the stage whose ring holds sums of `uploads` rows and `noise_draws` draws of the noise, but for
+        `wrap_probability`, if clients do not choose rows by the signs of the rotation.
+
+        Privacy does not rest on that: noise is integer noise, or there is none. scale: steps per clip norm.
+        """
+        bits = sum_bits(
+            law="discrete-gaussian" if noise is None else noise.kind,
+            uploads=uploads,
+            dimension=padded_dimension(size, rotate=rotate),
+            scaled_clip=scale,
+            noise_variance=0.0 if noise is None else noise.share_variance * noise_draws,
+            rotate=rotate,
+            wrap_probability=wrap_probability,
+        )
+        if bits > _MOST_BITS:
+            raise ConfigError(
+                f"aggregation.steps={scale:g}: a sum of {uploads} such updates with their noise needs "
+                f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
+            )
+        return cls(
+            fixed_point=FixedPoint(size=size, steps_per_unit=scale / clip_norm, rotate=rotate),
+            clip_norm=clip_norm,
+            bits=bits,
+            seeds=seeds,
+            randomness=randomness,
+        )
+
+    @property
+    def scale(self) -> float:
+        """Integer steps per clip norm."""
+        return self.fixed_point.steps_per_unit * self.clip_norm
+
+    @property
+    def summed_as(self) -> torch.dtype:
+        return torch.int64
+
+    def width(self, size: int) -> int:
+        return self.fixed_point.padded
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        encoded = self.fixed_point.encode(
+            rows,
+            clip_norm=self.clip_norm,
+            rotation_seed=self._rotation(now.number),
+            randomness=self.randomness,
+            clients=ids,
+            number=now.number,
+        )
+        now.tally.not_finite += encoded.gave_up
+        return encoded.integers.to(rows.device, torch.int64)
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        """From a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
+        return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(now.number))
+
+    def near_the_ends(self, total: Tensor) -> int:
+        """How many entries of a sum in the ring have probably wrapped around."""
+        return saturated(centred(total, self.bits), self.bits)
+
+    def _rotation(self, number: int) -> int:
+        return self.seeds.integer("fixed_point.rotation", number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntegerNoise:
+    """Integer noise of the law that `noise` describes, on every row of integers, or on their sum.
+
+    Claim: a round is `noise` on a cohort of the law `sampling`, if rows are integer vectors that keep to its `l2_bound`
+    (`Integers` after `dpfed.stages.clip.Clip`; `require_bound` holds them together). What is drawn has the
+    description's own `share_variance`: what is charged is what is drawn. Everything after the sum is post-processing:
+    the modulus, scaling and rotating back.
+
+    `server` may be given a sum that was reduced modulo 2^b already, if what it returns is reduced again before anything
+    else is done with it (`Integers.server` does): that is the noisy sum reduced, wherever either wraps around. So
+    whatever residues others send, they move a client's own integers and noise, and hide none of the noise
+    (docs/theory.md, section 7). With placement "clients" the noise is that of the clients which add theirs.
+
+    charged: ledger lines say how many uploads arrived, which is what they charge; otherwise they hold no such count
+    slots:   uploads of every sum, whoever was drawn; None: those of the clients that were drawn
+    steps_per_unit, detail: what a ledger line says of the integers
+    """
+
+    noise: DiscreteGaussian | Skellam
+    sampling: Sampling
+    placement: Literal["server", "clients"]
+    randomness: Randomness
+    steps_per_unit: float
+    detail: Mapping[str, Any]
+    charged: bool = False
+    slots: int | None = None
+
+    @classmethod
+    def calibrated(
+        cls,
+        table: IntegerPrivacy,
+        who: Sampler,
+        randomness: Randomness,
+        *,
+        sent: int,
+        cohort: int,
+        canaries: int,
+        rounds: int,
+        delta: float,
+        secure: bool,
+        steps: float | None,
+        rotate: bool,
+        tolerance: float,
+        dropout: float,
+        wrap_probability: float,
+        seeds: Seeds,
+    ) -> tuple[IntegerNoise, Integers, float]:
+        """Return the noise of [privacy], the integers it is for, and its noise multiplier, calibrated by its own
+        account where an epsilon is given.
+
+        Each of K uploads carries a share of the noise, or the server adds all of it. Under Poisson sampling a sum with
+        shares, or a secure one, has K = `slots` uploads: whoever counts them must not learn how many were drawn. That
+        more are drawn is charged to delta in every round.
+
+        sent, cohort, canaries: numbers of an update, clients and canaries of a round; tolerance, dropout: of missing
+        uploads; steps: per clip norm, None: `default_scale`
+        """
+        law, in_shares, charged = who.law, table.placement == "clients", table.missing_shares == "charged"
+        known = isinstance(law, FixedSizeSampling | FullParticipation)
+        filled = isinstance(law, PoissonSampling) and (in_shares or secure)
+        _refuse_slots(table, law, secure=secure, filled=filled)
+        default = Adjacency.ZERO_OUT if in_shares else Adjacency.ADD_REMOVE
+        default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else default
+        adjacency = Adjacency.of(table.adjacency or default)
+
+        def counted(adjacency: Adjacency) -> tuple[int, float]:
+            if known:
+                return int(who.expected), 0.0
+            return default_slots(cohort, who.clients, delta=delta, adjacency=adjacency, slots=table.slots)
+
+        uploads, overflow = counted(adjacency)
+        slots = uploads if filled or in_shares else None
+        all_take_part = isinstance(law, FullParticipation) or (slots is not None and slots >= who.clients)
+        if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
+            adjacency = Adjacency.ZERO_OUT  # one client more or less would be one participant more or less
+            uploads, overflow = counted(adjacency)
+        padded = padded_dimension(sent, rotate=rotate)
+        scale = float(steps or default_scale(padded, uploads))
+
+        def sized(z: float, missing: float) -> DiscreteGaussian | Skellam:
+            noise = sized_noise(
+                table.noise,
+                z,
+                scale=scale,
+                dimension=padded,
+                shares=least_uploads(uploads, missing) if in_shares else 1,
+                adjacency=adjacency,
+                overflow=overflow if filled else 0.0,
+            )
+            assert isinstance(noise, DiscreteGaussian | Skellam)
+            return noise
+
+        missing = 0.0 if charged else tolerance
+        z = table.noise_multiplier
+        if z is None:
+            assert table.epsilon is not None
+            left = dropout if charged else tolerance
+            z = multiplier_for(
+                lambda z: Composed(parts=((subsample(sized(z, left), law), rounds),)),
+                epsilon=table.epsilon,
+                delta=delta,
+                rounds=rounds,
+                shift=2.0 if isinstance(law, FixedSizeSampling) else adjacency.sensitivity_in_clips,
+                probability=law.probability,
+                accountant=table.accountant,
+            )
+            z /= math.sqrt(1 - dropout) if charged else 1.0
+        noise = sized(z, missing)
+        rows = canaries + (int(who.expected) if known else slots or who.clients)
+        assert table.clip_norm is not None
+        integers = Integers.fitting(
+            size=sent,
+            clip_norm=table.clip_norm,
+            scale=scale,
+            rotate=rotate,
+            uploads=rows,
+            wrap_probability=wrap_probability,
+            seeds=seeds,
+            randomness=randomness,
+            noise=noise,
+            noise_draws=rows if in_shares else 1,
+        )
+        if charged:
+            noise = replace(noise, shares=least_uploads(uploads, tolerance))
+        steps_per_unit = integers.fixed_point.steps_per_unit
+        made = cls(
+            noise=noise,
+            sampling=sampling_of(subsample(noise, law)),
+            placement=table.placement,
+            randomness=randomness,
+            steps_per_unit=steps_per_unit,
+            detail={
+                "divided_by": who.expected,
+                "noise": table.noise,
+                "steps_per_unit": steps_per_unit,
+                "integers": padded,
+                "bits": integers.bits,
+            },
+            charged=charged,
+            slots=slots,
+        )
+        return made, integers, z
+
+    @property
+    def in_rows(self) -> bool:
+        return self.placement == "clients"
+
+    @property
+    def in_every_upload(self) -> bool:
+        return False
+
+    def mechanism(self, uploads: int | None = None) -> SingleRelease:
+        """One round, for the accountant; where that is charged, with the shares of `uploads`."""
+        return subsample(self._arrived(uploads), self.sampling)
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        if self.placement == "clients":
+            for row, client in zip(rows, ids, strict=True):
+                row += self._drawn(row, "noise.share", now.number, int(client))
+        return rows
+
+    def server(self, total: Tensor, now: Round) -> Tensor:
+        if self.placement != "server":
+            return total
+        noise = self._drawn(total, "noise.sum", now.number)
+        if now.observer is not None:
+            now.observer.noise(noise)
+        return total.to(torch.int64) + noise
+
+    def release(self, now: Round) -> Release:
+        detail = {"dimension": now.projection.sent, **self.detail}
+        if self.charged:
+            detail["uploads"] = now.uploads
+        return Release(
+            round=now.number,
+            mechanism=self.mechanism(now.uploads),
+            clip_norm=now.clip_norm,
+            noise_std=math.sqrt(self._arrived(now.uploads).variance) / self.steps_per_unit,
+            noise_placement=self.placement,
+            detail=detail,
+        )
+
+    @property
+    def law(self) -> IntegerLaw:
+        """The law of every draw."""
+        return law_of(self.noise)
+
+    @property
+    def kind(self) -> str:
+        """Name of the distribution: discrete-gaussian or skellam."""
+        return self.noise.kind
+
+    @property
+    def share_variance(self) -> int:
+        """Variance of every draw, in squared steps."""
+        return int(self.noise.share_variance)
+
+    def _arrived(self, uploads: int | None) -> DiscreteGaussian | Skellam:
+        return replace(self.noise, shares=uploads) if self.charged and uploads is not None else self.noise
+
+    def _drawn(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+        return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)
+
+
+def _refuse_slots(table: IntegerPrivacy, law: Sampling, *, secure: bool, filled: bool) -> None:
+    """Raise ConfigError for a fixed number of uploads where sampling or noise has none."""
+    if isinstance(law, Schedule) and (table.placement == "clients" or secure):
+        raise ConfigError(
+            f"privacy.noise={table.noise!r} with federation.sampling={law.name!r}: shares of noise (privacy.placement="
+            "'clients') and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "
+            "'fixed' alone. Use privacy.placement='server' with aggregation.kind='plain'."
+        )
+    if table.slots is not None and not filled:
+        raise ConfigError(
+            f"privacy.slots={table.slots} with federation.sampling={law.name!r}, privacy.placement="
+            f"{table.placement!r}: slots are for noise from the clients, or a secure sum, under Poisson sampling. "
+            "Remove them."
+        )

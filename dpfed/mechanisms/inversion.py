@@ -1,0 +1,220 @@
+"""Exact draws from a symmetric law on the integers: inversion with as many random bits as it takes.
+
+Let U be uniform on [0, 1) and G(k) = P(|X| <= k). The smallest k with U < G(k) has the law of |X|, and a fair sign
+makes it that of X. Of U the first 63 bits are drawn, the integer u: U is in [u, u+1) 2^-63. Where no G(k) 2^63 has the
+integer part u, every U of that cell has the same k, and a table of the integer parts finds it. Where one has, more bits
+of U are drawn until the cell holds no G(k): about once in 2^63 / σ draws. So no bit of U is ever rounded, and the law
+is exact wherever the random bits are fair: not to 2^-63, but exactly. The far tail needs no rule of its own: all k
+with G(k) >= 1 - 2^-63 share the last integer part, whose cell is settled with more bits.
+
+`draw_short` begins with 15 bits and a sign: where a cell of 2^-15 holds no G(k), and for a small σ few do, those
+decide, and a table of 2^16 draws holds the answer. The others get 48 bits more, and are looked up as above: the same U.
+
+G is computed in integers with a proven error, and an integer part is taken only where that error cannot change it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.compress.largest import positions_of
+from dpfed.randomness import Randomness
+
+WORD = 64
+FIRST_BITS = WORD - 1  # of a word: magnitude; the last bit is the sign
+_GUARD = 32
+_SHORT = 15  # bits of magnitude that are looked at first
+_REST = FIRST_BITS - _SHORT
+_UNDECIDED = np.iinfo(np.int32).min
+_MOST_UNDECIDED = 0.25  # beyond it, words from the start are faster
+_AT_ONCE = 1 << 15  # draws together: their scratch stays in a core's cache
+_LARGEST_GUIDE = 20
+
+
+class SymmetricLaw(Protocol):
+    """`weights(bits)` is w_0 ... w_n such that, with C_k = w_0 + 2 Σ_{1 <= j <= k} w_j and S = C_n,
+
+        |C_k / S - P(|X| <= k)| < 2^-bits    for every k <= n,    and P(|X| > n) < 2^-bits.
+
+    Hashable; P(|X| > k) is positive for every k.
+    """
+
+    def weights(self, bits: int) -> list[int]: ...
+
+    def __hash__(self) -> int: ...
+
+
+def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
+    """Independent draws, int64 [count], exactly of the law, most of them from 16 bits each."""
+    short = _short_table(law)
+    if short is None:
+        return draw(law, count, randomness, purpose, *path)
+    heads = randomness.bits(-(-count // 4), purpose, *path).view(np.uint16)[:count]
+    drawn = np.empty(count, dtype=np.int64)
+    unsure = np.empty(count, dtype=np.bool_)
+    for first in range(0, count, _AT_ONCE):
+        place = slice(first, first + _AT_ONCE)
+        part = short.take(heads[place], mode="wrap")  # the fastest mode, and nothing wraps
+        drawn[place] = part
+        np.equal(part, _UNDECIDED, out=unsure[place])
+    undecided = positions_of(unsure)
+    if len(undecided):
+        few = heads[undecided].astype(np.int64)
+        more = (randomness.bits(len(few), purpose + ".rest", *path) >> np.uint64(WORD - _REST)).view(np.int64)
+        magnitudes = _looked_up(law, (few >> 1) << _REST | more, FIRST_BITS, randomness, purpose, *path)
+        drawn[undecided] = _signed(magnitudes, few.view(np.uint64))
+    return drawn
+
+
+def _looked_up(
+    law: SymmetricLaw, heads: NDArray[np.int64], bits: int, randomness: Randomness, purpose: str, *path: int
+) -> NDArray[np.int64]:
+    """The |X| of every u of `bits` bits, with more of them where they do not decide."""
+    magnitudes, open_cells = _table(law, bits).look_up(heads)
+    if len(open_cells):
+        settled = _settle(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
+        magnitudes[open_cells] = settled
+    return magnitudes
+
+
+@lru_cache(maxsize=8)
+def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
+    """The draw for every 16 bits, the last of them the sign; _UNDECIDED where a cell has a G(k), None if many have."""
+    floors = _floors(law, FIRST_BITS)
+    edges = np.searchsorted(floors, np.arange(1 << _SHORT, dtype=np.int64) << _REST, side="left")
+    magnitudes = edges.astype(np.int32)
+    undecided = edges != np.append(edges[1:], len(floors))
+    if undecided.mean() > _MOST_UNDECIDED:
+        return None
+    draws = np.stack([magnitudes, -magnitudes], axis=1)
+    draws[undecided] = _UNDECIDED
+    return draws.reshape(-1)
+
+
+def draw(
+    law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int, bits: int = FIRST_BITS
+) -> NDArray[np.int64]:
+    """Independent draws, int64 [count], exactly of the law whatever `bits`, those that are looked up at first."""
+    table = _table(law, bits)
+    words = randomness.bits(count, purpose, *path)
+    drawn = np.empty(count, dtype=np.int64)
+    unsure: list[NDArray[np.int64]] = []
+    for first in range(0, count, _AT_ONCE):
+        part = words[first : first + _AT_ONCE]
+        magnitudes, open_cells = table.look_up((part >> np.uint64(WORD - bits)).view(np.int64))
+        drawn[first : first + _AT_ONCE] = _signed(magnitudes, part)
+        unsure.append(open_cells + first)
+    indices = np.concatenate(unsure) if unsure else np.empty(0, dtype=np.int64)
+    if len(indices):
+        heads = [int(word) >> (WORD - bits) for word in words[indices]]
+        settled = _settle(law, heads, bits, randomness, purpose, *path)
+        drawn[indices] = _signed(np.array(settled, dtype=np.int64), words[indices])
+    return drawn
+
+
+def _signed(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Minus where a word's last bit is set."""
+    flips: NDArray[np.int64] = -(words & np.uint64(1)).view(np.int64)
+    return (magnitudes ^ flips) - flips
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _InversionTable:
+    """`floors` [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1.
+
+    `guide` [2^g]: for the first g bits of u, how many integer parts are at most the smallest such u (an indexed
+    search: Chen and Asau 1974). At most one more is at or below most u; the search is for the others.
+    """
+
+    floors: NDArray[np.int64]
+    guide: NDArray[np.int32]
+    shift: int
+
+    def look_up(self, heads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The k of every u, and the positions of those u that are an integer part themselves (their k is not)."""
+        found = self.guide[heads >> self.shift].astype(np.int64)
+        found += self.floors.take(found + 1, mode="clip") <= heads
+        further = np.flatnonzero(self.floors.take(found + 1, mode="clip") <= heads)
+        found[further] = np.searchsorted(self.floors[1:], heads[further], side="right")
+        return found, np.flatnonzero(self.floors.take(found, mode="clip") == heads)
+
+
+@lru_cache(maxsize=8)
+def _table(law: SymmetricLaw, bits: int) -> _InversionTable:
+    floors = _floors(law, bits)
+    fine = min(bits, _LARGEST_GUIDE, len(floors).bit_length() + 3)
+    shift = bits - fine
+    starts = np.arange(1 << fine, dtype=np.int64) << shift
+    guide = np.searchsorted(floors, starts, side="right").astype(np.int32)
+    return _InversionTable(floors=np.concatenate([np.array([-1], dtype=np.int64), floors]), guide=guide, shift=shift)
+
+
+def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
+    """The integer part of G(k) 2^bits, k = 0, 1, ... until it is 2^bits - 1."""
+    guard, floors = 0, None
+    while floors is None:
+        guard += _GUARD
+        floors = _sure_floors(_sums(law.weights(bits + guard + _GUARD)), bits, guard)
+    return floors
+
+
+def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | None:
+    """From sums that are right to bits + guard places and more; None where their error could change an integer part."""
+    floors = []
+    top = (1 << bits) - 1
+    for partial in sums:
+        scaled = (partial << bits + guard) // sums[-1]  # G(k) 2^(bits + guard), to less than 2
+        low, high = max(scaled - 2, 0) >> guard, (scaled + 2) >> guard
+        if low != min(high, top):  # G(k) < 1
+            return None
+        floors.append(low)
+        if low == top:
+            return np.array(floors, dtype=np.int64)
+    return None
+
+
+def _settle(
+    law: SymmetricLaw, heads: list[int], bits: int, randomness: Randomness, purpose: str, *path: int
+) -> list[int]:
+    """The k of every u of `bits` bits, with as many more words as its cell takes."""
+    settled = [-1] * len(heads)
+    waiting = list(range(len(heads)))
+    level = 0
+    while waiting:
+        words = randomness.bits(len(waiting), purpose + ".more", *path, level)
+        bits += WORD
+        level += 1
+        for index, word in zip(waiting, words, strict=True):
+            heads[index] = heads[index] << WORD | int(word)
+            settled[index] = _cell(law, heads[index], bits)
+        waiting = [index for index in waiting if settled[index] < 0]
+    return settled
+
+
+def _cell(law: SymmetricLaw, head: int, bits: int) -> int:
+    """The k that every U in [head, head + 1) 2^-bits has, -1 where they may differ."""
+    sums = _accurate_sums(law, bits + 2 * _GUARD)
+    total = sums[-1]
+    k = bisect_right(sums, (head * total) >> bits)
+    if k == len(sums):
+        return -1
+    below = (sums[k - 1] << bits + _GUARD) // total + 2 if k else 0
+    above = (sums[k] << bits + _GUARD) // total - 2
+    return k if below <= head << _GUARD and (head + 1) << _GUARD <= above else -1
+
+
+@lru_cache(maxsize=2)
+def _accurate_sums(law: SymmetricLaw, bits: int) -> list[int]:
+    return _sums(law.weights(bits))
+
+
+def _sums(weights: list[int]) -> list[int]:
+    """C_k = w_0 + 2 (w_1 + ... + w_k)."""
+    return list(accumulate((2 * weight for weight in weights[1:]), initial=weights[0]))

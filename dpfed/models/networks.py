@@ -1,0 +1,200 @@
+"""Networks of the papers: convolutional ones and multilayer perceptrons.
+
+Fed-SMP's: 5x5 convolutions, each followed by ReLU and 2x2 max-pooling, then dense. FedMRN's: BatchNorm after every
+convolution, and no biases, so every weight is masked. CONV-4, -6 and -10: the plain ones that FedPM trains. A small one
+without biases, for masks and for CPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from dpfed.errors import ConfigError
+
+_POOLINGS = 4
+_WEIGHT_STD = 0.01  # of the same size as the noise that masks choose from
+
+
+def fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The one for Fashion-MNIST, of McMahan et al. (2017): 1,663,370 parameters on 28x28x1 images in 10 classes.
+
+    5x5 convolution to 32 channels with padding 2, ReLU, 2x2 max-pooling; the same to 64; 512 hidden units;
+    logits. Raises ConfigError unless the input is [channels, height, width] and survives both poolings.
+    """
+    return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=2)
+
+
+def unpadded_fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The same network without padding, as common benchmarks have it: 582,026 parameters on 28x28x1."""
+    return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
+
+
+def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The one for SVHN: 3,431,754 parameters on 32x32x3 images in 10 classes, "about 3.4 million".
+
+    5x5 convolutions to 64 and 128 channels, 384 and 192 hidden units. The paper states no padding; with padding 2 a
+    dense upload of 180 rounds costs the 41.18 MB of its table II to the last digit.
+    """
+    return _cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
+
+
+def _cnn(
+    input_shape: tuple[int, ...], classes: int, *, channels: Sequence[int], hidden: Sequence[int], padding: int
+) -> nn.Module:
+    first, *sides = _image(input_shape)
+    pooled = [_pooled(_pooled(side, padding), padding) for side in sides]
+    if min(pooled) < 1:
+        raise ConfigError(
+            f"input_shape={input_shape}: too small, nothing is left after two 5x5 convolutions "
+            f"(padding {padding}) and two poolings. Use the model 'mlp'."
+        )
+    layers: list[nn.Module] = []
+    for entering, leaving in pairwise((first, *channels)):
+        layers += [nn.Conv2d(entering, leaving, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    for entering, leaving in pairwise((channels[-1] * pooled[0] * pooled[1], *hidden)):
+        layers += [nn.Linear(entering, leaving), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(hidden[-1], classes))
+
+
+def _pooled(side: int, padding: int) -> int:
+    return (side + 2 * padding - 4) // 2
+
+
+def cnn_4_bn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """3x3 convolutions 32, 64, 128, 256, each with BatchNorm, ReLU and 2x2 max-pooling; logits.
+
+    390,880 parameters on 28x28x1 and 399,136 on 32x32x3, and 960 running statistics (Li et al., FedMRN, who name the
+    layers; widths and initial weights N(0, 0.01^2) as in the authors' code). Raises ConfigError for images below 16x16.
+    """
+    return _batch_norm_cnn(input_shape, classes, [(32,), (64,), (128,), (256,)])
+
+
+def cnn_8_bn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """3x3 convolutions 32, 32, 64, 64, 128, 128, 256, 256, each with BatchNorm and ReLU, pooled after pairs; logits.
+
+    1,183,456 parameters on 32x32x3 in 10 classes, and 1,920 running statistics; see `cnn_4_bn`.
+    """
+    return _batch_norm_cnn(input_shape, classes, [(32, 32), (64, 64), (128, 128), (256, 256)])
+
+
+def _batch_norm_cnn(input_shape: tuple[int, ...], classes: int, stages: list[tuple[int, ...]]) -> nn.Module:
+    if len(input_shape) != 3 or min(input_shape[1:]) < 2**_POOLINGS:
+        raise ConfigError(
+            f"input_shape={input_shape}: four poolings need [channels, height, width] of at least 16 x 16. Use 'mlp' "
+            "or 'fed-smp-cnn'."
+        )
+    channels, height, width = input_shape
+    layers: list[nn.Module] = []
+    for stage in stages:
+        for entering, leaving in pairwise((channels, *stage)):
+            convolution = nn.Conv2d(entering, leaving, 3, padding=1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(leaving), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+        channels = stage[-1]
+    features = channels * (height // 2**_POOLINGS) * (width // 2**_POOLINGS)
+    network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes, bias=False))
+    for layer in network:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.normal_(layer.weight, std=_WEIGHT_STD)
+    return network
+
+
+def conv4(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
+    """Pairs of 3x3 convolutions to 64 and 128 channels, each pair pooled, then 256, 256 and logits.
+
+    1,933,258 parameters on 28x28x1 in 10 classes, 1,942,767 in EMNIST's 47 (Frankle, Carbin 2019; Isik et al. 2023,
+    table 2). Convolutions are padded, after each and each hidden layer ReLU, pooling is 2x2 maxima. Raises ConfigError
+    unless the input is [channels, height, width] and survives the poolings.
+    """
+    return _pairs(input_shape, classes, (64, 128), bias)
+
+
+def conv6(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
+    """`conv4` with a third pair, to 256 channels: 2,262,602 parameters on 32x32x3 in 10 classes (FedPM, CIFAR-10)."""
+    return _pairs(input_shape, classes, (64, 128, 256), bias)
+
+
+def conv10(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
+    """`conv4` with pairs to 256, 512 and 1,024 channels: 19,197,092 parameters on 32x32x3 in 100 (FedPM, CIFAR-100)."""
+    return _pairs(input_shape, classes, (64, 128, 256, 512, 1024), bias)
+
+
+def _pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], bias: bool) -> nn.Module:
+    least = 2 ** len(widths)
+    if len(input_shape) != 3 or min(input_shape[1:]) < least:
+        raise ConfigError(
+            f"input_shape={input_shape}: CONV-{2 * len(widths)} needs [channels, height, width] of at least "
+            f"{least} x {least}. Use a shallower one, or 'mlp'."
+        )
+    entering, height, width = input_shape
+    layers: list[nn.Module] = []
+    for leaving in widths:
+        for channels in (entering, leaving):
+            layers += [nn.Conv2d(channels, leaving, 3, padding=1, bias=bias), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+        entering = leaving
+    return nn.Sequential(
+        *layers,
+        nn.Flatten(),
+        nn.Linear(entering * (height // least) * (width // least), 256, bias=bias),
+        nn.ReLU(),
+        nn.Linear(256, 256, bias=bias),
+        nn.ReLU(),
+        nn.Linear(256, classes, bias=bias),
+    )
+
+
+def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (32,)) -> nn.Module:
+    """Flatten, then linear layers with ReLU between: 64-32-10 on the 8x8 digits has 2,410 parameters.
+
+    hidden: widths of the hidden layers; empty is multinomial logistic regression. Raises ConfigError.
+    """
+    if any(width < 1 for width in hidden):
+        raise ConfigError(f"hidden={list(hidden)}: every layer of an mlp needs at least one unit. Raise the width.")
+    widths = [math.prod(input_shape), *hidden, classes]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for entering, leaving in pairwise(widths):
+        layers += [nn.Linear(entering, leaving), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def fedscalar_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """FedScalar's network on the digits, "3 layers, each containing 3 neurons", ReLU between: 259 parameters on 64.
+
+    The paper counts 233, which no reading of its words gives: 64-3-3-3-10 has 259 parameters, 240 without biases;
+    64-3-3-10 has 247.
+    """
+    return mlp(input_shape, classes, hidden=(3, 3, 3))
+
+
+def strided_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """5x5 convolutions of stride 2 to 16 and 32 channels, 64 hidden units, logits: 114,192 weights on 28x28x1.
+
+    No biases, so that every entry is a weight a mask can choose. Raises ConfigError unless the input is
+    [channels, height, width].
+    """
+    channels, height, width = _image(input_shape)
+    features = 32 * (-(-height // 4)) * (-(-width // 4))
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5, stride=2, padding=2, bias=False),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 5, stride=2, padding=2, bias=False),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(features, 64, bias=False),
+        nn.ReLU(),
+        nn.Linear(64, classes, bias=False),
+    )
+
+
+def _image(input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f"input_shape={input_shape}: a convolutional network needs [channels, height, width]. Use the model 'mlp'."
+        )
+    return input_shape

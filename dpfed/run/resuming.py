@@ -1,0 +1,120 @@
+"""Configurations of runs that continue: as written in a run's folder, compared, and prolonged by more rounds."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting.ledger import Ledger
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
+from dpfed.config.own_code import OwnFile
+from dpfed.config.tables import Config, override, parse_written
+from dpfed.errors import ConfigError, RunError
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.goals import goal_of
+from dpfed.methods.records import Goal
+
+OWN_CODE = "own_code.json"
+
+
+def configuration_in(path: Path) -> dict[str, Any]:
+    """The tables of the configuration that a run wrote into its folder, unchecked; RunError if there are none."""
+    try:
+        return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+
+
+def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+    """Return `tables` with the delta of the run in this folder, if neither has one written: the run is then of 0.2.
+
+    Of clients it is the default of 0.2 (`parse_written`); of records, whose number no configuration has, the ledger
+    states it.
+    """
+    written, ledger = configuration_in(path), path / "ledger.jsonl"
+    for key in ("privacy", "local.record"):
+        begun, given = (_table(one, key) for one in (written, tables))
+        if begun is None or given is None or begun.get("delta") is not None or given.get("delta") is not None:
+            continue
+        delta = None
+        if key == "privacy":
+            privacy = parse_written(written, source=str(path / "config.toml")).privacy
+            delta = None if privacy is None else privacy.delta
+        elif ledger.exists():
+            delta = Ledger.header_of(ledger).about.get("delta")
+        return tables if delta is None else override(tables, [f"{key}.delta={delta!r}"])
+    return tables
+
+
+def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """Return the table of a dotted key; None if there is none."""
+    found: Any = tables
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+def own_code_in(path: Path) -> tuple[OwnFile, ...]:
+    """Return the files that own_code.json in this folder names; RunError if it cannot be read."""
+    file = path / OWN_CODE
+    try:
+        listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
+        return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
+    """Describe every key in which two configurations differ."""
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new, name = before.get(key), after.get(key), f"{path}{key}"
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{name}.")
+        elif old != new:
+            found.append(f"{name} was {old!r}, is {new!r}")
+    return found
+
+
+def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """True if the second configuration is the first with more rounds."""
+    then, later = before["federation"]["rounds"], now["federation"]["rounds"]
+    return bool(later > then and {**now, "federation": {**now["federation"], "rounds": then}} == dict(before))
+
+
+def require_same_rounds(
+    before: Mapping[str, Any], config: Config, facts: MethodFacts, goal: Goal | None, sent: int
+) -> None:
+    """RunError unless a round of the longer run is a round of the shorter one, under a budget that was there before.
+
+    Claim: whoever looks at the results and then prolongs the run has chosen its length by them. Under a budget that was
+    fixed before the first round this is no matter: what is released is a part of what the longest run within the budget
+    would release, so its epsilon covers it. Without a budget no number that was stated before does.
+    """
+    rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
+    said = f"federation.rounds: cannot be prolonged from {rounds}, since"
+    if facts.local_training == "pruned":
+        raise RunError(f"{said} the sparsity of {facts.name} follows from it. Start a new run.")
+    if config.local.schedule in ("cosine", "linear"):
+        raise RunError(f"{said} local.schedule={config.local.schedule!r} ends with the last round. Start a new run.")
+    if goal is None:
+        return
+    if goal.unit == "record" or goal.budget is None or config.privacy is None:
+        raise RunError(
+            f"{said} the run has no budget: its length would be chosen by its results, which its epsilon does not "
+            "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends where either does."
+        )
+    if config.privacy.noise_schedule is not None:
+        raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
+    try:
+        shorter = goal_of(parse_written(before, source="config.toml"), facts, sent)
+    except ConfigError as error:
+        raise RunError(f"{said} what it began with is refused: {error}") from None
+    if not shorter.is_like(goal):
+        raise RunError(
+            f"{said} its noise follows from the number of rounds (privacy.epsilon alone, privacy.slots or tolerances "
+            "by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."
+        )

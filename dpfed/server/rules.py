@@ -1,0 +1,221 @@
+"""Server rules: what a server does with the released mean. Those that come with dpfed, and user-defined ones by name.
+
+FedAvg and FedAvgM add the mean update times a server step size, with optional momentum. FedAdagrad, FedAdam and FedYogi
+take an adaptive step along it. FedPM keeps the Beta posterior of mask probabilities. FedSparsify purges the smallest
+weights after a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from dpfed.compress.largest import Sparsity, purge
+from dpfed.config import registered
+from dpfed.config.did_you_mean import did_you_mean
+from dpfed.config.own_code import errors_of_user_code
+from dpfed.errors import ConfigError
+from dpfed.server.state import ServerRule, ServerState
+
+RULES = ("step", "adam", "yogi", "adagrad", "posterior")
+"""Names of the rules that come with dpfed."""
+
+MakesRule = Callable[..., ServerRule]
+Given = TypeVar("Given", bound=MakesRule)
+Kind = Literal["adagrad", "adam", "yogi"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Averaging:
+    """v = momentum v + mean move; w = w + learning_rate v, kept inside [edge, 1 - edge] where there is an edge.
+
+    Entries `averaged` (running statistics of normalisation) are no direction to step along: they become the clients'
+    mean whatever the step size.
+
+    With probabilities and noise-like coins (private FedPM) this is a noisy step from theta: replacing theta by the mean
+    mask instead would let the coins' noise walk. Post-processing of the released sum.
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+    edge: float | None = None
+    averaged: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < float("inf"):
+            raise ConfigError(f"server.learning_rate={self.learning_rate}: must be a finite number above 0.")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"server.momentum={self.momentum}: must be in [0, 1).")
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """The state that the next round starts from."""
+        velocity = mean_move
+        if self.momentum and "velocity" in state.memory:
+            velocity = state.memory["velocity"] * self.momentum + mean_move
+        moved = torch.add(state.broadcast, velocity, alpha=self.learning_rate)
+        if self.averaged is not None:
+            moved[self.averaged] = state.broadcast[self.averaged] + mean_move[self.averaged]
+        return replace(
+            state,
+            round=state.round + 1,
+            broadcast=moved if self.edge is None else moved.clamp_(self.edge, 1 - self.edge),
+            memory={"velocity": velocity} if self.momentum else {},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptiveRule:
+    """Adaptive step along the mean update D of a round (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm
+    2):
+
+        m = beta1 m + (1 - beta1) D,   from m = 0
+        v = v + D^2                                    adagrad
+            beta2 v + (1 - beta2) D^2                  adam
+            v - (1 - beta2) D^2 sign(v - D^2)          yogi,   from v = tau^2
+        w = w + learning_rate m / (sqrt(v) + tau)
+
+    Entries `averaged` (running statistics of normalisation) are no direction to step along: they become the clients'
+    mean. Where a sum is noised, v holds the noise's variance, too. Post-processing of the released sum. Raises
+    ConfigError.
+    """
+
+    kind: Kind
+    learning_rate: float
+    beta1: float
+    beta2: float
+    tau: float
+    averaged: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ConfigError(f"server.rule={self.kind!r}: must be one of {', '.join(get_args(Kind))}.")
+        for name in ("learning_rate", "tau"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"server.{name}={getattr(self, name)}: must be a finite number above 0.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"server.{name}={getattr(self, name)}: must be in [0, 1).")
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """The state that the next round starts from."""
+        first = state.memory.get("first", torch.zeros_like(mean_move))
+        second = state.memory.get("second", torch.full_like(mean_move, self.tau**2))
+        first = first * self.beta1 + mean_move * (1 - self.beta1)
+        second = self._second(second, mean_move.square())
+        moved = state.broadcast + self.learning_rate * first / (second.sqrt() + self.tau)
+        if self.averaged is not None:
+            moved[self.averaged] = state.broadcast[self.averaged] + mean_move[self.averaged]
+        return replace(state, round=state.round + 1, broadcast=moved, memory={"first": first, "second": second})
+
+    def _second(self, before: Tensor, squares: Tensor) -> Tensor:
+        if self.kind == "adagrad":
+            return before + squares
+        if self.kind == "adam":
+            return before * self.beta2 + squares * (1 - self.beta2)
+        return before - (1 - self.beta2) * squares * (before - squares).sign()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetaPosterior:
+    """Masks are draws of Bernoulli(theta) for an unknown theta with prior Beta(prior, prior) on each coordinate.
+
+    A round in which `count` masks came with sum S updates (Isik et al. 2023, Algorithm 2)
+        alpha = alpha + S,   beta = beta + count - S,   theta = (alpha - 1) / (alpha + beta - 2),
+    the posterior's mode; alpha = beta = prior again every `reset_every` rounds (0: never; 1: each round, which with
+    prior 1 is the plain mean). Where the mode is undefined (no masks yet, prior 1) theta stays; a prior below 1 could
+    push it out of [0, 1] and is refused. theta is kept in [edge, 1 - edge]. Post-processing of the released sum.
+    """
+
+    prior: float = 1.0
+    reset_every: int = 1
+    edge: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.prior < float("inf"):
+            raise ConfigError(f"server.prior={self.prior}: must be at least 1, or the posterior's mode is undefined.")
+        if self.reset_every < 0:
+            raise ConfigError(f"server.reset_every={self.reset_every}: must be 0 (never) or a number of rounds.")
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """The state that the next round starts from; mean_move is the mean mask minus the broadcast theta."""
+        fresh = self.reset_every and state.round % self.reset_every == 0
+        if fresh or "alpha" not in state.memory:
+            alpha = beta = torch.full_like(state.broadcast, self.prior)
+        else:
+            alpha, beta = state.memory["alpha"], state.memory["beta"]
+        ones = (state.broadcast + mean_move).mul_(count)
+        alpha, beta = alpha + ones, beta + (count - ones)
+        draws = alpha + beta - 2
+        theta = torch.where(draws > 0, (alpha - 1) / draws, state.broadcast)
+        return replace(
+            state,
+            round=state.round + 1,
+            broadcast=theta.clamp_(self.edge, 1 - self.edge),
+            memory={"alpha": alpha, "beta": beta},
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Purging:
+    """The state after `rule`, its model purged to sparsity(rounds done) among the entries `prunable` [m].
+
+    Global variant of Stripelis, Gupta, Ver Steeg, Ambite 2022: the next round's clients keep these zeros, and so does
+    the rule, whatever momentum or noise would make of them. Post-processing of the released sum.
+    """
+
+    rule: ServerRule
+    prunable: Tensor
+    sparsity: Sparsity
+
+    def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
+        """The state that the next round starts from."""
+        gone = self.prunable[state.broadcast[self.prunable] == 0]
+        state = self.rule.step(state, mean_move, count=count)
+        model = state.broadcast.index_fill(0, gone, 0.0)
+        return replace(state, broadcast=purge(model[None], self.prunable, self.sparsity(state.round))[0])
+
+
+def register(name: str) -> Callable[[Given], Given]:
+    """A decorator: the function, or the class, is from now on server.rule `name` of this process.
+
+    It is called with learning_rate and momentum (server.learning_rate, server.momentum) and gives a
+    `dpfed.server.state.ServerRule`: state and mean update in, the next state out, with `round` one higher; what it
+    remembers is in `state.memory`, nowhere else, so that a run can go on. It sees released numbers alone, so whatever
+    it does is post-processing. ConfigError for a name that is taken.
+    """
+
+    def known(makes: Given) -> Given:
+        if not callable(makes):
+            raise ConfigError(f"server rule {name!r}: is {type(makes).__name__}; must be a function that makes a rule.")
+        registered.add("server rule", name, makes, taken=RULES)
+        return makes
+
+    return known
+
+
+def check_name(name: str) -> None:
+    """ConfigError with the nearest name unless there is such a rule."""
+    known = (*RULES, *registered.own("server rule"))
+    if name not in known:
+        raise ConfigError(
+            f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
+            "One's own are in a file that --load names."
+        )
+
+
+def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
+    """The rule of this name, if it is one's own; ConfigError, with its line, where it cannot be made."""
+    makes = registered.own("server rule").get(name)
+    if makes is None:
+        return None
+    with errors_of_user_code(f"server.rule={name!r}: cannot be made"):
+        made: ServerRule = makes(learning_rate=learning_rate, momentum=momentum)
+    if not callable(getattr(made, "step", None)):
+        raise ConfigError(
+            f"server.rule={name!r}: gives {type(made).__name__}, which has no step(state, mean, *, count)."
+        )
+    return made

@@ -1,0 +1,102 @@
+"""Sources of a round's rows: clients that this process trains, and rows that a caller gives.
+
+The other sources are `dpfed.engines.flower.nodes.Nodes` and the trials of an audit (`dpfed.audit.whole_round`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from accounting.errors import AccountingError
+from dpfed.aggregation.sums import OpenSum, PlainSum
+from dpfed.config.own_code import words_of
+from dpfed.errors import DpfedError, TrainingFailed
+from dpfed.round import OpenRound, present_canaries
+from dpfed.seeds import Seeds
+
+_AT_ONCE = 1 << 21
+"""Numbers that pass through the stages together: 8 MiB (measured: benchmarks/README.md)."""
+_INTEGERS_AT_ONCE = 1 << 18
+"""The same of integers and their noise, which have 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trained:
+    """Clients that this process trains, or its part of them: the cohort by `method.clients`. Canaries send their
+    direction, other participants send zeros."""
+
+    seeds: Seeds
+
+    def take_part(self, opened: OpenRound[OpenSum]) -> None:
+        method, now, total = opened.method, opened.now, opened.total
+        ranks, canaries = method.ranks, present_canaries(method, now.number)
+        mine = ranks.mine if ranks.count > 1 else np.asarray
+        trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
+        now.tally.trained += len(trained)
+        for ids, updates in method.updates(trained, now, self.seeds, at_once=_at_once(opened)):
+            opened.halves(updates, ids)
+        opened.add_canaries(mine(np.intersect1d(total.senders, canaries)))
+        opened.fill(mine(np.setdiff1d(total.senders, now.task.cohort)))
+        if ranks.count > 1:
+            total.gather(ranks)
+            now.tally.gather(ranks)
+            opened.watch.gather(ranks, now)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InProcess:
+    """Clients of this process and of the processes that it leads, with training errors as `TrainingFailed`."""
+
+    seeds: Seeds
+
+    def take_part(self, opened: OpenRound[OpenSum]) -> None:
+        opened.method.ranks.lead(opened.now.task)
+        with training_errors(f"round {opened.now.number + 1}"):
+            Trained(seeds=self.seeds).take_part(opened)
+
+
+@contextmanager
+def training_errors(what: str) -> Iterator[None]:
+    """Raise TrainingFailed for any error of torch (a lost GPU, no memory, a dead process) or of a custom network."""
+    try:
+        yield
+    except (DpfedError, AccountingError):
+        raise
+    except Exception as error:  # the network may be the user's, and raise anything
+        raise TrainingFailed(
+            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
+            "once the cause is gone, --resume goes on."
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """Rows of the cohort's clients, in its order, a few at a time: those of a caller, or of an audit."""
+
+    rows: Iterator[Tensor]
+
+    def take_part(self, opened: OpenRound[OpenSum]) -> None:
+        cohort, start = opened.now.task.cohort, 0
+        for rows in self.rows:
+            ids = cohort[start : start + len(rows)]
+            opened.now.tally.trained += len(ids)
+            opened.halves(rows, ids)
+            start += len(ids)
+
+
+def _at_once(opened: OpenRound[OpenSum]) -> int | None:
+    """Return how many numbers pass through all stages together; None: whole groups.
+
+    On a CPU, about as many as stay in its caches. A secure sum gets whole groups: two clients of one group share a mask
+    that need not be made twice.
+    """
+    if opened.now.broadcast.device.type != "cpu" or not isinstance(opened.total, PlainSum):
+        return None
+    private = opened.method.stages.private
+    whole = private is not None and not opened.method.stages.summed_as.is_floating_point
+    return _INTEGERS_AT_ONCE if whole else _AT_ONCE

@@ -1,0 +1,87 @@
+"""Sums of coins in a ring that does not hold every count: read as the count nearest to what is expected."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from accounting import BernoulliAggregate
+from accounting.mechanisms import FullParticipation
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.bernoulli import PrivateCoins
+from dpfed.methods import presets
+from dpfed.randomness import Simulated
+from dpfed.run.experiment import build
+from dpfed.run.loop import run
+from dpfed.seeds import Seeds
+
+from ..announced import a_round
+
+COHORT = 100
+
+
+def stage(bits, *, trials=1):
+    coins = BernoulliAggregate(dimension=trials, floor=0.01, adjacency="zero-out", linf_clip=0.4, cohort=COHORT)
+    made = PrivateCoins(
+        coins=coins,
+        sampling=FullParticipation(),
+        randomness=Simulated(seeds=Seeds(root=2)),
+        trials=trials,
+        bits=bits,
+    )
+    return made
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+@pytest.mark.parametrize("theta", [0.01, 0.2, 0.5, 0.83])
+@pytest.mark.parametrize("bits", [4, 6, 7, 9])
+def test_every_count_near_the_expected_one_is_read_right_and_no_other(theta, bits, trials):
+    """All counts that there are, as residues: right within half a ring of the expected count, all where all fit."""
+    counts = torch.arange(COHORT * trials + 1)
+    now = a_round(torch.full((len(counts),), theta), uploads=COHORT)
+    read = stage(bits, trials=trials).server((counts % (1 << bits)).float(), now)
+    right = ((counts / trials - COHORT * theta) - read).abs() < 1e-3
+    from_expected = counts - round(float(np.float32(theta)) * COHORT * trials)
+    half = 1 << (bits - 1)
+    fits = COHORT * trials < 1 << bits
+    assert torch.equal(right, torch.ones_like(right) if fits else (from_expected >= -half) & (from_expected < half))
+
+
+def chosen(*settings):
+    tables = override(
+        presets.tables("stochastic-sign-digits"),
+        [
+            "federation.rounds=3", "federation.clients=200", "federation.cohort=60", "method.options.bound=0.2",
+            "privacy.noise=coins", "privacy.epsilon=3", "run.evaluate_every=3", *settings,
+        ],
+    )  # fmt: skip
+    return parse(tables, source="test")
+
+
+@pytest.mark.parametrize("kind", ["plain", "masked"])
+def test_a_small_ring_changes_the_bytes_and_nothing_else(kind, tmp_path):
+    """Counts of about 90 coins near 1/2 modulo 64: 6.7 standard deviations on either side."""
+    experiments = [build(chosen(f"aggregation.kind={kind}", *more)) for more in ((), ("privacy.count_bits=6",))]
+    assert experiments[0].goal.is_like(experiments[1].goal)
+    size = experiments[0].model.size
+    whole, small = (experiment.method.stages.fixed_bits for experiment in experiments)
+    assert small == 6 * size < whole
+    for name, experiment in zip(("whole", "small"), experiments, strict=True):
+        run(experiment, tmp_path / name)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "small"))
+    assert all(np.array_equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (("privacy.release=uploads", "privacy.adjacency=zero-out"), "are for sums"),
+        (("privacy.noise_std=0.1",), "is not built"),
+        (("privacy.trials=64",), "an upload's own count does not fit"),
+        (("privacy.noise=gaussian", "privacy.clip_norm=1"), "count_bits"),
+    ],
+)
+def test_a_ring_of_nothing_that_is_counted_is_refused(settings, named):
+    with pytest.raises(ConfigError, match=named):
+        build(chosen("privacy.count_bits=6", *settings))

@@ -1,0 +1,137 @@
+"""A chain whose charge would not cover what it does is refused, whatever stage is moved, left out or put in."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from dpfed import compress
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.mechanisms.integers import Integers
+from dpfed.mechanisms.soundness import require_sound
+from dpfed.methods import presets
+from dpfed.randomness import Simulated
+from dpfed.run.experiment import build
+from dpfed.seeds import Seeds
+from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.encode import Encode
+from dpfed.stages.weigh import Weigh
+from dpfed.stages.words import Words
+
+CHAINS = {
+    "server": ("fed-smp-randk-digits",),
+    "shares": (
+        "fed-smp-randk-digits", "federation.sampling=fixed", "privacy.placement=clients", "privacy.adjacency=zero-out",
+    ),
+    "integers": ("fed-smp-randk-digits", "aggregation.kind=masked"),
+    "decoded first": ("qsgd-digits", "privacy.clip_norm=1", "privacy.noise_multiplier=1"),
+    "uploads": ("qsgd-digits", "privacy.clip_norm=1", "privacy.noise_multiplier=1", "privacy.release=uploads"),
+    "coins": ("fedpm-private-digits",),
+}  # fmt: skip
+
+
+def chain(name):
+    preset, *settings = CHAINS[name]
+    return build(parse(override(presets.tables(preset), settings), source="test")).method.stages
+
+
+class Built(dict):
+    def __missing__(self, name):
+        return self.setdefault(name, chain(name))
+
+
+@pytest.fixture(scope="module")
+def chains():
+    return Built()
+
+
+def weigh(stages):
+    return Weigh(weights=None)
+
+
+@pytest.mark.slow_but_one_in(6)
+@pytest.mark.parametrize("name", CHAINS)
+def test_built_chains_are_sound(chains, name):
+    require_sound(chains[name])
+
+
+@pytest.mark.slow_but_one_in(6)
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_without_its_bound_or_its_noise_is_refused(chains, name):
+    stages = chains[name]
+    for kind in (Clip, ClipMoves, Integers, type(stages.private)):
+        if stages.find(kind) is not None:
+            with pytest.raises(ConfigError, match="chain"):
+                require_sound(stages.without(kind))
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_weights_between_bound_and_noise_are_refused(chains, name):
+    stages = chains[name]
+    with pytest.raises(ConfigError, match="right before"):
+        require_sound(stages.with_before(type(stages.private), weigh(stages)))
+
+
+@pytest.mark.parametrize("name", ["server", "shares", "integers", "decoded first", "coins"])
+def test_a_stage_that_changes_bounded_rows_is_refused(chains, name):
+    stages = chains[name]
+    with pytest.raises(ConfigError, match="changes rows"):
+        require_sound(stages.with_after(type(stages.private), weigh(stages)))
+
+
+def test_a_lossy_code_behind_the_noise_of_a_sum_is_refused(chains):
+    lossy = Encode(scheme=compress.get("qsgd"), seeds=Seeds(root=0))
+    stages = chains["server"].replaced(Encode, lambda stage: lossy)
+    with pytest.raises(ConfigError, match="Encode changes rows"):
+        require_sound(stages)
+    require_sound(chains["uploads"])  # there it is post-processing
+
+
+def test_a_count_that_is_not_charged_is_refused(chains):
+    draws = Simulated(seeds=Seeds(root=0))
+    counted = AdaptiveClip(quantile=0.5, rate=0.2, count_noise_std=5.0, cohort=65.0, randomness=draws)
+    for name in ("server", "shares", "integers", "decoded first", "uploads"):
+        with pytest.raises(ConfigError, match="the count that moves the clip norm"):
+            require_sound(chains[name].replaced(Clip, lambda stage: Clip(adaptive=counted)))
+
+
+def test_a_second_release_is_refused(chains):
+    stages = chains["server"]
+    noise = stages.find(GaussianNoise)
+    with pytest.raises(ConfigError, match="two stages make it private"):
+        require_sound(stages.with_after(Encode, noise_like(noise)))
+
+
+def noise_like(noise):
+    return replace(noise, noise_multiplier=2 * noise.noise_multiplier)
+
+
+def test_continuous_noise_in_a_ring_is_refused(chains):
+    words = Words(size=10, bits=12)
+    with pytest.raises(ConfigError, match="hides no wrap-around"):
+        require_sound(chains["server"].replaced(Encode, lambda stage: words))
+
+
+def test_two_rings_are_refused(chains):
+    stages = chains["integers"].replaced(Words, lambda stage: replace(stage, bits=stage.bits - 1))
+    with pytest.raises(ConfigError, match="the same bits"):
+        require_sound(stages)
+
+
+def test_of_all_orders_only_sound_ones_pass(chains):
+    """All orders of the four stages of a private chain through a lossy code: the one that is built, and no other."""
+    project, *others = chains["decoded first"]
+    passed = []
+    for order in itertools.permutations(others):
+        try:
+            require_sound(Stages(project, *order))
+        except ConfigError:
+            continue
+        passed.append([type(stage).__name__ for stage in order])
+    assert passed == [["Encode", "Clip", "GaussianNoise"]]
+    assert GaussianNoise.__name__ == passed[0][-1]
