@@ -25,9 +25,7 @@ from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.observer import Observer, Together
-from dpfed.stages.remembering import memory_of
-from dpfed.stages.stage import Round, Stateful, Tally
+from dpfed.stages.stage import Observer, Round, Tally, Together
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -73,7 +71,7 @@ class Method:
             task=task,
             projection=projection,
             reference=projection.restrict(state.broadcast),
-            memory=memory_of(self.stages.private, state.stages),
+            memory=self.stages.memory(state.stages),
         )
 
     def task(self, state: ServerState, cohort: NDArray[np.int64]) -> Task:
@@ -211,11 +209,7 @@ def run_round(
     release = of_uploads or method.release(now)
     _record(ledger, release if of_uploads is None else None)
     divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
-    after = method.server.step(state, moved / divisor, count=divisor)
-    for stage in method.stages:
-        if isinstance(stage, Stateful):
-            after = stage.next_state(after, now)
-    after = replace(after, stages=now.memory)
+    after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 

@@ -1,6 +1,6 @@
 """Sources of a round's rows: clients that this process trains, and rows that a caller gives.
 
-The other sources are `dpfed.engines.flower.nodes.Nodes` and the trials of an audit (`dpfed.audit.whole_round`).
+The other sources are `dpfed.engines.flower.nodes.Nodes` and the trials of an audit (`dpfed.audit.round.whole_round`).
 """
 
 from __future__ import annotations

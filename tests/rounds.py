@@ -63,13 +63,13 @@ def killed_after(number):
 
 
 def with_updates(experiment, updates):
-    """The experiment's method with local training replaced by given updates [clients, d], or a function of clients."""
+    """The experiment's method with local training replaced by given updates [clients, d]."""
 
     class Updates:
         labels = experiment.method.clients.labels
 
         def train(self, weights, clients, *, number, seeds, failed=None):
-            return updates(clients) if callable(updates) else updates[clients].clone()
+            return updates[clients].clone()
 
         def release(self, clients, *, number):
             return None

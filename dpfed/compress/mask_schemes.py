@@ -4,8 +4,8 @@ FedMRN: a client sends which entries of noise, known to both sides by its seed, 
 "Masked Random Noise for Communication Efficient Federated Learning"). Here the masks are drawn from a finished update;
 training through the mask, where the method's accuracy comes from, uses the same noise and `mask_probabilities`.
 
-FedPM and FedMask: in rounds `dpfed.stages.coins` draws the coins, where they may be private; here they come from a
-seed, repeatable.
+FedPM and FedMask: in rounds `dpfed.mechanisms.bernoulli` draws the coins, where they may be private; here they come
+from a seed, repeatable.
 """
 
 from __future__ import annotations

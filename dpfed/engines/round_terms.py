@@ -22,9 +22,8 @@ from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
-from dpfed.stages.maps import MapChoice
+from dpfed.stages.maps import MapChoice, SendAll
 from dpfed.stages.project import Project
-from dpfed.stages.send_all import SendAll
 from dpfed.stages.shared_mask import RandomSharedMask
 from dpfed.stages.stage import Round
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,15 +36,16 @@ from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.stages.stage import Round
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.stage import Private, Round, Stage
 
 _REST = 53 - 16
 _DOUBT = 2.0**-6
-"""Of 2^16 p in float32: the sum and the edge are each rounded by at most 2^-24, and the difference by less."""
+"""Largest error of 2^16 p in float32: sum and edge are each rounded by at most 2^-24, the difference by less."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Coins:
+class Coins(Stage):
     """Rows are moves of mask probabilities; a client sends the coins of the probabilities it ends at (FedPM).
 
         p = clip(reference + row, edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
@@ -68,8 +69,12 @@ class Coins:
     def __post_init__(self) -> None:
         check_edge(self.edge)
 
+    @property
+    def ring_bits(self) -> int | None:
+        return self.bits
+
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        """Zeros and ones in the dtype of rows."""
+        """Return zeros and ones in the dtype of rows."""
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
             mask.copy_(self._drawn(now.reference, row, now.number, int(client)))
@@ -86,7 +91,7 @@ class Coins:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PrivateCoins:
+class PrivateCoins(Private):
     """Coins that are private by themselves: those that `coins` describes, on a cohort of the law `sampling`.
 
         p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
@@ -117,6 +122,7 @@ class PrivateCoins:
     canaries: Callable[[int], int] | None = None
     bits: int | None = None
     trials: int = 1
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (ClipMoves,)
 
     def __post_init__(self) -> None:
         check_edge(self.edge)
@@ -139,8 +145,9 @@ class PrivateCoins:
         rounds: int,
         delta: float,
     ) -> tuple[PrivateCoins, float]:
-        """What [privacy] asks for, and its clip norm: the largest that epsilon allows, by its own account, where none
-        is given. Who sends single uploads is seen: they are charged to every client in every round, or by the order of
+        """Return the stage of [privacy] and its clip norm, by default the largest that epsilon allows.
+
+        Senders of single uploads are seen: they are charged to every client in every round, or by the order of
         the clients where that is public. others, reference: as `BernoulliAggregate` has them."""
         fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
         root, size = math.sqrt(table.trials), table.trials * sent
@@ -198,8 +205,19 @@ class PrivateCoins:
         return self.coins.cohort if isinstance(self.coins, BernoulliAggregate) else None
 
     @property
-    def in_rows(self) -> bool:
-        return False
+    def ring_bits(self) -> int | None:
+        return self.bits
+
+    def require_bound(self, stages: Sequence[Stage]) -> None:
+        """Raise ConfigError for moves that are clipped to another bound, or in another metric, than is charged."""
+        for clip in (stage for stage in stages if isinstance(stage, ClipMoves)):
+            kept, wanted = (clip.linf, clip.metric), (self.coins.linf_clip, self.coins.clip_metric)
+            if kept != wanted or (clip.metric == "fisher" and clip.edge != self.edge):
+                raise ConfigError(
+                    f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
+                    f"coins that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be the "
+                    "same."
+                )
 
     @property
     def in_every_upload(self) -> bool:
@@ -226,7 +244,7 @@ class PrivateCoins:
         )
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        """Zeros and ones, or how many of the trials are ones, in the dtype of rows."""
+        """Return zeros and ones, or the number of ones among the trials, in the dtype of rows."""
         self._check_reference(now.reference)
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
@@ -247,20 +265,20 @@ class PrivateCoins:
         return self._corrected(total, now.reference, uploads)
 
     def _count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
-        """The number of ones in so many uploads."""
+        """Return the number of ones in `uploads` uploads."""
         if self.bits is None or uploads * self.trials < 1 << self.bits:
             return in_ring(total, self.bits)
         expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
         return expected + centred(total.to(torch.int64) - expected, self.bits)
 
     def _check_reference(self, reference: Tensor) -> None:
-        """What is charged may rest on public probabilities that are all one number."""
+        """Raise ConfigError for public probabilities other than the one number that is charged for."""
         known = self.coins.reference
         if known is not None and not bool((reference == known).all()):
             raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
 
     def _counted(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
-        """How many of the trials are ones [k]."""
+        """Return the number of ones [k] among the trials."""
         if self.trials == 1:
             return self._drawn(reference, row, purpose, *path)
         counts = torch.zeros_like(reference, dtype=torch.int64)
@@ -315,7 +333,7 @@ def fair_coins(
 
 
 def in_ring(total: Tensor, bits: int | None) -> Tensor:
-    """A sum modulo 2^bits, where it lives in that ring."""
+    """Return a sum modulo 2^bits, if it is taken in that ring."""
     return total if bits is None else total.remainder(1 << bits)
 
 
@@ -325,5 +343,5 @@ def check_edge(edge: float) -> None:
 
 
 def _sum(reference: Tensor, row: Tensor | None) -> Tensor:
-    """In float64, where it is exact enough to be called the probability."""
+    """Return reference + row in float64, exact enough to be called the probability."""
     return reference.double() if row is None else reference.double() + row.double()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,14 +12,6 @@ from accounting.mechanisms import CorrelatedRounds
 
 
 @dataclass(kw_only=True, eq=False)
-class _Past:
-    """What a stream keeps between rounds. kept: [bands - 1 or buffers, k]; `number`: the round that comes next."""
-
-    number: int = 0
-    kept: Tensor | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Correlated:
     """w_t with C w = z: z_t the fresh noise of round t, C the matrix of `law`, which is what is charged.
 
@@ -28,36 +20,35 @@ class Correlated:
     rounds. Time: one pass over them. Nothing of it is on disk: where another round than the next one is asked for
     (a run that goes on, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any
     round with the same noise. So it is for randomness that can be repeated.
+
+    kept: of earlier rounds, [bands - 1 or buffers, k]; number: the round that comes next
     """
 
     law: CorrelatedRounds
-    _past: _Past = field(default_factory=_Past, init=False, repr=False, compare=False)
+    number: int = 0
+    kept: Tensor | None = None
 
     def noise(self, fresh: Tensor, number: int, drawn_in: Callable[[int], Tensor]) -> Tensor:
-        """w of round `number`, from its fresh noise; `drawn_in`: that of an earlier round, drawn again."""
-        past = self._past
-        if past.kept is None or past.number != number or past.kept.shape[1:] != fresh.shape:
-            past.kept, past.number = fresh.new_zeros(self._height, len(fresh)), 0
+        """Return w of round `number` from its fresh noise; `drawn_in`: that of an earlier round, drawn again."""
+        kept = self.kept
+        if kept is None or self.number != number or kept.shape[1:] != fresh.shape:
+            height = len(self.law.weights) or len(self.law.coefficients) - 1
+            self.kept = kept = fresh.new_zeros(height, len(fresh))
+            self.number = 0
             for earlier in range(number):
-                self._next(drawn_in(earlier))
-        return self._next(fresh)
+                self._next(drawn_in(earlier), kept)
+        return self._next(fresh, kept)
 
-    @property
-    def _height(self) -> int:
-        return len(self.law.weights) or len(self.law.coefficients) - 1
-
-    def _next(self, fresh: Tensor) -> Tensor:
-        past, law = self._past, self.law
-        kept = past.kept
-        assert kept is not None
-        past.number += 1
+    def _next(self, fresh: Tensor, kept: Tensor) -> Tensor:
+        law, place = self.law, self.number
+        self.number += 1
         if not len(kept):
             return fresh.clone()
         if law.weights:
             noise = fresh - fresh.new_tensor(law.weights) @ kept
             kept.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
             return noise
-        place = (past.number - 1) % len(kept)  # of the oldest, which is overwritten
+        place %= len(kept)  # of the oldest, which is overwritten
         back = torch.tensor(law.coefficients[1:], device=fresh.device)  # of the newest first
         ages = (place - 1 - torch.arange(len(kept), device=fresh.device)) % len(kept)
         noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ kept

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,7 +44,8 @@ from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.stages.stage import Round
+from dpfed.stages.clip import Clip
+from dpfed.stages.stage import Private, Round, Stage
 
 NARROWEST = 2 * math.sqrt(2 * math.log(2))
 """w(1/2), the width of the narrowest slice, in standard deviations."""
@@ -53,7 +55,7 @@ _MOST_SYMBOLS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DitheredNoise:
+class DitheredNoise(Private):
     """Every row is quantised with an error N(0, (z C)^2 / K), and decoded by a trusted server.
 
     Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of the
@@ -72,6 +74,7 @@ class DitheredNoise:
     sampling: Sampling
     divided_by: float
     randomness: Randomness
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip,)
 
     def __post_init__(self) -> None:
         if self.alphabet > _MOST_SYMBOLS:
@@ -112,12 +115,8 @@ class DitheredNoise:
     def in_rows(self) -> bool:
         return True
 
-    @property
-    def in_every_upload(self) -> bool:
-        return False
-
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant, however many come."""
+        """Return one round, for the accountant, the same for any number of uploads."""
         return subsample(self.noise, self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
@@ -156,7 +155,8 @@ class DitheredNoise:
         return rows
 
     def fixed_bits(self, size: int) -> int:
-        """What a message is counted with: its length depends on the row, but is less with probability 1 - LONGER."""
+        """Return the bits that a message is counted with: its length depends on the row, and is less with probability
+        1 - LONGER."""
         return 8 * self._field(size).bytes_with(most_moved(size, self.noise.shares, self.noise.noise_multiplier))
 
     def release(self, now: Round) -> Release:
@@ -177,7 +177,7 @@ class DitheredNoise:
         )
 
     def _std(self, norm: float) -> float:
-        """s, of one upload's error."""
+        """Return s, the standard deviation of one upload's error."""
         return self.noise.noise_multiplier * norm / math.sqrt(self.noise.shares)
 
     def _field(self, size: int) -> SymbolField:
@@ -216,21 +216,21 @@ class _Slices:
         return _Slices(widths=(right + left).mul_(std), middles=(right - left).mul_(std / 2), dither=dither)
 
     def symbols(self, row: Tensor) -> Tensor:
-        """m, int64."""
+        """Return the symbols m, int64."""
         return (row.double() / self.widths).sub_(self.dither).round_().to(torch.int64)
 
     def decoded(self, symbols: Tensor) -> Tensor:
-        """y."""
+        """Return the dequantised row y."""
         return (symbols + self.dither).mul_(self.widths).add_(self.middles)
 
 
 def _radius(log: Tensor) -> Tensor:
-    """r of a height's logarithm."""
+    """Return r(t) from the logarithm of the height t."""
     return log.mul(-2).sqrt_()
 
 
 def most_moved(size: int, shares: int, noise_multiplier: float) -> int:
-    """So many of the m of a clipped row are not 0, or fewer, but with probability LONGER at most.
+    """Return a number that the non-zero m of a clipped row exceed with probability LONGER at most.
 
     Each is not 0 by itself with probability at most |x| / (2.3548 s), which add up to mu = sqrt(d) C / (2.3548 s) at
     most, by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +37,14 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
-from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.stage import Round
+from dpfed.stages.clip import AdaptiveClip, Clip
+from dpfed.stages.stage import Private, Round, Stage
 
 Placement = Literal["server", "clients", "uploads"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianNoise:
+class GaussianNoise(Private):
     """N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
 
     Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
@@ -78,8 +78,9 @@ class GaussianNoise:
     adaptive: AdaptiveClip | None = None
     shares: int | None = None
     charged: bool = False
-    correlated: Correlated | None = None
+    correlated: CorrelatedRounds | None = None
     schedule: NoiseSchedule | None = None
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip,)
 
     def __post_init__(self) -> None:
         if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
@@ -110,8 +111,7 @@ class GaussianNoise:
                 "Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
             )
         if self.correlated is not None:
-            _check_rests(self.correlated.law, self.sampler)
-            object.__setattr__(self, "correlated", replace(self.correlated))  # what it remembers is of this source
+            _check_rests(self.correlated, self.sampler)
         self.mechanism()  # refuses a sampler and adjacency that have no account, and an unaffordable count
 
     @classmethod
@@ -128,7 +128,7 @@ class GaussianNoise:
         momentum: float,
         stream: str,
     ) -> GaussianNoise:
-        """What [privacy] asks for, calibrated by its own account where that is an epsilon.
+        """Return the noise of [privacy], calibrated by its own account if an epsilon is given.
 
         tolerance, dropout: of missing uploads; momentum: of the server's step; stream: what correlated noise is named
         by in the ledger.
@@ -167,7 +167,7 @@ class GaussianNoise:
         return replace(plain, adaptive=count)
 
     def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
-        """The smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
+        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
         assert table.epsilon is not None
         released = self._released(1.0)
         sampled = self.adjacency.sensitivity_in_clips
@@ -181,14 +181,12 @@ class GaussianNoise:
             accountant=table.accountant,
         )
 
-    def in_round(self, number: int) -> SingleRelease:
-        """The release of round `number`, counted from 0, at the most that it may be charged."""
-        return self.mechanism() if self.schedule is None else self._with(self._factor(number))
+    def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
+        return self.mechanism(uploads) if self.schedule is None else self._with(self._factor(number))
 
-    def run(self, rounds: int) -> Composed:
-        """All rounds."""
+    def run(self, rounds: int, uploads: int | None = None) -> Composed:
         if self.schedule is None:
-            return Composed(parts=((self.mechanism(), rounds),))
+            return super().run(rounds, uploads)
         return Composed.of([self.in_round(number) for number in range(rounds)])
 
     @property
@@ -204,7 +202,7 @@ class GaussianNoise:
         return self._with(self._arrived(uploads)) if self.charged else self._whole
 
     def _factor(self, number: int) -> float:
-        """Of the noise multiplier in round `number`."""
+        """Return the factor of the noise multiplier in round `number`."""
         return 1.0 if self.schedule is None else self.schedule.factor(number)
 
     @cached_property
@@ -212,7 +210,7 @@ class GaussianNoise:
         return self._with(1.0 if self.schedule is None else self.schedule.least)
 
     def _with(self, noise: float) -> SingleRelease:
-        """With this much of the noise."""
+        """Return the release of one round with this fraction of the noise."""
         multipliers = [noise * self.update_noise_multiplier]
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
@@ -220,11 +218,11 @@ class GaussianNoise:
         return self._released(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
 
     def _released(self, noise_multiplier: float) -> SingleRelease:
-        """A round's sum, or uploads, under so much noise: the one place where a mechanism is made of it."""
+        """Return the release of a round's sum, or uploads, with this noise multiplier: derived here only."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
             return noise
-        return subsample(noise, self.sampler.law if self.correlated is None else self.correlated.law)
+        return subsample(noise, self.correlated or self.sampler.law)
 
     @property
     def in_rows(self) -> bool:
@@ -249,10 +247,16 @@ class GaussianNoise:
             now.observer.noise(noise)
         if self.correlated is None:
             return total + noise
-        return total + self.correlated.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+        return total + self._past.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+
+    @cached_property
+    def _past(self) -> Correlated:
+        """Noise of earlier rounds, of this source alone."""
+        assert self.correlated is not None
+        return Correlated(law=self.correlated)
 
     def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
-        """The fresh noise of a round, on its sum."""
+        """Return the fresh noise of a round, on its sum."""
         noise = self.update_noise_multiplier * self._factor(number)
         return self._normal(like, "noise.sum", number).mul_(noise * now.clip_norm)
 
@@ -266,7 +270,7 @@ class GaussianNoise:
             detail |= {"shares": shares, "share_std": self._share_std(norm)}
         return Release(
             round=now.number,
-            mechanism=self.mechanism(uploads) if self.schedule is None else self._with(self._factor(now.number)),
+            mechanism=self.in_round(now.number, uploads),
             clip_norm=norm,
             noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived(uploads),
             noise_placement=self.placement,
@@ -274,7 +278,7 @@ class GaussianNoise:
         )
 
     def _arrived(self, uploads: int | None) -> float:
-        """The noise of so many uploads over the whole noise, where that is what is charged."""
+        """Return the noise of `uploads` shares over the whole noise, if the noise that arrived is charged."""
         return (uploads / self.sampler.expected) ** 0.5 if self.charged and uploads is not None else 1.0
 
     def _share_std(self, norm: float) -> float:
@@ -283,7 +287,7 @@ class GaussianNoise:
 
     @property
     def _shares(self) -> int:
-        """Shares that are the whole noise."""
+        """Number of shares that are the whole noise."""
         return self.shares or int(self.sampler.expected)
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
@@ -292,7 +296,7 @@ class GaussianNoise:
 
 def _correlated(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
-) -> Correlated | None:
+) -> CorrelatedRounds | None:
     """The matrix of least error for these rounds. The model is a sum of steps along the mean update."""
     if table.bands is None and table.buffers is None:
         return None
@@ -303,8 +307,7 @@ def _correlated(
         else BandedNoise(bands=table.bands or 1, factorisation=table.factorisation, server_momentum=momentum)
     )
     separation = law.period if isinstance(law, Cyclic) else law.separation
-    matrix = noise.public_stream(rounds, separation=separation, stream=stream)
-    return Correlated(law=matrix)
+    return noise.public_stream(rounds, separation=separation, stream=stream)
 
 
 def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:

@@ -19,18 +19,29 @@ from dpfed.randomness import Randomness
 LARGEST_VARIANCE = 1 << 34
 
 
-class IntegerLaw(Protocol):
-    """A law on the integers, symmetric about 0. `variance`: its parameter, in squared integer units."""
+@dataclass(frozen=True)
+class IntegerLaw(inversion.SymmetricLaw, Protocol):
+    """A distribution on the integers, symmetric about 0. `variance`: its parameter, in squared integer units, from 1 to
+    2^34."""
 
-    @property
-    def variance(self) -> int: ...
+    variance: int
+
+    def __post_init__(self) -> None:
+        given = self.variance
+        if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST_VARIANCE:
+            raise ConfigError(
+                f"variance={given!r} of integer noise: must be a whole number from 1 to {LARGEST_VARIANCE} (a table of "
+                "nine standard deviations is held in memory). Use more or fewer steps per unit: the variance is "
+                "(noise std x steps per unit)², shared among the clients and rounded up."
+            )
 
     def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        """Independent draws, int64 [count]."""
+        """Return independent draws, int64 [count]."""
+        return inversion.draw_short(self, count, randomness, purpose, *path)
 
 
 @dataclass(frozen=True)
-class DiscreteGaussianLaw:
+class DiscreteGaussianLaw(IntegerLaw):
     """N_Z(0, σ²): P(k) = exp(-k² / 2σ²) / Σ_j exp(-j² / 2σ²), for an integer σ² = `variance`.
 
     Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020). Its own variance is
@@ -38,11 +49,6 @@ class DiscreteGaussianLaw:
     Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation" (ICML 2021). `sample` has
     exactly this law where the random bits are fair; see `inversion`. ConfigError unless σ² is from 1 to 2^34.
     """
-
-    variance: int
-
-    def __post_init__(self) -> None:
-        _check(self.variance)
 
     def weights(self, bits: int) -> list[int]:
         """2^b exp(-k² / 2σ²), k = 0 ... n, as `inversion.SymmetricLaw` asks; b = bits + 96.
@@ -64,23 +70,15 @@ class DiscreteGaussianLaw:
             step = step * squared >> places
         return weights
 
-    def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        return inversion.draw_short(self, count, randomness, purpose, *path)
-
 
 @dataclass(frozen=True)
-class SkellamLaw:
+class SkellamLaw(IntegerLaw):
     """The difference of two independent Poisson(V/2): P(k) = e^-V I_k(V), for an integer V = `variance`.
 
     Its variance is V, and a sum of r independent draws is Skellam of variance r V: exactly closed under sums. Agarwal,
     Kairouz, Liu, "The Skellam Mechanism for Differentially Private Federated Learning" (NeurIPS 2021). `sample` has
     exactly this law where the random bits are fair; see `inversion`. ConfigError unless V is an integer from 1 to 2^34.
     """
-
-    variance: int
-
-    def __post_init__(self) -> None:
-        _check(self.variance)
 
     def weights(self, bits: int) -> list[int]:
         """Proportional to I_k(V), k = 0 ... n, as `inversion.SymmetricLaw` asks, by Miller's backward recurrence.
@@ -105,20 +103,8 @@ class SkellamLaw:
             above = weights[k]
         return weights
 
-    def sample(self, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-        return inversion.draw_short(self, count, randomness, purpose, *path)
-
 
 def law_of(noise: DiscreteGaussian | Skellam) -> IntegerLaw:
     """The law that every draw of this description has."""
     law = DiscreteGaussianLaw if isinstance(noise, DiscreteGaussian) else SkellamLaw
     return law(int(noise.share_variance))
-
-
-def _check(variance: int) -> None:
-    if not isinstance(variance, int) or isinstance(variance, bool) or not 1 <= variance <= LARGEST_VARIANCE:
-        raise ConfigError(
-            f"variance={variance!r} of integer noise: must be a whole number from 1 to {LARGEST_VARIANCE} (a table of "
-            "nine standard deviations is held in memory). Use more or fewer steps per unit: the variance is "
-            "(noise std x steps per unit)², shared among the clients and rounded up."
-        )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accounting.budget.answers import multiplier_for
+from accounting import budget
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
@@ -35,18 +35,20 @@ from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.compress.ring import centred
 from dpfed.config.privacy_tables import IntegerPrivacy
+from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integer_laws import IntegerLaw, law_of
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
-from dpfed.stages.stage import Round
+from dpfed.stages.clip import Clip
+from dpfed.stages.stage import Private, Round, Stage
 
 _MOST_BITS = 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Integers:
+class Integers(Stage):
     """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
 
     bits: of the ring Z_{2^b}. A sum that leaves it wraps around, which costs accuracy. Noise is added to the rows that
@@ -60,35 +62,35 @@ class Integers:
     bits: int
     seeds: Seeds
     randomness: Randomness
+    summed_as: ClassVar[torch.dtype] = torch.int64
 
     @classmethod
     def fitting(
         cls,
+        sums: Aggregation,
         *,
         size: int,
         clip_norm: float,
         scale: float,
-        rotate: bool,
         uploads: int,
-        wrap_probability: float,
         seeds: Seeds,
         randomness: Randomness,
         noise: NoisyIntegers | None = None,
         noise_draws: int = 0,
     ) -> Integers:
         """Return the stage whose ring holds sums of `uploads` rows and `noise_draws` draws of the noise, but for
-        `wrap_probability`, if clients do not choose rows by the signs of the rotation.
+        aggregation.wrap_probability, if clients do not choose rows by the signs of the rotation.
 
         Privacy does not rest on that: noise is integer noise, or there is none. scale: steps per clip norm.
         """
         bits = sum_bits(
             law="discrete-gaussian" if noise is None else noise.kind,
             uploads=uploads,
-            dimension=padded_dimension(size, rotate=rotate),
+            dimension=padded_dimension(size, rotate=sums.rotation),
             scaled_clip=scale,
             noise_variance=0.0 if noise is None else noise.share_variance * noise_draws,
-            rotate=rotate,
-            wrap_probability=wrap_probability,
+            rotate=sums.rotation,
+            wrap_probability=sums.wrap_probability,
         )
         if bits > _MOST_BITS:
             raise ConfigError(
@@ -96,7 +98,7 @@ class Integers:
                 f"{bits} bits, at most {_MOST_BITS} can be summed. Use fewer steps, or aggregation.rotation=true."
             )
         return cls(
-            fixed_point=FixedPoint(size=size, steps_per_unit=scale / clip_norm, rotate=rotate),
+            fixed_point=FixedPoint(size=size, steps_per_unit=scale / clip_norm, rotate=sums.rotation),
             clip_norm=clip_norm,
             bits=bits,
             seeds=seeds,
@@ -107,10 +109,6 @@ class Integers:
     def scale(self) -> float:
         """Integer steps per clip norm."""
         return self.fixed_point.steps_per_unit * self.clip_norm
-
-    @property
-    def summed_as(self) -> torch.dtype:
-        return torch.int64
 
     def width(self, size: int) -> int:
         return self.fixed_point.padded
@@ -128,11 +126,11 @@ class Integers:
         return encoded.integers.to(rows.device, torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
-        """From a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
+        """Decode a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(now.number))
 
     def near_the_ends(self, total: Tensor) -> int:
-        """How many entries of a sum in the ring have probably wrapped around."""
+        """Return the number of entries of a sum in the ring that have probably wrapped around."""
         return saturated(centred(total, self.bits), self.bits)
 
     def _rotation(self, number: int) -> int:
@@ -140,7 +138,7 @@ class Integers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerNoise:
+class IntegerNoise(Private):
     """Integer noise of the law that `noise` describes, on every row of integers, or on their sum.
 
     Claim: a round is `noise` on a cohort of the law `sampling`, if rows are integer vectors that keep to its `l2_bound`
@@ -166,11 +164,13 @@ class IntegerNoise:
     detail: Mapping[str, Any]
     charged: bool = False
     slots: int | None = None
+    rests_on: ClassVar[tuple[type[Stage], ...]] = (Clip, Integers)
 
     @classmethod
     def calibrated(
         cls,
         table: IntegerPrivacy,
+        sums: Aggregation,
         who: Sampler,
         randomness: Randomness,
         *,
@@ -179,25 +179,20 @@ class IntegerNoise:
         canaries: int,
         rounds: int,
         delta: float,
-        secure: bool,
-        steps: float | None,
-        rotate: bool,
         tolerance: float,
-        dropout: float,
-        wrap_probability: float,
         seeds: Seeds,
     ) -> tuple[IntegerNoise, Integers, float]:
-        """Return the noise of [privacy], the integers it is for, and its noise multiplier, calibrated by its own
-        account where an epsilon is given.
+        """Return the noise of [privacy] on the sums of [aggregation], its integers, and its noise multiplier, which its
+        own account calibrates if an epsilon is given.
 
         Each of K uploads carries a share of the noise, or the server adds all of it. Under Poisson sampling a sum with
         shares, or a secure one, has K = `slots` uploads: whoever counts them must not learn how many were drawn. That
         more are drawn is charged to delta in every round.
 
-        sent, cohort, canaries: numbers of an update, clients and canaries of a round; tolerance, dropout: of missing
-        uploads; steps: per clip norm, None: `default_scale`
+        sent, cohort, canaries: numbers of an update, clients and canaries of a round; tolerance: of missing uploads
         """
-        law, in_shares, charged = who.law, table.placement == "clients", table.missing_shares == "charged"
+        law, secure, in_shares = who.law, sums.kind != "plain", table.placement == "clients"
+        charged = table.missing_shares == "charged"
         known = isinstance(law, FixedSizeSampling | FullParticipation)
         filled = isinstance(law, PoissonSampling) and (in_shares or secure)
         _refuse_slots(table, law, secure=secure, filled=filled)
@@ -216,8 +211,8 @@ class IntegerNoise:
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
             adjacency = Adjacency.ZERO_OUT  # one client more or less would be one participant more or less
             uploads, overflow = counted(adjacency)
-        padded = padded_dimension(sent, rotate=rotate)
-        scale = float(steps or default_scale(padded, uploads))
+        padded = padded_dimension(sent, rotate=sums.rotation)
+        scale = float(sums.steps or default_scale(padded, uploads))
 
         def sized(z: float, missing: float) -> DiscreteGaussian | Skellam:
             noise = sized_noise(
@@ -232,13 +227,12 @@ class IntegerNoise:
             assert isinstance(noise, DiscreteGaussian | Skellam)
             return noise
 
-        missing = 0.0 if charged else tolerance
         z = table.noise_multiplier
         if z is None:
             assert table.epsilon is not None
-            left = dropout if charged else tolerance
-            z = multiplier_for(
-                lambda z: Composed(parts=((subsample(sized(z, left), law), rounds),)),
+            missing = sums.dropout if charged else tolerance
+            z = budget.multiplier_for(
+                lambda z: Composed(parts=((subsample(sized(z, missing), law), rounds),)),
                 epsilon=table.epsilon,
                 delta=delta,
                 rounds=rounds,
@@ -246,17 +240,16 @@ class IntegerNoise:
                 probability=law.probability,
                 accountant=table.accountant,
             )
-            z /= math.sqrt(1 - dropout) if charged else 1.0
-        noise = sized(z, missing)
+            z /= math.sqrt(1 - sums.dropout) if charged else 1.0
+        noise = sized(z, 0.0 if charged else tolerance)
         rows = canaries + (int(who.expected) if known else slots or who.clients)
         assert table.clip_norm is not None
         integers = Integers.fitting(
+            sums,
             size=sent,
             clip_norm=table.clip_norm,
             scale=scale,
-            rotate=rotate,
             uploads=rows,
-            wrap_probability=wrap_probability,
             seeds=seeds,
             randomness=randomness,
             noise=noise,
@@ -287,12 +280,18 @@ class IntegerNoise:
     def in_rows(self) -> bool:
         return self.placement == "clients"
 
-    @property
-    def in_every_upload(self) -> bool:
-        return False
+    def require_bound(self, stages: Sequence[Stage]) -> None:
+        """Raise ConfigError for integers that may be longer than the noise is charged for."""
+        for integers in (stage for stage in stages if isinstance(stage, Integers)):
+            squared, charged = integers.fixed_point.largest_squared_norm(integers.clip_norm), self.noise.l2_bound
+            if squared > charged**2 * (1 + 1e-12):
+                raise ConfigError(
+                    f"integers of squared norm up to {squared} with noise that is charged for {charged}: must be at "
+                    "most its square. Give both the same steps and clip norm."
+                )
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant; where that is charged, with the shares of `uploads`."""
+        """Return one round, for the accountant, with the shares of `uploads` if the noise that arrived is charged."""
         return subsample(self._arrived(uploads), self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
@@ -324,7 +323,7 @@ class IntegerNoise:
 
     @property
     def law(self) -> IntegerLaw:
-        """The law of every draw."""
+        """Distribution of every draw."""
         return law_of(self.noise)
 
     @property

@@ -48,7 +48,8 @@ class SymmetricLaw(Protocol):
 
     def weights(self, bits: int) -> list[int]: ...
 
-    def __hash__(self) -> int: ...
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
 
 def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
@@ -166,7 +167,7 @@ def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
 
 
 def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | None:
-    """From sums that are right to bits + guard places and more; None where their error could change an integer part."""
+    """Return integer parts from sums that are right to bits + guard places; None if their error could change one."""
     floors = []
     top = (1 << bits) - 1
     for partial in sums:

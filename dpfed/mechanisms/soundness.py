@@ -1,29 +1,17 @@
-"""Whether a chain does what its private stage charges: what is noised must be bounded, and be what is summed."""
+"""Soundness of chains: rows must be clipped right before the noise and summed unchanged after it."""
 
 from __future__ import annotations
 
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
-from dpfed.stages.mask_wire import MaskWire
 from dpfed.stages.project import Project
-from dpfed.stages.remembering import covers_memory, remembers_clients
-from dpfed.stages.stage import Private, Stage, Stateful, Wire
-from dpfed.stages.words import Words
-
-_BEFORE: dict[type, tuple[type, ...]] = {
-    GaussianNoise: (Clip,),
-    DitheredNoise: (Clip,),
-    IntegerNoise: (Clip, Integers),
-    PrivateCoins: (ClipMoves,),
-}
-"""What must stand right before a private stage: the bound that its account rests on, nothing in between."""
+from dpfed.stages.stage import Private, Stage, Wire, is_private, part
+from dpfed.stages.wires import MaskWire, Words
 
 
 def require_form(stages: object) -> Stages:
@@ -53,8 +41,8 @@ def require_sound(stages: Stages) -> None:
         raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
     place = next(index for index, stage in enumerate(order) if stage is private)
     _require_noise_before_the_wire(stages, private, place)
-    known = next((kinds for kind, kinds in _BEFORE.items() if isinstance(private, kind)), None)
-    if known is None:
+    known = part(private, "rests_on")
+    if not known:
         return
     ahead = order[max(0, place - len(known)) : place]
     if len(ahead) != len(known) or not all(isinstance(one, kind) for one, kind in zip(ahead, known, strict=True)):
@@ -73,13 +61,13 @@ def require_sound(stages: Stages) -> None:
 
 
 def _passes_rows(stage: Stage, stages: Stages) -> bool:
-    """Whether the client half leaves rows as they are; a stage that is derived from one of ours may not."""
+    """True if the client half leaves rows as they are; a stage that derives from one of dpfed may not."""
     return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
 
 
 def _require_noise_before_the_wire(stages: Stages, private: Private, place: int) -> None:
     """ConfigError for noise of the clients that is behind the bytes that they send."""
-    if (private.in_rows or private.in_every_upload) and stages.wire in stages.before(place):
+    if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in stages.before(place)):
         raise ConfigError(
             f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and stands behind "
             f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."
@@ -89,32 +77,40 @@ def _require_noise_before_the_wire(stages: Stages, private: Private, place: int)
 def require_forgetful(stages: Stages, trainer: object) -> None:
     """ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds, unless the
     private stage says that its account covers it."""
-    for part in (*stages, trainer):
-        if remembers_clients(part) and not covers_memory(stages.private):
+    for one in (*stages, trainer):
+        if part(one, "remembers_clients") and not part(stages.private, "covers_memory"):
             raise ConfigError(
-                f"{type(part).__name__} with [privacy]: it remembers something of clients from round to round "
+                f"{type(one).__name__} with [privacy]: it remembers something of clients from round to round "
                 "(remembers_clients), and no account of single rounds covers that. Remove it, or the [privacy] table."
             )
 
 
 def of_ones_own(stages: Stages) -> tuple[str, ...]:
     """The bound and the noise that are code of one's own, by name: the charge holds if they do what they say."""
-    kinds = (Clip, ClipMoves, Integers, Private)
-    return tuple(type(stage).__name__ for stage in stages.own if isinstance(stage, kinds))
+    return tuple(
+        type(stage).__name__
+        for stage in stages.own
+        if isinstance(stage, Clip | ClipMoves | Integers) or is_private(stage)
+    )
+
+
+def _moves_state(stage: Stage) -> bool:
+    """True if a stage has a `next_state` of its own."""
+    return getattr(type(stage), "next_state", Stage.next_state) is not Stage.next_state
 
 
 def _require_charged_alone(stages: Stages, private: Private) -> None:
     """ConfigError for a release, or a reduction, that the one charge leaves out."""
-    others = [stage for stage in stages if isinstance(stage, Private) and stage is not private]
+    others = [stage for stage in stages if is_private(stage) and stage is not private]
     if others:
         raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
     clip = stages.find(Clip)
-    if clip is not None and clip.adaptive is not getattr(private, "adaptive", None):
+    if clip is not None and clip.adaptive is not (private.adaptive if isinstance(private, GaussianNoise) else None):
         raise ConfigError(
             f"the chain {stages!r}: the count that moves the clip norm is not the one that {type(private).__name__} "
             "charges. Give both the same AdaptiveClip, or none."
         )
-    moving = [stage for stage in stages.own if isinstance(stage, Stateful) and not isinstance(stage, Clip)]
+    moving = [stage for stage in stages.own if _moves_state(stage) and not isinstance(stage, Clip)]
     if moving:
         raise ConfigError(
             f"the chain {stages!r}: {type(moving[0]).__name__} changes what the next round starts from (next_state), "

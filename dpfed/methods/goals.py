@@ -38,7 +38,7 @@ from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.stage import Private, Stage
+from dpfed.stages.stage import Private, Stage, part
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +83,8 @@ class PrivacyGoal:
 
     @property
     def schedule(self) -> NoiseSchedule | None:
-        return getattr(self.private, "schedule", None)
+        schedule: NoiseSchedule | None = part(self.private, "schedule")
+        return schedule
 
     @property
     def integers(self) -> IntegerNoise | None:
@@ -96,15 +97,13 @@ class PrivacyGoal:
 
     def of_round(self, number: int) -> SingleRelease:
         """The mechanism of round `number`, counted from 0, at the most that it may be charged."""
-        if isinstance(self.private, GaussianNoise) and self.private.schedule is not None:
-            return self.private.in_round(number)
-        return self.mechanism
+        released: SingleRelease = part(self.private, "in_round")(number, self.least)
+        return released
 
     def run(self, rounds: int) -> Composed:
         """The first `rounds` rounds, at the most that they may be charged."""
-        if self.schedule is None:
-            return Composed(parts=((self.mechanism, rounds),))
-        return Composed.of([self.of_round(number) for number in range(rounds)])
+        released: Composed = part(self.private, "run")(rounds, self.least)
+        return released
 
     def is_like(self, other: PrivacyGoal) -> bool:
         """Whether a round of the one is a round of the other."""
@@ -216,11 +215,11 @@ def _dithered(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
 
 
 def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
-    table, sums, federation = config.privacy, config.aggregation, config.federation
+    table, federation = config.privacy, config.federation
     assert isinstance(table, IntegerPrivacy)
-    tolerance = tolerance_of(config) or 0.0
     noise, rows, z = IntegerNoise.calibrated(
         table,
+        config.aggregation,
         sampler_of(config),
         randomness,
         sent=sent,
@@ -228,12 +227,7 @@ def _integers(config: Config, sent: int, randomness: Randomness) -> PrivacyGoal:
         canaries=-(-config.audit.canaries // federation.rounds),
         rounds=federation.rounds,
         delta=delta_of(config),
-        secure=sums.kind != "plain",
-        steps=sums.steps,
-        rotate=sums.rotation,
-        tolerance=tolerance,
-        dropout=sums.dropout,
-        wrap_probability=sums.wrap_probability,
+        tolerance=tolerance_of(config) or 0.0,
         seeds=Seeds(root=config.run.seed),
     )
     assert table.clip_norm is not None

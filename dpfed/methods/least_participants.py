@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dpfed.aggregation.agreement import FEWEST, shares_needed
+from dpfed.aggregation.agreement import FEWEST
+from dpfed.aggregation.graph import shares_needed
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError

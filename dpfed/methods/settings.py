@@ -33,17 +33,15 @@ from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import DropNotFinite, FixedClip
 from dpfed.stages.encode import Encode
-from dpfed.stages.maps import MapChoice
-from dpfed.stages.mask_wire import MaskWire
+from dpfed.stages.maps import MapChoice, SendAll
 from dpfed.stages.project import Project
 from dpfed.stages.public_signs import PublicSigns
-from dpfed.stages.send_all import SendAll
 from dpfed.stages.shared_mask import PublicTopMask, RandomSharedMask, kept_coordinates
 from dpfed.stages.shared_projection import SharedProjection
 from dpfed.stages.stage import Stage
 from dpfed.stages.symbols import Symbols, alphabet_of
 from dpfed.stages.weigh import Weigh
-from dpfed.stages.words import Words
+from dpfed.stages.wires import MaskWire, Words
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

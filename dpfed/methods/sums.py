@@ -16,7 +16,7 @@ from dpfed.methods.least_participants import least_participants
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
-from dpfed.stages.words import Words
+from dpfed.stages.wires import Words
 
 _ROUNDING_LOSS = 1e-4
 """By how much rounding may lengthen the bound on an update where nothing is private: 1.4% of its norm is rounding."""
@@ -101,12 +101,11 @@ def integers_of(config: Config, clip: float | None, sent: int, randomness: Rando
     assert clip is not None  # refused
     padded = padded_dimension(sent, rotate=table.rotation)
     return Integers.fitting(
+        table,
         size=sent,
         clip_norm=clip,
         scale=table.steps or least_scale(padded, overhead=_ROUNDING_LOSS),
-        rotate=table.rotation,
         uploads=most_uploads(config, None),
-        wrap_probability=table.wrap_probability,
         seeds=seeds,
         randomness=randomness,
     )

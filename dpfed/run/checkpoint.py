@@ -90,7 +90,7 @@ def _of_run(binding: Binding) -> dict[str, str]:
 
 
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
-    """Whether the run that goes on is the one that was saved."""
+    """RunError unless the checkpoint is of this run."""
     now = _of_run(binding)
     other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
     if other:

@@ -107,14 +107,14 @@ class RunFolder:
         return folder
 
     def prolong(self, rounds: int) -> None:
-        """From now on the run has so many rounds."""
+        """Write the new number of rounds into config.toml."""
         assert self.shorter is not None
         tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
         self._write("config.toml", tomli_w.dumps(tables).encode())
 
     def key(self, new: Callable[[], bytes]) -> bytes:
-        """The key of the population's fingerprint. A new one where nothing was begun, or where it is lost: then no
-        ledger and no checkpoint is this run's any more. LedgerError."""
+        """Return the key of the population's fingerprint; a new key for a run that has not begun, or if it is lost:
+        then no ledger and no checkpoint is this run's any more. LedgerError."""
         path = self.path / "population.key"
         key = population_key.read(path)
         if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
@@ -123,8 +123,8 @@ class RunFolder:
         return key
 
     def schedule_key(self, new: bytes) -> bytes:
-        """What the schedule is drawn from; `new` where nothing was begun. RunError where it is lost: a schedule that is
-        drawn anew is another one, which the ledger does not say. LedgerError."""
+        """Return the key that the schedule is drawn from; `new` for a run that has not begun. RunError if it is lost: a
+        schedule drawn anew is another schedule than the ledger's. LedgerError."""
         path = self.path / SCHEDULE_KEY
         key = population_key.read(path)
         if key is None and (self.ledger.exists() or self._checkpoint.exists()):
@@ -149,11 +149,11 @@ class RunFolder:
             )
 
     def bind(self, binding: Binding) -> None:
-        """What checkpoints from now on are of, and must have been of."""
+        """Set the hashes that checkpoints are written with, and must have been written with."""
         self._binding = binding
 
     def release(self) -> None:
-        """Another process may run here now."""
+        """Release the lock on the run folder."""
         self._lock.release()
 
     def discard(self) -> None:
@@ -211,7 +211,7 @@ class RunFolder:
         self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
 
     def load_checkpoint(self, start: ServerState) -> Checkpoint:
-        """What was saved last, or `start` where nothing was yet."""
+        """Return the last checkpoint, or one of `start` if there is none."""
         if not self._checkpoint.exists():
             return Checkpoint(state=start)
         assert self._binding is not None

@@ -67,8 +67,8 @@ def run(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run (or go on with) the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is
-    charged too and ends the run when its budget is spent; `stop` is asked before every round.
+    """Run or resume the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is charged
+    too and ends the run when its budget is spent; `stop` is called before every round.
 
     Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
     whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
@@ -93,7 +93,7 @@ def run(
 
 
 def follow(experiment: Experiment) -> None:
-    """What the other processes of a run do: train their part of every round that rank 0 leads."""
+    """Train this process's part of every round that rank 0 leads."""
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
         for task in method.ranks.follow(experiment.start):
@@ -101,14 +101,14 @@ def follow(experiment: Experiment) -> None:
 
 
 def _let_go(experiment: Experiment) -> None:
-    """The other processes end; one that has died already does not answer."""
+    """End the other processes; a process that has died already does not answer."""
     with suppress(RuntimeError):
         experiment.method.ranks.stop()
 
 
 class Run:
-    """A run, round by round, whoever trains the clients: this process, or the nodes of another engine (its source of
-    rows). The claims are those of `run`."""
+    """A run, round by round, with clients of this process or of another engine (its source of rows). The claims are
+    those of `run`."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class Run:
         on_round: OnRound = lambda record: None,
         project: ProjectLedger | None = None,
     ) -> Run:
-        """In a new folder, or going on in the one of an interrupted run; nobody else can, until `release` or `close`
-        (or the end of this process)."""
+        """Open a run in a new folder, or in the folder of an interrupted run, which is locked until `release` or
+        `close` (or the end of this process)."""
         _check_project(experiment, project)
         if not resume and experiment.goal is not None:
             experiment.goal.require_statement(experiment.config.federation.rounds)
@@ -171,17 +171,17 @@ class Run:
             raise
 
     def release(self) -> None:
-        """Let others into the folder."""
+        """Release the lock on the run folder."""
         self._folder.release()
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done, or no budget pays for another."""
+        """True if all rounds are done, or no budget pays for another round."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
     def all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
-        """Every round that is left and paid for, and the summary. RunInterrupted where `stop` says that this is the end
-        for now."""
+        """Run every remaining round that a budget pays for, and write the summary. RunInterrupted if `stop` returns
+        True."""
         while not self.finished:
             if stop():
                 done, rounds = self.state.round, self.experiment.config.federation.rounds
@@ -190,7 +190,7 @@ class Run:
         return self.close()
 
     def one_round(self, source: Source) -> None:
-        """Affordable, charged, saved, reported: in this order. Without effect where no budget pays for it."""
+        """Run one round: affordable, charged, saved, reported, in this order. No effect if no budget pays for it."""
         experiment, state = self.experiment, self.state
         cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
         if not self._affordable(cohort):
@@ -216,8 +216,8 @@ class Run:
         self._write_report(report, self._spent.charge(done.release))
 
     def _leave_out(self) -> None:
-        """The next round was charged before an interruption: of a schedule it is not repeated, with other noise, but
-        charged as it was and left without a result."""
+        """Skip the next round, which was charged before an interruption: a round of a schedule is not repeated with
+        other noise, but stays charged and has no result."""
         self._save(left_out(self.state, self.experiment.method), 0.0)
 
     def _write_report(self, report: Mapping[str, Any], epsilon: float) -> None:
@@ -260,14 +260,14 @@ class Run:
         return Outcome(folder=folder.path, summary=summary, metrics=self._metrics)
 
     def _project_refuses(self, why: BudgetSpent) -> None:
-        """It could still pay when the round began."""
+        """Stop by the project's budget, which could still pay when the round began."""
         self._stopped_by, goal = "budget", self.experiment.goal
         assert self._project is not None
         assert goal is not None
         self._exceeded = partial(over_project_budget, goal, self._project, str(why))
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
-        """Whether the run's own budget and the project's, as things stand, pay for one more round."""
+        """Return True if the run's own budget and its project's pay for one more round."""
         goal, project, book, number = self.experiment.goal, self._project, self._book, self.state.round
         after = self._spent.with_round(cohort, number)
         if goal is None or book is None:

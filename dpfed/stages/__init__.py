@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfed.stages.send_all import SendAll as SendAll
+    from dpfed.stages.maps import SendAll as SendAll
     from dpfed.stages.shared_mask import RandomSharedMask as RandomSharedMask
 
-_HOMES = {"RandomSharedMask": "shared_mask", "SendAll": "send_all"}
+_HOMES = {"RandomSharedMask": "shared_mask", "SendAll": "maps"}
 
 
 def __getattr__(name: str) -> Any:

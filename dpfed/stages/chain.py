@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -12,14 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
-from dpfed.mechanisms.integers import IntegerNoise, Integers
+from dpfed.server.state import ServerState
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Private, Resizing, Round, Stage, Whole, Wire
-from dpfed.stages.words import Words
+from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, part
 
 Kind = TypeVar("Kind")
 
@@ -33,7 +32,8 @@ class Stages:
 
     def __init__(self, *stages: Stage) -> None:
         self._stages = stages
-        self._check()
+        if self.private is not None:
+            part(self.private, "require_bound")(stages)
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self._stages)
@@ -45,7 +45,7 @@ class Stages:
         return " > ".join(type(stage).__name__ for stage in self)
 
     def find(self, kind: type[Kind]) -> Kind | None:
-        """The stage of this kind, if there is one."""
+        """Return the stage of this kind, or None."""
         return next((stage for stage in self if isinstance(stage, kind)), None)
 
     @property
@@ -56,8 +56,8 @@ class Stages:
 
     @cached_property
     def private(self) -> Private | None:
-        """What makes a round private, and is charged."""
-        return next((stage for stage in self if isinstance(stage, Private)), None)
+        """Stage that makes a round private and is charged; None if nothing is private."""
+        return next((stage for stage in self if is_private(stage)), None)
 
     @cached_property
     def wire(self) -> Wire:
@@ -79,7 +79,7 @@ class Stages:
 
     @property
     def up_to_the_clip(self) -> tuple[Stage, ...]:
-        """The map, the bound, and what of one's own is between them: what a client may add to a released sum."""
+        """Map, clip and the custom stages between them: their output is what a client may add to a released sum."""
         last = max(place for place, stage in enumerate(self) if isinstance(stage, Project | Clip | ClipMoves))
         return tuple(stage for stage in self._stages[: last + 1] if not isinstance(stage, Wire))
 
@@ -88,12 +88,12 @@ class Stages:
 
     @property
     def own(self) -> tuple[Stage, ...]:
-        """Stages that do not come with dpfed."""
+        """Custom stages, which do not come with dpfed."""
         return tuple(stage for stage in self if not type(stage).__module__.startswith("dpfed."))
 
     @property
     def decodes_before_the_clip(self) -> bool:
-        """Whether the bound is put on what a trusted server decoded, since one before the code would not bound it."""
+        """True if a trusted server clips decoded rows, because a clip before a lossy scheme would not bound them."""
         return any(isinstance(stage, Clip) for stage in self.after_wire)
 
     @property
@@ -106,79 +106,79 @@ class Stages:
 
     @property
     def lossless(self) -> bool:
-        """Whether rows arrive as they were before the wire, as floats."""
+        """True if rows arrive as they were before the wire, as floats."""
         wire = self.wire
         return isinstance(wire, Encode) and wire.lossless
 
     @cached_property
     def summed_as(self) -> torch.dtype:
-        """What rows are made of when they are summed."""
-        kinds = [stage.summed_as for stage in self if isinstance(stage, Whole)]
+        """Type of rows when they are summed."""
+        kinds = [kind for stage in self if (kind := part(stage, "summed_as")) is not None]
         return kinds[-1] if kinds else torch.float32
 
     @cached_property
     def width(self) -> int:
-        """How many numbers an upload has."""
+        """Number of values in an upload."""
         size = self.project.sent
         for stage in self:
-            size = stage.width(size) if isinstance(stage, Resizing) else size
+            size = part(stage, "width")(size)
         return size
 
     @property
     def fixed_bits(self) -> int | None:
-        """Bits that an upload is counted with; None where the content decides."""
+        """Bits that an upload is counted with; None if they depend on its content."""
         return self.wire.fixed_bits(self.project.sent)
 
     @property
     def bits(self) -> int | None:
-        """Of the ring that sums live in; None without one."""
-        coins = self.find(Coins) or self.find(PrivateCoins)
-        if coins is not None:
-            return coins.bits
-        words = self.find(Words)
-        return None if words is None else words.bits
+        """Bits of the ring that sums are taken in; None without one."""
+        return next((bits for stage in self if (bits := part(stage, "ring_bits")) is not None), None)
+
+    def next_state(self, state: ServerState, now: Round) -> ServerState:
+        """Return the state that the next round starts from, given the one after the server's step."""
+        for stage in self:
+            state = part(stage, "next_state")(state, now)
+        return replace(state, stages=now.memory)
+
+    def memory(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the memory of a round's stages, closed where something is private and its charge covers none."""
+        open_for = self.private is None or part(self.private, "covers_memory")
+        return dict(kept) if open_for else NoMemory(kept)
 
     def without(self, *kinds: type) -> Stages:
-        """The chain with the stages of these kinds left out."""
+        """Return the chain without the stages of these kinds."""
         return Stages(*(stage for stage in self if not isinstance(stage, kinds)))
 
     def replaced(self, kind: type[Kind], made: Callable[[Kind], Any]) -> Stages:
-        """The chain with what `made` makes of the stage of this kind in its place."""
+        """Return the chain with `made(stage)` in place of the stage of this kind."""
         if self.find(kind) is None:
             raise ConfigError(f"{self!r}: has no {kind.__name__} that could be replaced.")
         return Stages(*(made(stage) if isinstance(stage, kind) else stage for stage in self))
 
     def with_before(self, kind: type, stage: Stage) -> Stages:
-        """The chain with one stage more, before that of this kind."""
+        """Return the chain with one more stage, before the stage of this kind."""
         return Stages(*(each for one in self for each in ((stage, one) if isinstance(one, kind) else (one,))))
 
     def with_after(self, kind: type, stage: Stage) -> Stages:
-        """The chain with one stage more, after that of this kind."""
+        """Return the chain with one more stage, after the stage of this kind."""
         return Stages(*(each for one in self for each in ((one, stage) if isinstance(one, kind) else (one,))))
 
-    def _check(self) -> None:
-        """Integers keep to the norm that is charged; moves of coins are clipped as charged."""
-        integers, noise = self.find(Integers), self.find(IntegerNoise)
-        if integers is not None and noise is not None:
-            squared, charged = integers.fixed_point.largest_squared_norm(integers.clip_norm), noise.noise.l2_bound
-            if squared > charged**2 * (1 + 1e-12):
-                raise ConfigError(
-                    f"integers of squared norm up to {squared} with noise that is charged for {charged}: must be at "
-                    "most its square. Give both the same steps and clip norm."
-                )
-        coins, clip = self.find(PrivateCoins), self.find(ClipMoves)
-        if coins is not None and clip is not None:
-            kept, wanted = (clip.linf, clip.metric), (coins.coins.linf_clip, coins.coins.clip_metric)
-            if kept != wanted or (clip.metric == "fisher" and clip.edge != coins.edge):
-                raise ConfigError(
-                    f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
-                    f"coins that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {coins.edge}): must be the "
-                    "same."
-                )
+
+class NoMemory(dict[str, Tensor]):
+    """`Round.memory` of a private round whose account covers none: nothing can be put in."""
+
+    def _refuse(self, *given: object, **more: object) -> NoReturn:
+        raise ConfigError(
+            f"memory of round to round with [privacy] ({', '.join(map(str, given[:1]))}): no account of single rounds "
+            "covers what a stage remembers of clients. Let the stage say remembers_clients = True and run it without "
+            "[privacy], or let it forget."
+        )
+
+    __setitem__ = setdefault = update = __ior__ = _refuse
 
 
 def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-    """Rows [c, k] through the client halves of these stages."""
+    """Pass rows [c, k] through the client halves of these stages."""
     for stage in stages:
         if now.observer is not None:
             now.observer.entering(stage, rows, ids)
@@ -189,7 +189,7 @@ def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64],
 
 
 def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
-    """A sum back through the server halves of all stages."""
+    """Pass a sum back through the server halves of all stages."""
     for stage in reversed(stages):
         if now.observer is not None:
             now.observer.summed(stage, total)

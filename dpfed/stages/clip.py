@@ -1,7 +1,8 @@
-"""The bound on what one client can add to a sum: THE sensitivity."""
+"""The bound on what one client can add to a sum: THE sensitivity; fixed, or adaptive (Andrew et al. 2021)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.errors import ConfigError
+from dpfed.randomness import Randomness
 from dpfed.server.state import ServerState
-from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 # What the bound is lowered by, so that the exact norm of a row of floats keeps to it. Relative errors: of the factor
 # and of each scaled entry 2^-24, twice over where it is scaled by a root twice, 2.4e-7 in all; of the norm, summed in
@@ -25,8 +26,72 @@ ROOM_FOR_ROUNDING = 1e-6
 _SMALLEST_FACTOR = 1e-30
 
 
+_FARTHEST = 100.0
+"""Largest exponent of one step: a factor e^100 leads from any clip norm to the largest one."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class AdaptiveClip:
+    """Geometric updates C <- C exp(-rate (b - quantile)), b a noisy estimate of the fraction of clients inside C.
+
+    Every client adds b_i - 1/2 (b_i = 1 if its norm is within C) to a second sum. A row of zeros (of a client without
+    samples) and a row that is not finite add 0 instead, so that a zeroed client adds 0 to both sums. So one client
+    moves the count by 1/2 under add-remove and zero-out and by 1 under replace-one: half of what a vector of norm 1
+    does. With Gaussian noise of standard
+    deviation `count_noise_std` that sum is a Gaussian release of noise multiplier 2 count_noise_std, about the same
+    cohort as the update sum. Both together are to cost what one release of `noise_multiplier` costs, so the update sum
+    gets the larger multiplier of `update_noise_multiplier`. `cohort`: the expected number of clients of a round.
+    """
+
+    quantile: float
+    rate: float
+    count_noise_std: float
+    cohort: float
+    randomness: Randomness
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise ConfigError(f"privacy.adaptive.quantile={self.quantile}: must be strictly between 0 and 1.")
+        for name in ("rate", "count_noise_std"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"privacy.adaptive.{name}={getattr(self, name)}: must be a finite number above 0.")
+
+    @property
+    def count_noise_multiplier(self) -> float:
+        """Noise of the count in units of what one client can change."""
+        return 2 * self.count_noise_std
+
+    def update_noise_multiplier(self, noise_multiplier: float) -> float:
+        """z_u with 1/z^2 = 1/z_u^2 + 1/(2 count_noise_std)^2 (Andrew et al. 2021, Theorem 1).
+
+        Raises ConfigError where the count alone costs as much as the whole release may.
+        """
+        if self.count_noise_multiplier <= noise_multiplier:
+            raise ConfigError(
+                f"privacy.adaptive.count_noise_std={self.count_noise_std} with privacy.noise_multiplier="
+                f"{noise_multiplier}: must be above half of it, or the count alone would spend the budget. Andrew et "
+                "al. take a twentieth of the cohort."
+            )
+        return float((noise_multiplier**-2 - self.count_noise_multiplier**-2) ** -0.5)
+
+    def next_norm(self, norm: float, centred_count: float, number: int) -> float:
+        """The clip norm of the round after this one, from the sum of (b_i - 1/2) and the noise of round `number`."""
+        return self.moved(norm, centred_count + self.count_noise_std * self._draw(number))
+
+    def moved(self, norm: float, noisy_count: float) -> float:
+        """The clip norm after `norm`. It stops at the ends of what float32 holds: post-processing of the noisy count,
+        like the rest."""
+        fraction = noisy_count / self.cohort + 0.5
+        power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
+        return min(max(norm * math.exp(power), SMALLEST_CLIP), LARGEST_CLIP)
+
+    def _draw(self, number: int) -> float:
+        """A standard normal."""
+        return float(self.randomness.normal(1, "noise.count", number)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip(Stage):
     """Every row has L2 norm at most the round's clip norm C: the sensitivity of the sum (`clip_rows` has the claim).
 
     adaptive: C moves from round to round by a noisy count of the rows inside it, which is part of what is charged
@@ -38,9 +103,6 @@ class Clip:
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         return counted(clip_rows(rows, now.clip_norm), now)
 
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total
-
     def next_state(self, state: ServerState, now: Round) -> ServerState:
         if self.adaptive is None:
             return state
@@ -49,7 +111,7 @@ class Clip:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedClip:
+class FixedClip(Stage):
     """Every row has L2 norm at most `norm`: what integers have room for where nothing is private."""
 
     norm: float
@@ -57,19 +119,13 @@ class FixedClip:
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         return counted(clip_rows(rows, self.norm), now)
 
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total
-
 
 @dataclass(frozen=True)
-class DropNotFinite:
-    """No bound: a row holding NaN or infinity becomes zero, so that no client can stop a round without privacy."""
+class DropNotFinite(Stage):
+    """Filter without a bound: a row holding NaN or infinity becomes zero, so that no client can stop a round."""
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         return counted(drop_not_finite(rows), now)
-
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,7 +142,7 @@ class Clipped:
 
 
 def counted(clipped: Clipped, now: Round) -> Tensor:
-    """The rows, after the round has counted them."""
+    """Count clipped rows in the tally of the round, and return them."""
     now.tally.inside += int(clipped.inside.sum())
     now.tally.outside += int(clipped.outside.sum())
     now.tally.not_finite += clipped.not_finite
@@ -125,7 +181,7 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
 
 
 def drop_not_finite(rows: Tensor) -> Clipped:
-    """No bound, but a row holding NaN or infinity becomes zero: for runs without privacy. In place."""
+    """Set rows that hold NaN or infinity to zero, in place, without a bound: for runs without privacy."""
     largest = largest_magnitudes(rows)
     finite = torch.isfinite(largest)
     if not bool(finite.all()):
@@ -135,7 +191,7 @@ def drop_not_finite(rows: Tensor) -> Clipped:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """The L2 norms [c] of rows [c, k], float64, summed in float64."""
+    """Return the L2 norms [c] of rows [c, k], in float64."""
     if rows.device.type == "cpu" and len(rows):  # torch is up to twenty times as slow for several long rows at once
         return torch.stack([torch.linalg.vector_norm(row, dtype=torch.float64) for row in rows])
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
@@ -143,5 +199,5 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def largest_magnitudes(rows: Tensor) -> Tensor:
-    """The largest magnitude [c] in each of rows [c, k]: NaN where there is one, 0 where k = 0."""
+    """Return the largest magnitude [c] in each of rows [c, k]: NaN if a row holds NaN, 0 if k = 0."""
     return rows.abs().amax(dim=1) if rows.shape[1] else rows.new_zeros(len(rows))

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted, row_norms
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClipMoves:
+class ClipMoves(Stage):
     """A client's move of theta has at most `linf` in each coordinate (None: no such bound) and the L2 norm C.
 
     metric: "euclidean"; or "fisher", in which both bounds are of the move over sqrt(theta (1 - theta)), theta the
@@ -34,11 +34,8 @@ class ClipMoves:
         clipped.rows.mul_(units)
         return counted(clipped, now)
 
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total
-
     def units(self, reference: Tensor) -> Tensor:
-        """How far a coordinate moves for a move of 1 in the metric, [k].
+        """Return the distance [k] that a coordinate moves for a move of 1 in the metric.
 
         Rounded by at most 2^-22, relatively; with the rounding of the product that is less than what
         `ROOM_FOR_ROUNDING` leaves of the clip of rows in this unit.
@@ -46,7 +43,7 @@ class ClipMoves:
         return self._exact_units(reference).to(reference.dtype)
 
     def farthest(self, rows: Tensor, reference: Tensor, norm: float) -> float:
-        """The largest part of either bound that a row [c, k] has: at most 1, if all keep to both."""
+        """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows keep to both bounds."""
         moves = rows.double() / self._exact_units(reference)
         largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
         return max(largest, float(moves.abs().max()) / self.linf) if self.linf and moves.numel() else largest
@@ -58,7 +55,7 @@ class ClipMoves:
         return (theta * (1 - theta)).sqrt()
 
     def clipped(self, rows: Tensor, norm: float) -> Clipped:
-        """Rows within both bounds, in place."""
+        """Clip rows to both bounds, in place."""
         if self.linf is None:
             return clip_rows(rows, norm)
         # NaN stays NaN and infinity is kept for clip_rows to find: a wrong row counts as zero, not as a large move.

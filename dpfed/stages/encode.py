@@ -18,17 +18,17 @@ from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
-"""What stands for a row that is not finite, and for zeros: a client without samples."""
+"""Messages of a row that is not finite, and of a row of zeros (a client without samples)."""
 
 _MOST_ERRORS = 250_000_000
 """Numbers that error feedback may remember: a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Encode:
+class Encode(Stage):
     """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
 
     `read` decodes the bytes of `messages`. In one process `client` decodes what it has encoded, which is the same, as
@@ -43,8 +43,8 @@ class Encode:
     model:        what travels is reference + row, the client's model, not its move (FedSparsify)
     majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
     sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
-    feedback:     error feedback (`dpfed.compress.error_feedback`) over so many clients, whose errors are what this
-                  stage remembers: memory["errors"], [feedback, k]
+    feedback:     error feedback (`dpfed.compress.payload.encoded_with_feedback`) over so many clients, whose errors are
+                  what this stage remembers: memory["errors"], [feedback, k]
     """
 
     scheme: Scheme
@@ -65,7 +65,7 @@ class Encode:
 
     @property
     def lossless(self) -> bool:
-        """Whether what arrives is the row itself."""
+        """True if the row itself arrives."""
         as_it_is = type(self.scheme) is Dense and self.scheme.bits == 32
         return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
 
@@ -85,7 +85,7 @@ class Encode:
         return rows
 
     def _as_it_is(self, rows: Tensor, now: Round) -> Tensor:
-        """Floats that lose nothing in bytes."""
+        """Return rows of floats, which lose nothing in bytes."""
         wrong, comes = self._sorted_out(rows)
         sent = int(comes.sum())
         size = 0 if self.sizes_secret else sent * most_bytes(self.scheme, rows.shape[1])
@@ -141,7 +141,8 @@ class Encode:
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
     def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Which rows [c] cannot be sent, and which are: of the others those that are not zero, or all models."""
+        """Return masks [c] of rows that cannot be sent, and of rows that are sent: all others that are not zero, or all
+        other models."""
         largest = rows.abs().amax(dim=1)
         fits = largest <= self._largest
         return ~fits, fits if self.model else fits & (largest > 0)
@@ -171,7 +172,7 @@ class Encode:
         return payloads
 
     def _moves(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
-        """Rows [c, k] of all, from those that came; zeros for the others."""
+        """Return rows [c, k] of all clients from the rows that arrived; zeros for the others."""
         if self.majority:
             votes = (decoded != 0).sum(dim=0)
             now.votes[:] = [now.votes[0] + votes] if now.votes else [votes]
@@ -217,17 +218,17 @@ class _Encoded:
     dense_places: Tensor | None = None
 
     def message(self, place: int) -> bytes:
-        """All that the client in this place sends."""
+        """Return the message of the client in this place."""
         exempt = b"" if self.dense is None else self.dense[place].to_bytes()
         return exempt + self.rest[place].to_bytes()
 
     def size(self, comes: Tensor) -> int:
-        """The length of the messages of those who send one."""
+        """Return the total length of the messages of clients that send one."""
         parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
         return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
 
     def decoded(self, comes: Tensor) -> Tensor:
-        """The rows of those who send one."""
+        """Return the decoded rows of clients that send a message."""
         rest = _some(self.rest, comes)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
         if self.dense is None or self.dense_places is None:
@@ -262,7 +263,7 @@ def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
 
 
 def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
-    """Rows [c, size] as decoded from payloads of this very scheme."""
+    """Return rows [c, size], decoded from payloads of this very scheme."""
     received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
     rows = scheme.decode(received)
     if not bool(largest_magnitudes(rows).isfinite().all()):

@@ -6,6 +6,7 @@ of R^d; the server divides that by the cohort size.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +27,8 @@ class Map(Protocol):
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """What is kept of a map that public data chose; None for any other."""
+        """Record of a map that public data chose; None for any other."""
+        return None
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         """[c, d] -> [c, sent]; may write into its argument."""
@@ -51,3 +53,41 @@ class MapChoice(Protocol):
     def downlink_bits(self) -> int: ...
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(Map):
+    """Everything is sent."""
+
+    size: int
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
+        return updates
+
+    def adjoint(self, total: Tensor) -> Tensor:
+        return total
+
+    def restrict(self, broadcast: Tensor) -> Tensor:
+        return broadcast
+
+
+@dataclass(frozen=True, kw_only=True)
+class SendAll(MapChoice):
+    """No compression."""
+
+    size: int
+
+    @property
+    def sent(self) -> int:
+        return self.size
+
+    @property
+    def downlink_bits(self) -> int:
+        return FLOAT_BITS * self.size
+
+    def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
+        return Identity(size=self.size)

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.stages.maps import MapChoice
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Project:
+class Project(Stage):
     """[c, d] -> [c, k] by the map that `choice` fixes before any client trains; its adjoint takes the sum back to R^d.
 
     Linear and public, so post-processing at the sum; what is clipped after it is what is sent.

@@ -18,7 +18,7 @@ from dpfed.stages.maps import SEED_BITS, Map, MapChoice
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignedProbabilities:
-    """What a map sends as moves of coins from 1/2: x signs / (2 bound), so that a coin of that mean, read as ±bound
+    """Values x as moves of Bernoulli probabilities from 1/2: x signs / (2 bound). A coin of that mean, read as ±bound
     times its sign, has the mean x.
 
     Stochastic signs with a public bound (signs 1), FedMRNS with noise ±bound that all clients share, and private FedPM
@@ -49,7 +49,7 @@ class SignedProbabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSigns:
-    """What coins are read with: +bound and -bound, or the round's shared noise ±bound (FedMRNS)."""
+    """Public values of coins: +bound and -bound, or the shared noise ±bound of the round (FedMRNS)."""
 
     choice: MapChoice
     bound: float

@@ -119,7 +119,8 @@ class PublicTopMask:
 
 
 def shown(indices: Tensor, size: int) -> str:
-    """Which of the coordinates 0, s, 2s, ... are among the indices, a bit each in hexadecimal; at most 8,191."""
+    """Return one bit for each of the coordinates 0, s, 2s, ... (at most 8,191), set if it is among the indices, in
+    hexadecimal."""
     kept = torch.zeros(size, dtype=torch.bool)
     kept[indices.cpu()] = True
     return np.packbits(kept[:: max(1, size // _SHOWN)].numpy()).tobytes().hex()
@@ -142,7 +143,7 @@ def top_indices(updates: Tensor, kept: int) -> Tensor:
 
 
 def index_bits(size: int) -> int:
-    """Bits that name one of `size` coordinates."""
+    """Return the bits that name one of `size` coordinates."""
     return math.ceil(math.log2(size)) if size > 1 else 0
 
 

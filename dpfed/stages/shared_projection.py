@@ -12,9 +12,7 @@ from dpfed.compress.payload import Payloads
 from dpfed.compress.projection import FedScalar
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.maps import Map
-
-_FLOAT_BITS, _SEED_BITS = 32, 64
+from dpfed.stages.maps import FLOAT_BITS, SEED_BITS, Map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,7 @@ class SharedProjection:
 
     @property
     def downlink_bits(self) -> int:
-        return _FLOAT_BITS * self.size + _SEED_BITS
+        return FLOAT_BITS * self.size + SEED_BITS
 
     def for_round(self, weights: Tensor, number: int, seeds: Seeds) -> Map:
         shared = replace(self.scheme, shared_seed=seeds.integer(self.purpose, 0 if self.stays else number))
@@ -45,13 +43,9 @@ class SharedProjection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Directions:
+class _Directions(Map):
     size: int
     scheme: FedScalar
-
-    @property
-    def facts(self) -> None:
-        return None
 
     @property
     def sent(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,11 +15,11 @@ from dpfed.compress.payload import Payloads, Scheme
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import largest_magnitudes
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Symbols:
+class Symbols(Stage):
     """The one field of symbols of a linear scheme, summed by itself; its mean decodes to the mean of what was sent.
 
     Not private: symbols are drawn from the public seed, and the methods refuse them under [privacy].
@@ -27,10 +28,7 @@ class Symbols:
     scheme: Scheme
     seeds: Seeds
     seed_purpose: str = "code"
-
-    @property
-    def summed_as(self) -> torch.dtype:
-        return torch.int64
+    summed_as: ClassVar[torch.dtype] = torch.int64
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         wrong = ~largest_magnitudes(rows).isfinite()
@@ -59,7 +57,7 @@ class Symbols:
 
 
 def alphabet_of(scheme: Scheme, size: int) -> int:
-    """How many symbols there are; ConfigError for a scheme that cannot be summed."""
+    """Return the number of symbols of a scheme; ConfigError for a scheme that cannot be summed."""
     fields = list(scheme.layout(size).values())
     if not scheme.linear or len(fields) != 1 or not isinstance(fields[0], SymbolField):
         raise ConfigError(

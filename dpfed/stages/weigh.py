@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weigh:
+class Weigh(Stage):
     """Row i times weights[i]; the sum of those is the divisor. Public weights: they depend on how many examples clients
     hold, so no private chain has this stage.
 
@@ -25,6 +25,3 @@ class Weigh:
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         factors = torch.from_numpy(self.weights[ids]).to(rows.device, rows.dtype)
         return rows.mul_(factors[:, None])
-
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total

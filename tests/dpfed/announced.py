@@ -9,7 +9,7 @@ from accounting.mechanisms import Adjacency, BernoulliAggregate, BernoulliChanne
 from dpfed.aggregation.ranks import Task
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.server.state import ServerState
-from dpfed.stages.send_all import Identity
+from dpfed.stages.maps import Identity
 from dpfed.stages.stage import Round, Tally
 
 

@@ -18,7 +18,7 @@ from dpfed.methods.sums import filled_to
 from dpfed.participation.canaries import Canaries
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
-from dpfed.stages.send_all import Identity
+from dpfed.stages.maps import Identity
 from dpfed.stages.stage import Round
 
 _ROUNDING = 1e-9

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from accounting import require
-from accounting.compose.accountant import Guarantee
+from accounting.compose.accountant import Accountant, Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
@@ -68,7 +68,7 @@ class RunFiles:
         return self.config.privacy or self.config.local.record
 
     @property
-    def accountant(self) -> str:
+    def accountant(self) -> Accountant:
         """Name of the configured accountant."""
         return "best" if self.private_table is None else self.private_table.accountant
 

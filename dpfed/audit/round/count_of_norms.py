@@ -9,8 +9,7 @@ from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.neighbours import Neighbours
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.server.state import ServerState
-from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.clip import Clip
+from dpfed.stages.clip import AdaptiveClip, Clip
 
 
 @dataclass(frozen=True, kw_only=True)

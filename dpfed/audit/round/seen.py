@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -19,7 +17,7 @@ from dpfed.stages.clip import Clip, DropNotFinite, FixedClip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Round
+from dpfed.stages.stage import Round, Stage
 from dpfed.stages.symbols import Symbols
 
 _ENCODERS = (Encode, Integers, Coins, PrivateCoins, Symbols, DitheredNoise)
@@ -59,12 +57,12 @@ class SeenRows:
         rows = zip(self.given, self.arrived, strict=True)
         return {int(one): row for one, row in zip(np.concatenate(self._ids), rows, strict=True)}
 
-    def entering(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, _ENCODERS):
             self._rows["given"].append(rows.clone())
             self._ids.append(ids)
 
-    def left(self, stage: Any, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Project):
             self._rows["mapped"].append(rows.clone())
         if isinstance(stage, _BOUNDS):
@@ -78,7 +76,7 @@ class SeenRows:
     def noise(self, noise: Tensor, draws: int = 1) -> None:
         pass
 
-    def summed(self, stage: Any, total: Tensor) -> None:
+    def summed(self, stage: Stage, total: Tensor) -> None:
         if isinstance(stage, _ENCODERS):
             self.total = total.clone()
 
@@ -100,17 +98,11 @@ class RecordedRule:
         return None if self.move is None else self._rule.step(before, self.move.clone(), count=self.count)
 
 
-class LastState:
+class LastState(Stage):
     """A stage at the end of a chain: does nothing, and records the state that the others' `next_state` came to."""
 
     def __init__(self) -> None:
         self.clip_norm: float | None = None
-
-    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return rows
-
-    def server(self, total: Tensor, now: Round) -> Tensor:
-        return total
 
     def next_state(self, state: ServerState, now: Round) -> ServerState:
         self.clip_norm = state.clip_norm

@@ -24,9 +24,8 @@ from dpfed.seeds import Seeds
 from dpfed.server.rules import Averaging
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages
-from dpfed.stages.maps import Map, MapChoice
+from dpfed.stages.maps import Identity, Map, MapChoice
 from dpfed.stages.project import Project
-from dpfed.stages.send_all import Identity
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

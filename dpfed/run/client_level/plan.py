@@ -29,10 +29,10 @@ from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
+from dpfed.stages.maps import SendAll
 from dpfed.stages.project import Project
-from dpfed.stages.send_all import SendAll
-from dpfed.stages.stage import Stage
-from dpfed.stages.words import Words
+from dpfed.stages.stage import Stage, part
+from dpfed.stages.wires import Words
 
 Noise = Literal["gaussian", "discrete-gaussian", "skellam"]
 
@@ -112,7 +112,7 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
             f"{kind} in a loop of one's own: coins are drawn around probabilities that a round announces, and there "
             "are none. Use Gaussian or integer noise, or fedpm with dpfed.run."
         )
-    if getattr(private, "charged", False):
+    if part(private, "charged"):
         raise ConfigError(
             f"{kind} with charged=True: nothing is lost on the way in a loop of one's own, so every release is charged "
             "alike. Leave it out."

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfed.audit import whole_round
+from dpfed.audit.round import whole_round
 from dpfed.audit.round.bound_checks import norm_check
 from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.one_round import NoDraws, OneStream

@@ -10,8 +10,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.mask_wire import MaskWire
-from dpfed.stages.words import Words
+from dpfed.stages.wires import MaskWire, Words
 
 from ..announced import a_round, private_coins
 

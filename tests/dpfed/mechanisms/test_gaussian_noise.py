@@ -13,7 +13,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import sampler
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
-from dpfed.stages.adaptive_clip import AdaptiveClip
+from dpfed.stages.clip import AdaptiveClip
 
 from ..announced import a_round
 

@@ -15,13 +15,12 @@ from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
-from dpfed.stages.adaptive_clip import AdaptiveClip
 from dpfed.stages.chain import Stages
-from dpfed.stages.clip import Clip
+from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.weigh import Weigh
-from dpfed.stages.words import Words
+from dpfed.stages.wires import Words
 
 CHAINS = {
     "server": ("fed-smp-randk-digits",),

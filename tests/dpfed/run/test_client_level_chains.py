@@ -17,8 +17,8 @@ from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
+from dpfed.stages.maps import SendAll
 from dpfed.stages.project import Project
-from dpfed.stages.send_all import SendAll
 from dpfed.stages.shared_mask import RandomSharedMask
 
 

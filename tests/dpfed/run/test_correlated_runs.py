@@ -124,11 +124,11 @@ def test_maps_that_stay_let_noise_cancel(tiny_config, tmp_path, settings):
 def test_clients_that_come_too_soon_are_refused(tiny_config):
     """A stage of one's own: what it is charged for must be what the sampler does."""
     noise = build(tiny_config(*BANDS)).method.stages.find(GaussianNoise)
-    law = replace(noise.correlated.law, separation=4)
+    law = replace(noise.correlated, separation=4)
     with pytest.raises(ConfigError, match="4 rounds apart"):
-        replace(noise, correlated=Correlated(law=law))
+        replace(noise, correlated=law)
     with pytest.raises(ConfigError, match="at most 1 times"):
-        replace(noise, correlated=Correlated(law=replace(law, separation=3, participations=1)))
+        replace(noise, correlated=replace(law, separation=3, participations=1))
 
 
 def test_a_run_killed_between_charge_and_checkpoint_makes_the_same_noise(tiny_config, tmp_path, monkeypatch):

@@ -21,8 +21,7 @@ from dpfed.randomness import Simulated
 from dpfed.run.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages import clip
-from dpfed.stages.adaptive_clip import AdaptiveClip
-from dpfed.stages.clip import Clipped, clip_rows, row_norms
+from dpfed.stages.clip import AdaptiveClip, Clipped, clip_rows, row_norms
 
 from ..announced import bound
 from ..conftest import config_with

@@ -8,7 +8,7 @@ import torch
 
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
-from dpfed.stages.send_all import Identity, SendAll
+from dpfed.stages.maps import Identity, SendAll
 from dpfed.stages.shared_mask import RandomSharedMask, SharedMask, kept_coordinates, random_indices, top_indices
 
 SEEDS = Seeds(root=3)

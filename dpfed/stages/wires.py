@@ -1,0 +1,82 @@
+"""Wires without loss: whole numbers modulo 2^b in b bits each, and masks range-coded with public probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpfed.compress.mask_bytes import MaskCoder
+from dpfed.compress.ring import centred, ring_from_bytes, ring_to_bytes
+from dpfed.errors import WireError
+from dpfed.stages.stage import Round, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words(Stage):
+    """Rows [c, size] travel as residues. In one process they stay as they are: the sum reduces them.
+
+    largest: of what an entry may be, where rows hold symbols or coins; None: any residue, read as centred about 0
+    """
+
+    size: int
+    bits: int
+    largest: int | None = None
+    dtype: torch.dtype = torch.int64
+
+    @property
+    def ring_bits(self) -> int | None:
+        return None if self.dtype.is_floating_point else self.bits  # rows of floats are read by the stage before
+
+    def fixed_bits(self, size: int) -> int:
+        return self.size * self.bits
+
+    def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
+        return ring_to_bytes(rows, self.bits)
+
+    def read(self, messages: Sequence[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
+        residues = ring_from_bytes(messages, size=self.size, bits=self.bits)
+        if self.largest is None:
+            return centred(residues, self.bits).to(now.reference.device)
+        if residues.numel() and int(residues.max()) > self.largest:
+            raise WireError(
+                f"an entry {int(residues.max())} of an upload: must be from 0 to {self.largest}. Drop the client's "
+                "message."
+            )
+        return residues.to(now.reference.device, self.dtype)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskWire(Stage):
+    """Rows of zeros and ones travel in about their entropy under the round's reference. Lossless: in one process they
+    are coded for their length only."""
+
+    def fixed_bits(self, size: int) -> None:
+        return None
+
+    def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
+        now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, self.messages(rows, ids, now)))
+        return rows
+
+    def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
+        coder = _coder(now.reference.cpu().numpy().tobytes())
+        return [coder.encode(mask.cpu().numpy() != 0) for mask in rows]
+
+    def read(self, messages: Sequence[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
+        coder = _coder(now.reference.cpu().numpy().tobytes())
+        masks = torch.empty(len(messages), len(now.reference), dtype=now.reference.dtype)
+        for mask, message in zip(masks, messages, strict=True):
+            mask.copy_(torch.from_numpy(coder.decode(message)))
+        now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, messages))
+        return masks.to(now.reference.device)
+
+
+@lru_cache(maxsize=1)
+def _coder(probabilities: bytes) -> MaskCoder:
+    """Return the coder of a round's public float32 probabilities, kept for the clients of that round."""
+    return MaskCoder(probabilities=np.frombuffer(probabilities, dtype=np.float32))
