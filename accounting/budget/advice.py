@@ -22,8 +22,10 @@ _BUFFERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Advised:
-    """A plan, the noise multiplier that its epsilon takes, and the error of the model in clip norms (root mean square
-    over rounds). Error of both: at most 0.3% above the smallest, never below it."""
+    """A plan with the noise multiplier that its epsilon takes, and the error of the model.
+
+    error: in clip norms, root mean square over rounds. Error of both: at most 0.3% above the smallest, never below it.
+    """
 
     plan: Plan
     error: float

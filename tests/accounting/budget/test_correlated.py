@@ -181,7 +181,7 @@ def test_advice_on_a_small_plan():
     assert [one.error for one in found] == sorted(one.error for one in found)
     assert {one.plan.sampling.name for one in found} == {"poisson", "balls-and-bins", "cyclic"}
     for one in found:
-        spent = budget.epsilon(one.plan, noise_multiplier=one.noise_multiplier, rounds=6)
+        spent = budget.epsilon(one.plan, rounds=6)
         assert 0.99 * 3.0 < spent <= 3.0 * (1 + 1e-6)
 
 
