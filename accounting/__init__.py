@@ -32,8 +32,8 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.gaussian import GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
-from accounting.mechanisms.shares import GaussianShares
 
 __all__ = [
     "ACCOUNTANTS",

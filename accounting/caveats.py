@@ -1,13 +1,13 @@
-"""The default delta, and notes for a reader where an (epsilon, delta) says next to nothing."""
+"""The default delta, notes beside an (epsilon, delta) that excludes little, and the message of a spent budget."""
 
 import math
 
-from accounting.rounding import upwards
+from accounting.rounding import downwards, upwards
 
 LARGE_EPSILON = 20.0
 """Above it, an event of probability p under one neighbour may have e^20 p, 485 million times p, under the other."""
 ALMOST_ANYTHING = "almost anything"
-"""What such an epsilon allows; the note that says so ends in it."""
+"""End of the note on such an epsilon."""
 
 
 ABOVE_ONE_OF_N = "delta "
@@ -40,8 +40,10 @@ def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "cli
 
 
 def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
-    """Of a delta above 1/n. To release the whole data of one of n, drawn at random, is (0, 1/n)-private under
-    replace-one: from there on a guarantee excludes nothing that a person would call a breach."""
+    """Return the note on a delta above 1/n.
+
+    To release the whole data of one of n, drawn at random, is (0, 1/n)-private under replace-one: from there on a
+    guarantee excludes nothing that a person would call a breach."""
     if units is None or delta * units <= 1:
         return ()
     return (
@@ -64,3 +66,15 @@ def _of_epsilon(epsilon: float, delta: float) -> tuple[str, ...]:
             "that probability anything may be revealed",
         )
     return ()
+
+
+def no_round_fits(
+    whose: str, *, allowed: float, after: float, delta: float, advice: str, spent: float | None = None
+) -> str:
+    """`whose` names the budget: an argument, a TOML key, a file. `after`: epsilon with one round; `spent`: without it,
+    where other runs draw from the same budget."""
+    left = "" if spent is None else f", of which {downwards(max(allowed - spent, 0.0))} is left"
+    return (
+        f"{whose}: not even one round fits. It would bring epsilon to {upwards(after)} at delta {upwards(delta)}; "
+        f"allowed is {downwards(allowed)}{left}. {advice}"
+    )

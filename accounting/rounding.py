@@ -26,7 +26,7 @@ def upwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
 
 
 def downwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
-    """As `upwards`, the largest decimal that is not above `value`: float(downwards(x)) <= x."""
+    """Return the largest such decimal that is not above `value`, as `upwards` does: float(downwards(x)) <= x."""
     return _rounded(value, ROUND_FLOOR, digits)
 
 

@@ -6,15 +6,11 @@ Proofs: docs/theory-bernoulli.md, Theorem 5.
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from accounting.bernoulli.branch_and_bound import supremum
+from accounting.arrays import Floats, Ints
 from accounting.bernoulli.debias import clipped_mean, clipped_mean_slope
 from accounting.bernoulli.divergence import divergence
-from accounting.bernoulli.majorant import above_chord
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from accounting.bernoulli.majorant import above_chord, supremum
 
 
 def largest(
@@ -164,7 +160,7 @@ class _Cells:
         return np.asarray(np.maximum.reduce(weights)) * (1 + 1e-12)
 
     def widths(self, low: Floats, high: Floats) -> Floats:
-        """How much each dimension loosens the bound: a by the change of the coin and of g', t against itself."""
+        """Return the slack that each dimension adds: a by the change of the probability and of g', t against itself."""
         ends = np.clip(np.stack([low[:, 0], high[:, 0]]), self.c, 1 - self.c)
         slopes = np.asarray(clipped_mean_slope(ends, c=self.c, noise_std=self.sigma))
         bend = np.abs(slopes[0] - slopes[1]) / slopes.max(axis=0)

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.bernoulli.growth import Growth
-
-Floats = NDArray[np.float64]
 
 _MARGIN = 1e-9
 _ORDERS_A_CELL = 4
@@ -150,7 +148,7 @@ def _tail_passes(cells: _GrowthCells, variance: float, zeta: float) -> bool:
 
 
 def _open(cells: _GrowthCells, variance: float, zeta: float) -> int:
-    """How many rows of orders have a cell that zeta alone does not cover."""
+    """Return the number of rows of orders with a cell that zeta alone does not cover."""
     covered = cells.log_growth + _log_slope(cells.orders, variance)[:, None] <= math.log(zeta) - _MARGIN
     rows = np.flatnonzero(~covered.all(axis=1))
     return int(rows[-1]) + 1 if rows.size else 0

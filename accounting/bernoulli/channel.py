@@ -9,16 +9,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.bernoulli import majorant
 from accounting.bernoulli.cells import largest
 from accounting.bernoulli.debias import clipped_mean
 from accounting.bernoulli.divergence import divergence, floor_of, worst_divergence
 from accounting.errors import InvalidParameter
-
-Floats = NDArray[np.float64]
 
 __all__ = ["Bound", "channel_bound", "channel_rdp", "divergence", "fedpm_bound", "floor_of", "worst_divergence"]
 

@@ -3,12 +3,11 @@
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
-
-Floats = NDArray[np.float64]
 
 
 def floor_of(c: float) -> float:

@@ -8,13 +8,11 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
-from accounting.bernoulli.divergence import floor_of
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
-
-Floats = NDArray[np.float64]
 
 LARGEST_LAW = 5_000_000
 """Outcomes (products of counts of heads) beyond which a law is refused: memory and minutes."""
@@ -44,12 +42,6 @@ def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
     target = require.probability(delta=delta)
     log_p, log_q = _log_laws(p, q)
     return max(_smallest(target, log_p, log_q), _smallest(target, log_q, log_p))
-
-
-def pure_cap(dimension: int, c: float) -> float:
-    """d log((1-c)/c): the epsilon of d coins with probabilities in [c, 1-c] at delta = 0, whatever the inputs."""
-    floor = floor_of(c)
-    return require.count(dimension=dimension) * (math.log1p(-floor) - math.log(floor))
 
 
 def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:

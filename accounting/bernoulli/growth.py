@@ -1,4 +1,4 @@
-"""How fast sums of coins come apart when one of them moves: the table behind the certificate.
+"""Divergence of sums of Bernoulli samples when one of them moves: the table behind the certificate.
 
     G(alpha, tau) = sup of 2 (sum P^alpha Q^(1-alpha) - 1) / (tau^2 alpha (alpha - 1))
 
@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.bernoulli.windows import Coordinates, Window, windows
-
-Floats = NDArray[np.float64]
 
 _MARGIN = 1 + 1e-8
 _NOT_SMALL = 1e-5

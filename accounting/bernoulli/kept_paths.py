@@ -29,7 +29,7 @@ _ANSWERED_BY = ("certificate.py", "growth.py", "windows.py")
 
 
 def kept(at: Coordinates, zeta: float, squared_norm: float, compute: Callable[[], Path | None]) -> Path | None:
-    """What `compute` returns for this question, from the folder where it is there. It never fails for a file's sake."""
+    """Return what `compute` returns for this question, from the folder if it is there. No error of a file is raised."""
     folder = _folder()
     if folder is None:
         return compute()

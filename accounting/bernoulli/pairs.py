@@ -19,13 +19,11 @@ and attained; the largest loss, n log(u/v), is then the cap n log((1-c)/c) of pu
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.bernoulli import debias
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms.bernoulli import BernoulliChannel
-
-Floats = NDArray[np.float64]
 
 MOST_COINS = 200_000
 """Coordinates times rounds; beyond it the Renyi account is as good and faster."""
@@ -38,7 +36,7 @@ _DIRECT = 4096
 
 
 def fits(coins: BernoulliChannel, rounds: int) -> bool:
-    """Whether so many uploads of these coins are few enough."""
+    """Return True if so many uploads are few enough for an exact account."""
     return coins.dimension * rounds <= MOST_COINS
 
 

@@ -8,15 +8,13 @@ Theorem 6.
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.bernoulli import debias, majorant
 from accounting.bernoulli.channel import Bound, channel_bound, floor_of
-from accounting.bernoulli.laws import LARGEST_EXPONENT
-from accounting.bernoulli.sum_laws import SumLaws
-
-Floats = NDArray[np.float64]
+from accounting.bernoulli.sum_laws import LARGEST_EXPONENT, SumLaws
 
 LARGEST_COHORT = 10_000
 """More coins count as so many: their laws take a minute and 0.6 GB."""

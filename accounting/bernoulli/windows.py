@@ -1,4 +1,4 @@
-"""Where the coins of a sum can lie: windows of probabilities, one for each cell of public probabilities.
+"""Windows of the probabilities in a sum, one for each cell of public probabilities.
 
 Proofs: docs/theory-bernoulli.md, Theorem 7.
 """
@@ -25,12 +25,12 @@ class Window:
     high: float
     stretch: float = 1.0
     mirrored: bool = False
-    """Whether the window is its own mirror image, so that moves down from `high` are moves up from `low`."""
+    """True if the window is its own mirror image, so that moves down from `high` are moves up from `low`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """What is known of each coordinate of a sum of coins.
+    """Bounds on the probabilities of each coordinate of a sum.
 
     coins:  how many, the moving one included
     floor:  c; every probability lies in [c, 1 - c]

@@ -16,17 +16,37 @@ from accounting.budget.answers import (
     with_second_opinion,
 )
 from accounting.budget.coin_clip import clip_norm, largest_clip
+from accounting.budget.coins import BernoulliSums, BernoulliUploads
 from accounting.budget.comparison import compare
+from accounting.budget.correlated import BandedNoise, BufferedNoise
+from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
+from accounting.budget.integers import DiscreteGaussianNoise, Placement, SkellamNoise
 from accounting.budget.noise_schedule import NoiseSchedule
-from accounting.budget.plan import MECHANISMS, SAMPLINGS, Placement, Plan
+from accounting.budget.plan import MECHANISMS, SAMPLINGS, Plan
+from accounting.budget.samplings import Allocation, BallsAndBins, Cyclic, Everyone, FixedSize, MinSeparation, Poisson
 
 __all__ = [
     "MECHANISMS",
     "SAMPLINGS",
+    "Allocation",
+    "BallsAndBins",
+    "BandedNoise",
+    "BernoulliSums",
+    "BernoulliUploads",
     "Budget",
+    "BufferedNoise",
+    "Cyclic",
+    "DiscreteGaussianNoise",
+    "DistributedGaussianNoise",
+    "Everyone",
+    "FixedSize",
+    "GaussianNoise",
+    "MinSeparation",
     "NoiseSchedule",
     "Placement",
     "Plan",
+    "Poisson",
+    "SkellamNoise",
     "clip_norm",
     "compare",
     "epsilon",

@@ -1,4 +1,4 @@
-"""Which schedule and which noise give the least error at an epsilon: what `dpfed budget --compare` advises."""
+"""Advice of `dpfed budget --compare`: the schedule and the noise with the least error at an epsilon."""
 
 import math
 from collections.abc import Iterator
@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accounting.budget import calibrate
+from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
+from accounting.budget.gaussians import GaussianNoise
 from accounting.budget.plan import Plan
+from accounting.budget.samplings import BallsAndBins, Cyclic, Poisson
 from accounting.compose import accountant
 from accounting.errors import CalibrationError
 from accounting.mechanisms.adjacency import Adjacency
@@ -19,34 +22,41 @@ _BUFFERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Advised:
-    """A plan, the noise multiplier that its epsilon takes, and the error of the model in clip norms (root mean square
-    over rounds). Error of both: at most 0.3% above the smallest, never below it."""
+    """A plan with the noise multiplier that its epsilon takes, and the error of the model.
+
+    error: in clip norms, root mean square over rounds. Error of both: at most 0.3% above the smallest, never below it.
+    """
 
     plan: Plan
-    noise_multiplier: float
     error: float
 
     @property
+    def noise_multiplier(self) -> float:
+        """Noise multiplier that the epsilon takes."""
+        return float(self.plan.noise_multiplier or 0)
+
+    @property
     def runs(self) -> bool:
-        """Whether `dpfed run` has it: not groups that are sampled."""
-        return self.plan.correlated is None or self.plan.sampling != "poisson"
+        """True if `dpfed run` has such rounds: not groups that are sampled."""
+        return not (isinstance(self.plan.mechanism, BandedNoise) and self.plan.sampling.name == "poisson")
 
     def __str__(self) -> str:
-        plan, noise = self.plan, "independent noise"
-        if plan.noise != "independent":
-            noise = (
-                f"noise in {plan.bands} bands" if plan.noise == "banded" else f"noise in {plan.buffers} buffers (BLT)"
-            )
-        groups = f" in {plan.bands} public groups" if not self.runs else ""
-        return f"{noise} under {plan.sampling}{groups}, {upwards(self.error)} C"
+        noise, sampling = self.plan.mechanism, self.plan.sampling.name
+        words = "independent noise"
+        if isinstance(noise, BandedNoise):
+            words = f"noise in {noise.bands} bands"
+        if isinstance(noise, BufferedNoise):
+            words = f"noise in {noise.sizes['buffers']} buffers (BLT)"
+        groups = "" if self.runs else f" in {self.plan.options['bands']} public groups"
+        return f"{words} under {sampling}{groups}, {upwards(self.error)} C"
 
     def to_dict(self) -> dict[str, Any]:
-        plan = self.plan
+        noise = self.plan.mechanism
         return {
-            "sampling": plan.sampling,
-            "noise": plan.noise,
-            "bands": plan.bands,
-            "buffers": plan.buffers,
+            "sampling": self.plan.sampling.name,
+            "noise": noise.noise,
+            "bands": noise.bands if isinstance(noise, BandedNoise) else None,
+            "buffers": noise.buffers if isinstance(noise, BufferedNoise) else None,
             "noise_multiplier": self.noise_multiplier,
             "prefix_error_in_clips": self.error,
             "run": self.runs,
@@ -58,12 +68,13 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
     nothing to choose: noise that is not the server's Gaussian, replace-one, all clients in every round, releases
     before. Error is that of prefix sums, over rounds."""
     one_client = plan.adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
-    if plan.mechanism != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
+    if plan.mechanism.name != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
         return ()
     found: list[Advised] = []
     for other in _others(plan, rounds):
         worse = len(found) > 1 and found[-1].error > found[-2].error  # more bands do not help either
-        if other.noise == "banded" and other.sampling == "poisson" and worse and found[-1].plan.noise == "banded":
+        in_groups = isinstance(other.mechanism, BandedNoise) and other.sampling.name == "poisson"
+        if in_groups and worse and isinstance(found[-1].plan.mechanism, BandedNoise):
             continue
         one = _solved(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
         found += [] if one is None else [one]
@@ -71,46 +82,34 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
 
 
 def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
-    """What to advise; nothing where there is nothing to choose."""
+    """Return the advice in words; nothing if there is nothing to choose."""
     if not found:
         return ()
     best, runs = found[0], next((one for one in found if one.runs), None)
     lines = [f"least error of the model's sums at this epsilon: {best}"]
     if runs is not None and runs is not best:
         lines[0] += f" (a plan only); of what `dpfed run` has: {runs}"
-    public = next((one for one in found if one.plan.sampling == "cyclic"), None)
+    public = next((one for one in found if one.plan.sampling.name == "cyclic"), None)
     if public is not None and public is not runs:
         lines.append(f"where nobody's participation can be kept secret: {public}")
     return tuple(lines)
 
 
-def _changed(plan: Plan, **fields: Any) -> Plan:
-    plain: dict[str, Any] = {
-        "participations": None,
-        "separation": None,
-        "noise": "independent",
-        "bands": None,
-        "buffers": None,
-        "factorisation": "optimised",
-    }
-    return replace(plan, **(plain | fields))
-
-
 def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
-    for sampling in ("balls-and-bins", "poisson"):
-        yield _changed(plan, sampling=sampling)
+    by_chance, in_turn = Poisson(cohort=plan.cohort), Cyclic(cohort=plan.cohort)
+    yield replace(plan, sampling=BallsAndBins(cohort=plan.cohort), mechanism=GaussianNoise())
+    yield replace(plan, sampling=by_chance, mechanism=GaussianNoise())
     for bands in _BANDS:
         if bands * plan.cohort <= plan.clients and bands <= rounds:
-            yield _changed(plan, sampling="poisson", noise="banded", bands=bands)
-    yield _changed(plan, sampling="cyclic", noise="banded", bands=min(plan.period, rounds))
-    yield _changed(plan, sampling="cyclic", noise="blt", buffers=_BUFFERS)
+            yield replace(plan, sampling=by_chance, mechanism=BandedNoise(bands=bands))
+    yield replace(plan, sampling=in_turn, mechanism=BandedNoise(bands=min(plan.period, rounds)))
+    yield replace(plan, sampling=in_turn, mechanism=BufferedNoise(buffers=_BUFFERS))
 
 
 def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised | None:
-    delta = float(plan.delta or 0)
     try:
         z = calibrate.smallest(
-            lambda z: accountant.epsilon(plan.run(z, rounds), delta=delta),
+            lambda z: accountant.epsilon(plan.run(z, rounds), delta=plan.delta),
             epsilon,
             name="noise multiplier",
             start=start,
@@ -118,10 +117,10 @@ def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised
         )
     except CalibrationError:
         return None
-    return Advised(plan=plan, noise_multiplier=z, error=z * _error(plan, rounds))
+    return Advised(plan=plan.changed(noise_multiplier=z), error=z * _error(plan, rounds))
 
 
 def _error(plan: Plan, rounds: int) -> float:
-    if plan.correlated is not None:
-        return plan.correlated.prefix_error(1.0, rounds)
+    if isinstance(plan.mechanism, CorrelatedNoise):
+        return plan.mechanism.prefix_error(plan, 1.0, rounds)
     return math.sqrt((rounds + 1) / 2)

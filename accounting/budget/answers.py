@@ -1,4 +1,4 @@
-"""What a plan's epsilon, noise multiplier and rounds come to: two of them given, the third is the answer."""
+"""Epsilon, noise multiplier and rounds of a plan: two of them given, the third is the answer."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,13 +9,14 @@ from typing import Any
 from accounting import require
 from accounting.budget import calibrate
 from accounting.budget.plan import Plan
+from accounting.caveats import no_round_fits
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
-from accounting.exceeded import no_round_fits
 from accounting.mechanisms import Composed, Schedule
+from accounting.mechanisms.samplings import shift_in_clips
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +38,12 @@ class Budget:
 
     @property
     def mechanism(self) -> Composed:
-        """All that the epsilon is about."""
+        """The composed mechanism that this epsilon bounds."""
         return self.plan.run(self.noise_multiplier, self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of one budget; infinities become null."""
         plan = self.plan
-        assert plan.adjacency is not None
         sensitivity = self.sensitivity_in_clips or plan.adjacency.sensitivity_in_clips
         record = {
             "epsilon": self.epsilon,
@@ -51,30 +51,26 @@ class Budget:
             "noise_multiplier": self.noise_multiplier,
             "rounds": self.rounds,
             "clients": plan.clients,
-            "cohort": plan.clients if plan.sampling == "all" else plan.cohort,
-            "sampling": plan.sampling,
+            "cohort": plan.cohort,
+            "sampling": plan.sampling.name,
             "sampling_probability": plan.sampler.probability,
             "adjacency": str(plan.adjacency),
             "unit": "client",
             "sensitivity_in_clips": sensitivity,
-            "mechanism": plan.mechanism,
+            "mechanism": plan.mechanism.name,
             "accountant": self.accountant,
             "conversion": self.conversion,
             "order": self.order,
             "lower_bound": self.lower_bound,
             "valid": self.valid,
             "notes": list(self.notes),
-            **plan.rounds_of.details(self.noise_multiplier),
+            **plan.mechanism.details(plan, self.noise_multiplier, self.rounds),
         }
-        if plan.correlated is not None and self.noise_multiplier is not None:
-            record["noise"], record["bands"], record["buffers"] = plan.noise, plan.bands, plan.buffers
-            record["factorisation"] = plan.correlated.stream(self.rounds).to_dict()
-            record["prefix_error_in_clips"] = plan.correlated.prefix_error(self.noise_multiplier, self.rounds)
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
             record["participations"] = plan.sampler.most_participations(self.rounds)
-            record["separation"] = plan.separation
+            record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:
             record["second_opinion"] = self.second_opinion.epsilon
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
@@ -82,7 +78,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Which account is asked."""
+    """Accountant and conversion that answer."""
 
     accountant: Accountant
     conversion: Conversion
@@ -91,7 +87,7 @@ class _How:
     def state(self, plan: Plan, noise_multiplier: float | None, rounds: int, *, with_lower_bound: bool) -> Budget:
         stated = accountants.guarantee(
             plan.run(noise_multiplier, rounds),
-            delta=float(plan.delta or 0),
+            delta=plan.delta,
             accountant=self.accountant,
             conversion=self.conversion,
             units=plan.clients,
@@ -111,11 +107,8 @@ class _How:
             notes=stated.notes + plan.notes(noise_multiplier, rounds),
         )
 
-    def epsilon(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float:
-        """Only the number, for solvers."""
-        return self.epsilon_of(plan.run(noise_multiplier, rounds), float(plan.delta or 0))
-
-    def epsilon_of(self, run: Composed, delta: float) -> float:
+    def epsilon(self, run: Composed, delta: float) -> float:
+        """Return the number alone, for solvers."""
         return accountants.guarantee(
             run,
             delta=delta,
@@ -125,28 +118,23 @@ class _How:
             precise=self.precise,
         ).epsilon
 
-    def quick(self, plan: Plan, noise_multiplier: float | None, rounds: int) -> float | None:
-        """Nearly the same where it takes long; None where it does not."""
-        return self.quick_of(plan.run(noise_multiplier, rounds), float(plan.delta or 0))
-
-    def quick_of(self, run: Composed, delta: float) -> float | None:
-        if self.accountant not in ("best", "adaptive"):
-            return None
-        return accountants.quick_epsilon(run, delta=delta)
+    def quick(self, run: Composed, delta: float) -> float | None:
+        """Return nearly the same if it takes long, else None."""
+        return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
         require.positive(epsilon=target)
         require.count(rounds=rounds)
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
-                f"mechanism={plan.mechanism!r}: its coins are the noise, so there is no noise multiplier to solve for. "
-                "Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
+                f"mechanism={plan.mechanism.name!r}: its coins are the noise, so there is no noise multiplier to solve "
+                "for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
         return smallest_multiplier(
             lambda z: plan.run(z, rounds),
             epsilon=target,
-            delta=float(plan.delta or 0),
+            delta=plan.delta,
             how=self,
             start=_guess(plan, target, rounds),
         )
@@ -163,14 +151,14 @@ class _How:
         def cost(count: int) -> float:
             if plan.most_rounds is not None and count > plan.most_rounds:
                 return math.inf
-            return self.epsilon(plan, noise_multiplier, count)
+            return self.epsilon(plan.run(noise_multiplier, count), plan.delta)
 
         @cache
         def nearly(count: int) -> float:
-            found = self.quick(plan, noise_multiplier, count)
+            found = self.quick(plan.run(noise_multiplier, count), plan.delta)
             return cost(count) if found is None else found
 
-        if self.quick(plan, noise_multiplier, 1) is None:
+        if self.quick(plan.run(noise_multiplier, 1), plan.delta) is None:
             count = calibrate.largest_count(cost, target, name="rounds")
         else:
             count = calibrate.certified_count(cost, nearly, target, name="rounds")
@@ -182,8 +170,8 @@ class _How:
                     allowed=target,
                     after=cost(1),
                     spent=_spent_before(plan),
-                    delta=float(plan.delta or 0),
-                    advice=plan.rounds_of.advice,
+                    delta=plan.delta,
+                    advice=plan.mechanism.advice,
                 )
             )
         return count
@@ -196,14 +184,14 @@ def smallest_multiplier(
 
     @cache
     def cost(z: float) -> float:
-        return how.epsilon_of(run(z), delta)
+        return how.epsilon(run(z), delta)
 
     @cache
     def nearly(z: float) -> float:
-        found = how.quick_of(run(z), delta)
+        found = how.quick(run(z), delta)
         return cost(z) if found is None else found
 
-    if how.quick_of(run(start), delta) is None:
+    if how.quick(run(start), delta) is None:
         return calibrate.smallest(cost, epsilon, name="noise multiplier", start=start)
     return calibrate.certified(cost, nearly, epsilon, name="noise multiplier", start=start)
 
@@ -240,9 +228,10 @@ def solve(
     The epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
     stays within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Coins have no
     noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling. Errors:
-    InvalidParameter unless exactly one lacks, CalibrationError where nothing meets the target. Direction of error:
-    upper bound.
+    InvalidParameter unless exactly one lacks and none is given twice, in the plan and here; CalibrationError where
+    nothing meets the target. Direction of error: upper bound.
     """
+    noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
     if (epsilon is None) + lacks_noise + (rounds is None) != 1:
@@ -259,24 +248,26 @@ def epsilon(
     plan: Plan,
     *,
     noise_multiplier: float | None = None,
-    rounds: int,
+    rounds: int | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> float:
-    """What `rounds` rounds cost at this noise multiplier (none for coins): `solve`, the number alone.
+    """Return the epsilon of so many rounds at this noise multiplier (none for coins), of the plan or given here.
 
     Direction of error: upper bound for the plan's sampler and adjacency; of `fed-smp-theorem` only where `solve` calls
     it valid. Errors: those of `solve`.
     """
-    return _How(accountant=accountant, conversion=conversion, precise=precise).epsilon(plan, noise_multiplier, rounds)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
+    return how.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
 
 
 def noise_multiplier(
     plan: Plan,
     *,
     epsilon: float,
-    rounds: int,
+    rounds: int | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     precise: bool = False,
@@ -285,7 +276,11 @@ def noise_multiplier(
 
     Errors: CalibrationError where none does; InvalidParameter for coins, which have none. Direction of error: upwards.
     """
-    return _How(accountant=accountant, conversion=conversion, precise=precise).noise_multiplier(plan, epsilon, rounds)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    planned, rounds = _once(plan, rounds=rounds)
+    if planned is not None:
+        raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
+    return how.noise_multiplier(plan, epsilon, require.count(rounds=rounds))
 
 
 def rounds(
@@ -301,7 +296,27 @@ def rounds(
 
     Errors: CalibrationError where not even one does. Direction of error: downwards.
     """
-    return _How(accountant=accountant, conversion=conversion, precise=precise).rounds(plan, epsilon, noise_multiplier)
+    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    noise_multiplier, planned = _once(plan, noise_multiplier=noise_multiplier)
+    if planned is not None:
+        raise InvalidParameter(f"rounds={planned} in the plan: they are asked for, so leave them out.")
+    return how.rounds(plan, epsilon, noise_multiplier)
+
+
+def _once(
+    plan: Plan, *, noise_multiplier: float | None = None, rounds: int | None = None
+) -> tuple[float | None, int | None]:
+    """Return noise multiplier and rounds, of the plan or as given. InvalidParameter for what is given twice."""
+    for name, given, planned in (
+        ("noise_multiplier", noise_multiplier, plan.noise_multiplier),
+        ("rounds", rounds, plan.rounds),
+    ):
+        if given is not None and planned is not None:
+            raise InvalidParameter(f"{name}={given} with a plan of {name}={planned}: give it once.")
+    return (
+        plan.noise_multiplier if noise_multiplier is None else noise_multiplier,
+        plan.rounds if rounds is None else rounds,
+    )
 
 
 def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
@@ -311,7 +326,7 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     known: dict[tuple[Composed, float], SecondOpinion] = {}
     found = []
     for row in rows:
-        asked = row.mechanism, float(row.plan.delta or 0)
+        asked = row.mechanism, row.plan.delta
         if asked not in known:
             known[asked] = second_opinion(asked[0], delta=asked[1])
         opinion = known[asked]
@@ -323,24 +338,23 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
 
 def _spent_before(plan: Plan) -> float | None:
     """Epsilon of what was released already; None where nothing was."""
-    return None if plan.before is None else accountants.epsilon(plan.before, delta=float(plan.delta or 0))
+    return None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta)
 
 
 def _guess(plan: Plan, target: float, rounds: int) -> float:
-    """A noise multiplier near the answer, from the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
-    assert plan.adjacency is not None
-    shift = 2.0 if plan.sampling == "fixed" else plan.adjacency.sensitivity_in_clips
+    """Return a noise multiplier near the answer of a plan."""
     return near(
         target,
-        float(plan.delta or 0),
+        plan.delta,
         rounds=rounds,
-        shift=shift,
+        shift=shift_in_clips(plan.sampler, plan.adjacency),
         probability=plan.sampler.probability,
-        kept=plan.noise_kept,
+        kept=plan.mechanism.noise_kept,
     )
 
 
 def near(epsilon: float, delta: float, *, rounds: int, shift: float, probability: float, kept: float = 1.0) -> float:
+    """Return a noise multiplier near the answer, by the central limit: mu = q sqrt(T (e^(s^2/z^2) - 1)). Speed only."""
     from accounting.gaussian import noise_std
 
     wanted = 1 / noise_std(epsilon, delta, l2_sensitivity=1.0)

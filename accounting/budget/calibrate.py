@@ -45,7 +45,7 @@ def certified(
     start: float = 1.0,
     tolerance: float = TOLERANCE,
 ) -> float:
-    """As `smallest`, for a cost that takes long and a `quick` one nearly equal to it.
+    """Return what `smallest` does, for a cost that takes long and a `quick` one nearly equal to it.
 
     The threshold of `quick` first; from there a few steps of Newton's method with its slope, then, where these have not
     settled it (a cost in steps has slope 0, and may be infinite), a bracket that is halved. The result satisfies
@@ -95,7 +95,7 @@ def _halved(
 def certified_count(
     cost: Callable[[int], float], quick: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000
 ) -> int:
-    """As `largest_count`, for a cost that takes long and a `quick` one that is nearly equal to it."""
+    """Return what `largest_count` does, for a cost that takes long and a `quick` one nearly equal to it."""
     high = largest_count(quick, target, name=name, limit=limit) + 1
     step = 1
     while cost(high) <= target:

@@ -7,6 +7,7 @@ from functools import cache
 
 from accounting import require
 from accounting.budget import calibrate
+from accounting.budget.coins import BernoulliUploads
 from accounting.budget.plan import Plan
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
@@ -19,20 +20,20 @@ _CLIP_TOLERANCE = 1e-3
 def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant = "best") -> float:
     """The largest L2 clip of coins with which `rounds` rounds stay within epsilon, to 1e-3 relative and never above.
 
-    `plan.clip_norm` is ignored; the other fields hold. Errors: InvalidParameter for a plan without coins;
+    The clip norm of the plan is ignored; the other fields hold. Errors: InvalidParameter for a plan without coins;
     CalibrationError if not even a clip of 1e-9 does, or if a clip that cannot bind any more (the whole range in every
     coordinate) is still within it.
     """
-    if plan.edge is None or plan.dimension is None:
+    coins = plan.mechanism
+    if not isinstance(coins, BernoulliUploads):
         raise InvalidParameter(
-            f"mechanism={plan.mechanism!r}: its epsilon does not depend on the clip norm. Solve for the noise "
-            "multiplier."
+            f"mechanism={coins.name!r}: its epsilon does not depend on the clip norm. Solve for the noise multiplier."
         )
     return largest_clip(
-        lambda clip: replace(plan, clip_norm=clip).run(None, rounds),
-        widest=widest(plan.edge, plan.dimension, plan.clip_metric),
+        lambda clip: replace(plan, mechanism=replace(coins, clip_norm=clip)).run(None, rounds),
+        widest=widest(coins.edge, coins.dimension, coins.clip_metric),
         epsilon=epsilon,
-        delta=float(plan.delta or 0),
+        delta=plan.delta,
         accountant=accountant,
     )
 

@@ -1,24 +1,24 @@
-"""Plans with coin uploads: masks under secure aggregation, or seen one by one. The privacy is in the coins (and in
-`noise_std`), so there is no noise multiplier to solve for: epsilon from rounds, rounds or the clip from epsilon."""
+"""Bernoulli uploads of a plan: masks and signs, in sums or seen one by one.
 
-from __future__ import annotations
+The privacy is in the Bernoulli samples (and in `noise_std`), so there is no noise multiplier to solve for: epsilon from
+rounds, rounds or the clip from epsilon.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 from accounting import require
 from accounting.bernoulli.sums import LARGEST_COHORT
-from accounting.compose import accountant as accountants
+from accounting.budget.integers import DIMENSION, SLOTS
+from accounting.budget.options import option
+from accounting.budget.samplings import Setting, slots_and_overflow
+from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import SingleRelease, subsample
+from accounting.mechanisms import Composed, SingleRelease, repeated, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
-
-if TYPE_CHECKING:
-    from accounting.budget.plan import Plan
 
 _TRUST = {
     "anywhere": "others anywhere: of the other clients' probabilities only the floor is relied on",
@@ -27,101 +27,141 @@ _TRUST = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoinRounds:
-    """Rounds of coin uploads as the accountant sees them.
+class BernoulliUploads:
+    """Bernoulli uploads that are seen one by one, so that sampling hides nothing.
 
-    mechanism "bernoulli-aggregate": the server sees sums of exactly K coins; K is the cohort under fixed and all, and
-    `slots` under poisson (default: exceeded with probability 1e-5 delta a round), where the server pads with coins of
-    the public probabilities. "bernoulli-channel": every upload is seen by itself, so sampling hides nothing: under
-    "all" `rounds` counts the uploads of one client, under "cyclic" they are counted by the public order.
+    Under "all" `rounds` counts the uploads of one client, under "cyclic" they are counted by the public order.
     `edge` is c: probabilities lie in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public
-    probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `noise_std`: of Gaussian noise on the
-    probabilities, before they are clipped to [c, 1-c]. `clip_metric` "fisher": both clips are of the move over
-    sqrt(theta (1 - theta)), theta the public probability. `others` "near-reference": the other clients of a sum are
-    trusted to keep to `linf_clip` as well (or to `clip_norm`), "anywhere": to the floor only.
+    probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `l2_sensitivity` is given instead of
+    `clip_norm`. `noise_std`: of Gaussian noise on the probabilities, before they are clipped to [c, 1-c]. `clip_metric`
+    "fisher": both clips are of the move over sqrt(theta (1 - theta)), theta the public probability; `reference`: theta,
+    where it is one number.
     """
 
-    plan: Plan
-    takes: ClassVar[frozenset[str]] = frozenset(
-        {"dimension", "edge", "clip_norm", "linf_clip", "noise_std", "slots", "clip_metric", "others", "reference"}
+    dimension: int = option(DIMENSION)
+    edge: float = option("Coins: c, all probabilities lie in [c, 1-c].")
+    clip_norm: float | None = option(
+        "Coins: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.", None
     )
+    l2_sensitivity: float | None = option("Coins: the L2 sensitivity itself, instead of clip_norm.", None)
+    linf_clip: float | None = option(
+        "Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.", None
+    )
+    noise_std: float = option("Coins: Gaussian noise on the probabilities before they are clipped.", 0.0)
+    clip_metric: Literal["euclidean", "fisher"] = option(
+        "Coins: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public probability.",
+        "euclidean",
+    )
+    reference: float | None = None
+    name: ClassVar[str] = "bernoulli-channel"
+    noise: ClassVar[str] = "independent"
     has_noise_multiplier: ClassVar[bool] = False
     advice: ClassVar[str] = "Lower the clip or raise the cohort."
+    most_rounds: ClassVar[int | None] = None
+    noise_kept: ClassVar[float] = 1.0
 
-    def resolved(self) -> Mapping[str, Any]:
-        """The adjacency: replace-one for fixed, else zero-out."""
-        plan = self.plan
-        if self._seen_one_by_one and plan.sampling not in ("all", "cyclic"):
+    def default_adjacency(self, sampling: str) -> Adjacency:
+        """Return replace-one for fixed-size sampling, else zero-out."""
+        return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ZERO_OUT
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the uploads with a clip norm in the place of a sensitivity. InvalidParameter, UnsupportedMechanism."""
+        self._check_sampling(setting)
+        for name in ("clip_norm", "linf_clip"):
+            if getattr(self, name) is not None:
+                require.clip_norm(**{name: getattr(self, name)})
+        if self.l2_sensitivity is None:
+            return self
+        if self.clip_norm is not None:
+            raise InvalidParameter(
+                "clip_norm and l2_sensitivity: give one; the sensitivity follows from the clip norm."
+            )
+        clip = require.positive(l2_sensitivity=self.l2_sensitivity) / setting.adjacency.sensitivity_in_clips
+        return replace(self, clip_norm=clip, l2_sensitivity=None)
+
+    def _check_sampling(self, setting: Setting) -> None:
+        if setting.sampling.name not in ("all", "cyclic"):
             raise UnsupportedMechanism(
-                f"mechanism='bernoulli-channel' with sampling={plan.sampling!r}: the server sees who uploads, so "
-                "sampling hides nothing. Use sampling 'all' and count a client's uploads as rounds, or the public "
+                f"mechanism='bernoulli-channel' with sampling={setting.sampling.name!r}: the server sees who uploads, "
+                "so sampling hides nothing. Use sampling 'all' and count a client's uploads as rounds, or the public "
                 "order 'cyclic'."
             )
-        for name in ("dimension", "edge"):
-            if getattr(plan, name) is None:
-                raise InvalidParameter(f"{name}: is missing, and mechanism={plan.mechanism!r} has no default for it.")
-        for name in ("clip_norm", "linf_clip"):
-            if getattr(plan, name) is not None:
-                require.clip_norm(**{name: getattr(plan, name)})
-        default = Adjacency.REPLACE_ONE if plan.sampling == "fixed" else Adjacency.ZERO_OUT
-        return {"adjacency": Adjacency.of(plan.adjacency or default)}
 
-    @property
-    def _seen_one_by_one(self) -> bool:
-        return self.plan.mechanism == "bernoulli-channel"
-
-    @property
-    def noise_kept(self) -> float:
-        """All of it: coins that are missing are no part of the sum's K."""
-        return 1.0
-
-    def coins(self) -> BernoulliAggregate | BernoulliChannel:
-        """One round without its sampling."""
-        plan = self.plan
-        common: dict[str, Any] = {
-            "dimension": plan.dimension,
-            "floor": plan.edge,
-            "adjacency": plan.adjacency,
-            "l2_clip": plan.clip_norm,
-            "linf_clip": plan.linf_clip,
-            "noise_std": plan.noise_std,
-            "clip_metric": plan.clip_metric,
-            "reference": plan.reference,
+    def _common(self, setting: Setting) -> dict[str, Any]:
+        return {
+            "dimension": self.dimension,
+            "floor": self.edge,
+            "adjacency": setting.adjacency,
+            "l2_clip": self.clip_norm,
+            "linf_clip": self.linf_clip,
+            "noise_std": self.noise_std,
+            "clip_metric": self.clip_metric,
+            "reference": self.reference,
         }
-        if self._seen_one_by_one:
-            return BernoulliChannel(**common)
-        slots, overflow = self._slots
-        return BernoulliAggregate(**common, cohort=slots, overflow=overflow, others=plan.others)
 
-    @property
-    def _slots(self) -> tuple[int, float]:
-        """Coins in a sum, and the probability that more clients are drawn."""
-        plan = self.plan
-        if plan.sampling != "poisson":
-            return (plan.clients if plan.sampling == "all" else plan.cohort), 0.0
-        return default_slots(
-            plan.cohort, plan.clients, delta=float(plan.delta or 0), adjacency=plan.adjacency, slots=plan.slots
-        )
+    def release(self, setting: Setting) -> BernoulliAggregate | BernoulliChannel:
+        """Return one round without its sampling."""
+        return BernoulliChannel(**self._common(setting))
 
-    def round(self, noise_multiplier: float | None) -> SingleRelease:
-        """The mechanism of one round."""
-        return subsample(self.coins(), self.plan.sampler)
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return the mechanism of one round: the content of its ledger line."""
+        if noise_multiplier is not None:
+            raise InvalidParameter(
+                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.name!r}: its coins are the "
+                "noise. Remove it."
+            )
+        return subsample(self.release(setting), setting.sampler)
 
-    def details(self, noise_multiplier: float | None) -> Mapping[str, Any]:
-        """What the coins are."""
-        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric", "others", "reference")
-        return {name: getattr(self.plan, name) for name in names}
+    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
+        """Return the mechanism of all rounds, and of what was released before."""
+        return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
-    def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """What is padded, and what is not counted."""
-        if self._seen_one_by_one:
-            return ()
-        (slots, overflow), notes = self._slots, [_TRUST[self.plan.others]]
-        if self.plan.sampling == "poisson":
-            charged = accountants.overflow(self.plan.run(None, rounds))
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+        """Return the bounds on the probabilities."""
+        names = ("dimension", "edge", "clip_norm", "linf_clip", "noise_std", "clip_metric")
+        return {**{name: getattr(self, name) for name in names}, "others": "anywhere", "reference": self.reference}
+
+    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """Return remarks for a reader of the epsilon: none."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BernoulliSums(BernoulliUploads):
+    """Bernoulli uploads of which the server sees sums of exactly K, on each coordinate.
+
+    K is the cohort under fixed and all, and `slots` under poisson (default: exceeded with probability 1e-5 delta a
+    round), where the server pads with samples of the public probabilities. `others` "near-reference": the other clients
+    of a sum are trusted to keep to `linf_clip` as well (or to `clip_norm`), "anywhere": to the floor only.
+    """
+
+    slots: int | None = option(SLOTS, None)
+    others: Literal["anywhere", "near-reference"] = option(
+        "Coins: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) to the "
+        "edge.",
+        "anywhere",
+    )
+    name: ClassVar[str] = "bernoulli-aggregate"
+
+    def _check_sampling(self, setting: Setting) -> None:
+        """Accept every sampling: `Subsampled` refuses those without an account."""
+
+    def release(self, setting: Setting) -> BernoulliAggregate | BernoulliChannel:
+        """Return one round without its sampling."""
+        slots, overflow_of_round = slots_and_overflow(setting, self.slots)
+        return BernoulliAggregate(**self._common(setting), cohort=slots, overflow=overflow_of_round, others=self.others)
+
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+        """Return the bounds on the probabilities, and what the other clients are trusted with."""
+        return {**super().details(setting, noise_multiplier, rounds), "others": self.others}
+
+    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """Return remarks on trust, padding, and uploads that are not counted."""
+        (slots, overflow_of_round), notes = slots_and_overflow(setting, self.slots), [_TRUST[self.others]]
+        if setting.sampling.name == "poisson":
             notes.append(
-                f"padded to {slots} slots; more are drawn with probability {upwards(overflow)} a round: "
-                f"{upwards(charged)} of delta is charged for that"
+                f"padded to {slots} slots; more are drawn with probability {upwards(overflow_of_round)} a round: "
+                f"{upwards(overflow(run))} of delta is charged for that"
             )
         if slots > LARGEST_COHORT:
             notes.append(f"of {slots:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound")

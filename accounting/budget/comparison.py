@@ -6,13 +6,15 @@ from typing import Any
 
 from accounting import require
 from accounting.budget.answers import Budget, solve
-from accounting.budget.plan import SAMPLINGS, Plan
+from accounting.budget.correlated import CorrelatedNoise
+from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
+from accounting.budget.plan import Plan
+from accounting.budget.samplings import BallsAndBins, Cyclic, Everyone, FixedSize, PlannedSampling, Poisson
 from accounting.caveats import caveats
 from accounting.compose.fed_smp import lemma_3, theorem_1
 from accounting.errors import AccountingError, InvalidParameter
 from accounting.mechanisms import FixedSizeSampling
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.schedules import SCHEDULES
 
 
 def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]:
@@ -24,23 +26,27 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     setting shares have no account are no guarantees. Rows of participation schedules stand for the same cohort drawn by
     balls-and-bins, or taking part in a public order.
     """
-    if plan.mechanism not in ("gaussian", "distributed-gaussian"):
-        raise InvalidParameter(f"mechanism={plan.mechanism!r}: comparisons are for Gaussian noise.")
-    if plan.correlated is not None:
-        raise InvalidParameter(f"noise={plan.noise!r}: comparisons are for noise that is independent over rounds.")
+    noise = plan.mechanism
+    if isinstance(noise, CorrelatedNoise):
+        raise InvalidParameter(f"noise={noise.noise!r}: comparisons are for noise that is independent over rounds.")
+    if not isinstance(noise, GaussianNoise):
+        raise InvalidParameter(f"mechanism={noise.name!r}: comparisons are for Gaussian noise.")
     if plan.noise_schedule is not None:
         raise InvalidParameter("noise_schedule: comparisons are of rounds with equal noise. Remove one of them.")
-    kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(plan.noise_kept)
+    plan = replace(plan, mechanism=replace(noise, noise_multiplier=None), rounds=None)
+    kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(noise.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
-    in_shares = plan.mechanism == "distributed-gaussian"
-    order = sorted(SAMPLINGS, key=lambda name: (name != plan.sampling, SAMPLINGS.index(name)))
+    in_shares = isinstance(noise, DistributedGaussianNoise)
+    each: list[PlannedSampling] = [Poisson(cohort=plan.cohort), FixedSize(cohort=plan.cohort), Everyone()]
+    order = sorted(each, key=lambda one: one.name != plan.sampling.name)
     scheduled = _schedule_rows(plan, kept, rounds)
-    rows: list[Budget] = [row for row in scheduled if row.plan.sampling == plan.sampling]
+    rows: list[Budget] = [row for row in scheduled if row.plan.sampling.name == plan.sampling.name]
     for sampling in order:
         for adjacency in Adjacency:
-            if sampling == "fixed" and adjacency is Adjacency.ADD_REMOVE:
+            shares_of_all = in_shares and sampling.name == "all"
+            if sampling.name == "fixed" and adjacency is Adjacency.ADD_REMOVE:
                 continue
-            if adjacency is Adjacency.ZERO_OUT and sampling != "fixed" and not (in_shares and sampling == "all"):
+            if adjacency is Adjacency.ZERO_OUT and sampling.name != "fixed" and not shares_of_all:
                 continue  # the same numbers as add-remove there
             other = _by_itself(plan, sampling, adjacency)
             against = _no_account_of_shares(plan, sampling, adjacency)
@@ -48,38 +54,40 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
                 replace(row, valid=row.valid and not against, notes=(*row.notes, *missing, *against))
                 for row in _rows(other, kept, rounds)
             ]
-    return rows + [row for row in scheduled if row.plan.sampling != plan.sampling]
+    return rows + [row for row in scheduled if row.plan.sampling.name != plan.sampling.name]
 
 
-def _by_itself(plan: Plan, sampling: str, adjacency: Adjacency, **schedule: Any) -> Plan:
-    """The plan with another sampling and central noise."""
-    other: dict[str, Any] = {"participations": None, "separation": None, "dropout": 0.0, **schedule}
-    return replace(plan, sampling=sampling, adjacency=adjacency, mechanism="gaussian", **other)
+def _by_itself(plan: Plan, sampling: PlannedSampling, adjacency: Adjacency) -> Plan:
+    """Return the plan with another sampling and central noise."""
+    return replace(plan, sampling=sampling, adjacency=adjacency, mechanism=GaussianNoise())
 
 
 def _schedule_rows(plan: Plan, z: float, rounds: int) -> list[Budget]:
-    """What the same noise costs where every client takes part once in clients / cohort rounds; the plan's own schedule,
-    if it has one. Nothing where noise is in shares, or every client takes part in every round."""
-    if plan.mechanism != "gaussian" or plan.period < 2:
+    """Return rows of the same noise where every client takes part once in clients / cohort rounds.
+
+    With the plan's own schedule, if it has one; none for noise in shares, and where all clients take part always.
+    """
+    if isinstance(plan.mechanism, DistributedGaussianNoise) or plan.period < 2:
         return []
     adjacency = plan.adjacency if plan.adjacency is Adjacency.ZERO_OUT else Adjacency.ADD_REMOVE
-    others = [_by_itself(plan, name, adjacency) for name in ("balls-and-bins", "cyclic") if name != plan.sampling]
-    own = [plan] if plan.sampling in SCHEDULES else []
+    schedules: tuple[PlannedSampling, ...] = (BallsAndBins(cohort=plan.cohort), Cyclic(cohort=plan.cohort))
+    others = [_by_itself(plan, one, adjacency) for one in schedules if one.name != plan.sampling.name]
+    own = [plan] if plan.sampling.is_schedule else []
     return [solve(one, noise_multiplier=z, rounds=rounds) for one in (*own, *others)]
 
 
-def _no_account_of_shares(plan: Plan, sampling: str, adjacency: Adjacency) -> tuple[str, ...]:
-    """Why the plan's noise has no account in this setting, as `Plan` says it; nothing if it has one."""
+def _no_account_of_shares(plan: Plan, sampling: PlannedSampling, adjacency: Adjacency) -> tuple[str, ...]:
+    """Return the reason why the plan's noise has no account in this setting; nothing if it has one."""
     try:
-        replace(plan, sampling=sampling, adjacency=adjacency, participations=None, separation=None)
+        replace(plan, sampling=sampling, adjacency=adjacency)
     except AccountingError as refusal:
         return (f"not a guarantee: {refusal}",)
     return ()
 
 
 def _rows(plan: Plan, z: float, count: int) -> list[Budget]:
-    rows = []
-    if plan.sampling != "all" and not (plan.sampling == "poisson" and plan.adjacency is Adjacency.REPLACE_ONE):
+    rows, sampling = [], plan.sampling.name
+    if sampling != "all" and not (sampling == "poisson" and plan.adjacency is Adjacency.REPLACE_ONE):
         for conversion in ("classical", "improved"):
             rows.append(
                 solve(
@@ -91,17 +99,17 @@ def _rows(plan: Plan, z: float, count: int) -> list[Budget]:
                     with_lower_bound=False,
                 )
             )
-    rows.append(solve(plan, noise_multiplier=z, rounds=count, accountant="pld" if plan.sampling != "all" else "best"))
-    if plan.sampling == "fixed":
+    rows.append(solve(plan, noise_multiplier=z, rounds=count, accountant="pld" if sampling != "all" else "best"))
+    if sampling == "fixed":
         rows.append(solve(plan, noise_multiplier=z, rounds=count))
-    if plan.sampling == "fixed" and plan.adjacency is Adjacency.REPLACE_ONE:
+    if sampling == "fixed" and plan.adjacency is Adjacency.REPLACE_ONE:
         rows += _paper_rows(plan, z, count)
     return rows
 
 
 def _paper_rows(plan: Plan, z: float, count: int) -> list[Budget]:
     """The Fed-SMP paper's readings, with its sensitivity C and with the 2C that its sampling needs."""
-    sampler, delta = plan.sampler, float(plan.delta or 0)
+    sampler, delta = plan.sampler, plan.delta
     assert isinstance(sampler, FixedSizeSampling)
     rows = []
     for sensitivity in (1.0, 2.0):

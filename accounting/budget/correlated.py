@@ -1,4 +1,4 @@
-"""Plans whose noise is correlated over rounds: banded and buffered Toeplitz factorisations (`factorisation`).
+"""Noise of a plan that is correlated over rounds: banded and buffered Toeplitz factorisations (`factorisation`).
 
 The noise multiplier is that of the fresh noise z of a round, over the clip norm. Two ways to take part:
 
@@ -13,15 +13,19 @@ The noise multiplier is that of the fresh noise z of a round, over the clip norm
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from accounting import factorisation, require
+from accounting.arrays import Floats
+from accounting.budget.gaussians import Noise
+from accounting.budget.options import option
+from accounting.budget.samplings import MinSeparation, Setting
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
     Composed,
     CorrelatedRounds,
@@ -34,175 +38,233 @@ from accounting.mechanisms import (
 from accounting.rounding import upwards
 
 if TYPE_CHECKING:
-    from accounting.budget.plan import Plan
     from accounting.factorisation.workload import Workload
 
-NOISES = ("independent", "banded", "blt")
-FACTORISATIONS = ("optimised", "square-root")
-_OF = {"bands": "banded", "buffers": "blt"}
-_FOR_CORRELATED = {"factorisation": "optimised", "server_momentum": 0.0, "server_decay": 1.0}
 _MOST_BUFFERS = 20
 MOST_ROUNDS = 10_000
-"""For which a matrix is searched, or its error worked out."""
-
-
-def refuse_idle(plan: Plan) -> None:
-    """InvalidParameter for fields that this noise does not look at."""
-    for name, noise in _OF.items():
-        if getattr(plan, name) is not None and plan.noise != noise:
-            raise InvalidParameter(
-                f"{name}={require.shown(getattr(plan, name))} with noise={plan.noise!r}: is for {noise!r}. Remove it."
-            )
-    for name, default in _FOR_CORRELATED.items():
-        if plan.noise == "independent" and getattr(plan, name) != default:
-            raise InvalidParameter(f"{name}={getattr(plan, name)!r} with noise='independent': is for 'banded', 'blt'.")
+"""Most rounds for which a matrix is searched, or its error worked out."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorrelatedPlan:
-    """The rounds of a plan with correlated noise."""
+class CorrelatedNoise(Noise):
+    """Gaussian noise of the server of which later rounds take a part back: fields that both kinds have.
 
-    plan: Plan
+    server_momentum, server_decay: of the server's step, whose sums the matrix is made for. separation: least rounds
+    from one participation of a client to the next (default: what the sampling has). participations: most of a client.
+    """
 
-    def check(self) -> None:
-        """Refuse what has no account. InvalidParameter, UnsupportedMechanism."""
-        plan = self.plan
-        name = {noise: name for name, noise in _OF.items()}[plan.noise]
-        size = getattr(plan, name)
-        if size is None:
-            raise InvalidParameter(f"{name} is missing: noise={plan.noise!r} needs it.")
-        if require.count(**{name: size}) > _MOST_BUFFERS and name == "buffers":
-            raise InvalidParameter(f"buffers={size}: must be at most {_MOST_BUFFERS}; more than 4 gain nothing.")
-        if plan.factorisation not in FACTORISATIONS:
-            raise InvalidParameter(f"factorisation={plan.factorisation!r}: must be {' or '.join(FACTORISATIONS)}.")
-        if plan.factorisation != "optimised" and plan.noise == "blt":
-            raise InvalidParameter("factorisation='square-root' with noise='blt': is for 'banded'. Remove it.")
-        if plan.mechanism != "gaussian":
-            raise UnsupportedMechanism(f"noise={plan.noise!r} with mechanism={plan.mechanism!r}: use 'gaussian'.")
-        if plan.sampling not in ("cyclic", "min-separation", *(("poisson",) if plan.noise == "banded" else ())):
+    server_momentum: float = option("banded, blt: of the server's step, for which the matrix is made.", 0.0)
+    server_decay: float = option("banded, blt: factor of the server's learning rate, a round.", 1.0)
+    separation: int | None = None
+    participations: int | None = None
+    name: ClassVar[str] = "gaussian"
+    most_rounds: ClassVar[int | None] = MOST_ROUNDS
+    samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation")
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """Number of bands and of buffers."""
+        raise NotImplementedError
+
+    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
+        """Return the fields of a `CorrelatedRounds` that are its matrix: the best for this workload."""
+        raise NotImplementedError
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+        sampling = setting.sampling
+        if sampling.name not in self.samplings:
             raise UnsupportedMechanism(
-                f"noise={plan.noise!r} with sampling={plan.sampling!r}: a client could take part in rounds whose noise "
+                f"noise={self.noise!r} with sampling={sampling.name!r}: a client could take part in rounds whose noise "
                 "is one. Use 'cyclic', 'min-separation', or banded noise with 'poisson' within as many public groups "
                 "as there are bands."
             )
-        if plan.sampling == "poisson" and size * plan.cohort > plan.clients:
+        for name, value in (("separation", self.separation), ("participations", self.participations)):
+            if value is not None and sampling.name == "poisson":
+                raise InvalidParameter(
+                    f"{name}={require.shown(value)} with sampling='poisson': is for cyclic, min-separation. Remove it."
+                )
+            if value is not None:
+                require.count(**{name: value})
+        if self._separation(setting) > setting.period and sampling.name == "cyclic":
             raise InvalidParameter(
-                f"bands={size} with cohort={plan.cohort} of clients={plan.clients}: each of as many groups must "
-                f"hold a cohort. Use at most {plan.clients // plan.cohort} bands."
+                f"separation={self.separation} with sampling='cyclic', cohort={setting.cohort} of "
+                f"clients={setting.clients}: each client comes in every {setting.period}th round. Use at most "
+                f"{setting.period}, or a smaller cohort."
             )
-        if plan.sampling == "cyclic" and self.separation > plan.period:
-            raise InvalidParameter(
-                f"separation={plan.separation} with sampling='cyclic', cohort={plan.cohort} of clients={plan.clients}: "
-                f"each client comes in every {plan.period}th round. Use at most {plan.period}, or a smaller cohort."
-            )
-        self.workload(1)
+        self._workload(1)  # refuses momentum and decay outside their domains
+        subsample(Gaussian(noise_multiplier=1.0, adjacency=setting.adjacency), setting.sampler)  # refuses neighbours
+        return self
 
-    def _require_participations(self, rounds: int) -> None:
+    def _separation(self, setting: Setting) -> int:
+        """Rounds from one participation of a client to the next, at least."""
+        if isinstance(setting.sampling, MinSeparation):
+            return setting.sampling.separation
+        return self.separation or setting.period
+
+    def _require_participations(self, setting: Setting, rounds: int) -> None:
         """InvalidParameter for a limit that the sampling does not keep: the account would be of another run."""
-        plan = self.plan
-        due = -(-rounds // (plan.period if plan.sampling == "cyclic" else self.separation))
-        if plan.participations is not None and plan.participations < due:
+        due = -(-rounds // (setting.period if setting.sampling.name == "cyclic" else self._separation(setting)))
+        if self.participations is not None and self.participations < due:
             raise InvalidParameter(
-                f"participations={plan.participations} with sampling={plan.sampling!r}: in {rounds} rounds a client "
-                f"can take part {due} times. Use at least {due}, fewer rounds, or a longer separation."
+                f"participations={self.participations} with sampling={setting.sampling.name!r}: in {rounds} rounds a "
+                f"client can take part {due} times. Use at least {due}, fewer rounds, or a longer separation."
             )
 
-    def workload(self, rounds: int) -> Workload:
-        """What the sums become in the model."""
+    def _workload(self, rounds: int) -> Workload:
+        """Sums of the rounds in the model."""
         from accounting.factorisation.workload import Workload
 
-        return Workload(rounds=rounds, momentum=self.plan.server_momentum, decay=self.plan.server_decay)
+        return Workload(rounds=rounds, momentum=self.server_momentum, decay=self.server_decay)
 
-    def stream(self, rounds: int) -> CorrelatedRounds:
-        """The matrix that is best for so many rounds, and who takes part. In sampled groups, of one participation."""
-        plan, sampled = self.plan, self.plan.sampling == "poisson"
+    def stream(self, setting: Setting, rounds: int) -> CorrelatedRounds:
+        """Return the matrix that is best for so many rounds, and how often clients take part.
+
+        In sampled groups, a client's columns do not overlap: that of one participation.
+        """
         if rounds > MOST_ROUNDS:
-            raise InvalidParameter(f"rounds={rounds} with noise={plan.noise!r}: must be at most {MOST_ROUNDS}.")
-        self._require_participations(rounds)
-        separation = rounds if sampled else self.separation
-        times = 1 if sampled else plan.participations
-        if plan.noise == "blt":
-            weights, decays = _buffers(plan.buffers or 1, self.workload(rounds), separation, times)
-            return CorrelatedRounds(
-                separation=separation, participations=times, weights=weights, decays=decays, stream=plan.stream
-            )
-        root = plan.factorisation == "square-root"
-        c = _banded(plan.bands or 1, None if root else self.workload(rounds), separation, times)
-        return CorrelatedRounds(separation=separation, participations=times, coefficients=c, stream=plan.stream)
+            raise InvalidParameter(f"rounds={rounds} with noise={self.noise!r}: must be at most {MOST_ROUNDS}.")
+        sampled = setting.sampling.name == "poisson"
+        if not sampled:
+            self._require_participations(setting, rounds)
+        separation = rounds if sampled else self._separation(setting)
+        times = 1 if sampled else self.participations
+        return self.public_stream(rounds, separation=separation, participations=times, stream=setting.stream)
 
-    def run(self, noise_multiplier: float, rounds: int) -> Composed:
-        """The mechanism of all rounds. Direction of error: upper bound."""
-        plan, z = self.plan, require.noise_multiplier(noise_multiplier)
-        stream = self.stream(require.count(rounds=rounds))
-        assert plan.adjacency is not None
-        if plan.sampling != "poisson":
-            return repeated(self.round(z, stream), rounds, before=plan.before)
-        bands = plan.bands or 1
-        strength = z / float(np.linalg.norm(factorisation.column(stream, rounds)))
-        sampled = PoissonSampling(probability=min(bands * plan.cohort / plan.clients, 1.0))
-        release = subsample(Gaussian(noise_multiplier=strength, adjacency=plan.adjacency), sampled)
-        return repeated(release, -(-rounds // bands), before=plan.before)
+    def public_stream(
+        self, rounds: int, *, separation: int, participations: int | None = None, stream: str = ""
+    ) -> CorrelatedRounds:
+        """Return the matrix that is best for rounds of clients that take part `separation` rounds apart, publicly."""
+        matrix = self.matrix(self._workload(rounds), separation, participations)
+        return CorrelatedRounds(separation=separation, participations=participations, stream=stream, **matrix)
 
-    def round(self, noise_multiplier: float, stream: CorrelatedRounds) -> SingleRelease:
-        """One round of the stream: what a ledger line states."""
-        assert self.plan.adjacency is not None
-        return subsample(Gaussian(noise_multiplier=noise_multiplier, adjacency=self.plan.adjacency), stream)
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return one of `rounds` rounds of the stream: the content of its ledger line."""
+        z = require.noise_multiplier(noise_multiplier)
+        stream = self.stream(setting, require.count(rounds=rounds))
+        return subsample(Gaussian(noise_multiplier=z, adjacency=setting.adjacency), stream)
 
-    @property
-    def separation(self) -> int:
-        """Rounds from one participation to the next, at least."""
-        return self.plan.separation or self.plan.period
+    def prefix_error(self, setting: Setting, noise_multiplier: float, rounds: int) -> float:
+        """Return the root mean square of the noise in the model, over rounds, in clip norms.
 
-    def prefix_error(self, noise_multiplier: float, rounds: int) -> float:
-        """Root mean square of the noise in the model, over rounds, in clip norms; of prefix sums where there is neither
-        momentum nor decay."""
-        return noise_multiplier * self._error_of(factorisation.column(self.stream(rounds), rounds), rounds)
+        Of prefix sums where the server has neither momentum nor decay.
+        """
+        column = factorisation.column(self.stream(setting, rounds), rounds)
+        return noise_multiplier * self._error_of(column, rounds)
 
     def _error_of(self, coefficients: Floats, rounds: int) -> float:
         from accounting.factorisation.workload import error
 
-        return error(coefficients, self.workload(rounds))
+        return error(coefficients, self._workload(rounds))
 
-    def notes(self, noise_multiplier: float, rounds: int) -> tuple[str, ...]:
-        """What the correlation is worth, and what must hold."""
-        plan, stream = self.plan, self.stream(rounds)
-        size = f"{plan.bands} bands" if plan.noise == "banded" else f"{plan.buffers} buffers"
-        sums = "sums over rounds are" if plan.server_momentum == 0 and plan.server_decay == 1 else "the model is"
-        words = f"noise in {size}: {sums} off by {upwards(self.prefix_error(noise_multiplier, rounds))} C on average"
-        if plan.sampling == "poisson":
-            return (words, f"a plan only, in {plan.bands} public groups that take turns: `dpfed run` has no such noise")
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+        """Return kind, size and matrix of the noise, and its error in the model."""
+        return {
+            "noise": self.noise,
+            **self.sizes,
+            "factorisation": self.stream(setting, rounds).to_dict(),
+            "prefix_error_in_clips": self.prefix_error(setting, require.noise_multiplier(noise_multiplier), rounds),
+        }
+
+    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """Return the error in the model beside that of independent noise, and what must hold."""
+        z = require.noise_multiplier(noise_multiplier)
+        sums = "sums over rounds are" if self.server_momentum == 0 and self.server_decay == 1 else "the model is"
+        size = next(f"{count} {name}" for name, count in self.sizes.items() if count)
+        words = f"noise in {size}: {sums} off by {upwards(self.prefix_error(setting, z, rounds))} C on average"
+        if setting.sampling.name == "poisson":
+            groups = f"in {self.sizes['bands']} public groups that take turns"
+            return (words, f"a plan only, {groups}: `dpfed run` has no such noise")
+        stream = self.stream(setting, rounds)
         times, c = stream.most_participations(rounds), factorisation.column(stream, rounds)
         shown = factorisation.sensitivity(
-            c, rounds=rounds, separation=self.separation, participations=plan.participations
+            c, rounds=rounds, separation=stream.separation, participations=self.participations
         )
-        same = noise_multiplier * math.sqrt(times) / shown * self._error_of(np.ones(1), rounds)
+        same = z * math.sqrt(times) / shown * self._error_of(np.ones(1), rounds)
         return (f"{words}, by independent noise of this epsilon {upwards(same)} C",)
 
 
-def stream_of_noise(
-    *,
-    bands: int | None,
-    buffers: int | None,
-    root: bool,
-    momentum: float,
-    rounds: int,
-    separation: int,
-    stream: str,
-) -> CorrelatedRounds:
-    """The matrix that is best for so many rounds of clients that come `separation` rounds apart, publicly."""
-    from accounting.factorisation.workload import Workload
+@dataclass(frozen=True, kw_only=True)
+class BandedNoise(CorrelatedNoise):
+    """Noise that is taken back over `bands` rounds. bands = 1: independent noise.
 
-    workload = Workload(rounds=rounds, momentum=momentum, decay=1.0)
-    if buffers is not None:
-        weights, decays = _buffers(buffers, workload, separation, None)
-        return CorrelatedRounds(separation=separation, weights=weights, decays=decays, stream=stream)
-    c = _banded(bands or 1, None if root else workload, separation, None)
-    return CorrelatedRounds(separation=separation, coefficients=c, stream=stream)
+    factorisation: the matrix of least error, or the square root of prefix sums.
+    """
+
+    bands: int = option("banded: rounds over which noise is taken back; 1 is independent noise.")
+    factorisation: Literal["optimised", "square-root"] = option(
+        "banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.",
+        "optimised",
+    )
+    noise: ClassVar[str] = "banded"
+    samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation", "poisson")
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """Number of bands and of buffers."""
+        return {"bands": self.bands, "buffers": None}
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+        require.count(bands=self.bands)
+        require.one_of(("optimised", "square-root"), factorisation=self.factorisation)
+        fitted = super().fitted(setting)
+        if setting.sampling.name == "poisson" and self.bands * setting.cohort > setting.clients:
+            raise InvalidParameter(
+                f"bands={self.bands} with cohort={setting.cohort} of clients={setting.clients}: each of as many groups "
+                f"must hold a cohort. Use at most {setting.clients // setting.cohort} bands."
+            )
+        return fitted
+
+    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
+        """Return the first column of the matrix."""
+        searched = workload if self.factorisation == "optimised" else None
+        return {"coefficients": _banded(self.bands, searched, separation, participations)}
+
+    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
+        """Return the mechanism of all rounds, and of what was released before; under poisson of a client's group."""
+        if setting.sampling.name != "poisson":
+            return super().run(setting, noise_multiplier, rounds)
+        z, stream = require.noise_multiplier(noise_multiplier), self.stream(setting, require.count(rounds=rounds))
+        strength = z / float(np.linalg.norm(factorisation.column(stream, rounds)))
+        sampled = PoissonSampling(probability=min(self.bands * setting.cohort / setting.clients, 1.0))
+        release = subsample(Gaussian(noise_multiplier=strength, adjacency=setting.adjacency), sampled)
+        return repeated(release, -(-rounds // self.bands), before=setting.before)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferedNoise(CorrelatedNoise):
+    """Noise that is taken back from a few buffers, whatever the rounds (buffered linear Toeplitz matrix, BLT)."""
+
+    buffers: int | None = option("blt: vectors that the noise needs, whatever the rounds. Default: 3.", None)
+    noise: ClassVar[str] = "blt"
+
+    @property
+    def _buffers(self) -> int:
+        return 3 if self.buffers is None else self.buffers
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """Number of bands and of buffers."""
+        return {"bands": None, "buffers": self._buffers}
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+        if require.count(buffers=self._buffers) > _MOST_BUFFERS:
+            raise InvalidParameter(
+                f"buffers={self.buffers}: must be at most {_MOST_BUFFERS}; more than 4 gain nothing."
+            )
+        return super().fitted(setting)
+
+    def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
+        """Return weights and decays of the buffers."""
+        weights, decays = _buffers(self._buffers, workload, separation, participations)
+        return {"weights": weights, "decays": decays}
 
 
 @lru_cache(maxsize=256)
 def _banded(bands: int, workload: Workload | None, separation: int, participations: int | None) -> tuple[float, ...]:
-    """The first column, cached: a search takes a second. workload None: the square root's, in closed form."""
+    """Return the first column; a search takes a second. workload None: that of the square root, in closed form."""
     if workload is None:
         return tuple(factorisation.square_root(bands).tolist())
     from accounting.factorisation import optimise

@@ -1,84 +1,153 @@
-"""Plans with Gaussian noise: added by the server, or in shares by the clients."""
-
-from __future__ import annotations
+"""Gaussian noise of a plan: added by the server, or in shares by the clients."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from accounting import require
+from accounting.budget.noise_schedule import NoiseSchedule, checked
+from accounting.budget.options import option
+from accounting.budget.samplings import Setting
 from accounting.errors import InvalidParameter
-from accounting.mechanisms import Gaussian, SingleRelease, subsample
+from accounting.mechanisms import Composed, Gaussian, SingleRelease, repeated, subsample
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.schedules import SCHEDULES
 
-if TYPE_CHECKING:
-    from accounting.budget.plan import Plan
-
-_DEFAULT_ADJACENCY = {
-    "poisson": Adjacency.ADD_REMOVE,
-    "fixed": Adjacency.REPLACE_ONE,
-    "all": Adjacency.ADD_REMOVE,
-    **dict.fromkeys(SCHEDULES, Adjacency.ADD_REMOVE),
-}
+DROPOUT = (
+    "Fraction of noise shares that may be missing. distributed-gaussian: the noise shrinks by them. Integer noise: the "
+    "shares are larger, so that it does not."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianRounds:
-    """Rounds whose sum has N(0, (z C)^2) on every coordinate, z the noise multiplier.
+class Noise:
+    """Noise of a given multiplier on the sum of clipped uploads: fields and defaults of all its kinds.
 
-    mechanism "gaussian": the server adds the noise. "distributed-gaussian": each of r uploads has N(0, (z C)^2 / r);
-    `dropout` is the fraction of these shares that may be missing, and the account is that of the worst case,
-    z sqrt(1 - dropout). Then the adjacency defaults to zero-out where all clients take part: a client more would be a
-    share more.
+    noise_multiplier: standard deviation of the noise on the sum over the clip norm; None if it is solved for.
     """
 
-    plan: Plan
-    takes: ClassVar[frozenset[str]] = frozenset({"dropout", "noise_schedule"})
+    noise_multiplier: float | None = option("Noise standard deviation on the sum over the clip norm C.", None)
+    name: ClassVar[str]
+    noise: ClassVar[str] = "independent"
     has_noise_multiplier: ClassVar[bool] = True
     advice: ClassVar[str] = "Raise the noise multiplier or the target."
+    most_rounds: ClassVar[int | None] = None
 
-    def resolved(self) -> Mapping[str, Any]:
-        """The adjacency."""
-        plan, in_shares = self.plan, self.plan.mechanism == "distributed-gaussian"
-        default = Adjacency.ZERO_OUT if in_shares and plan.sampling == "all" else _DEFAULT_ADJACENCY[plan.sampling]
-        adjacency = Adjacency.of(plan.adjacency or default)
-        if not 0 <= require.real("a fraction in [0, 1)", dropout=plan.dropout) < 1:
-            raise InvalidParameter(f"dropout={plan.dropout}: must be a fraction in [0, 1).")
-        if plan.dropout and not in_shares:
+    def default_adjacency(self, sampling: str) -> Adjacency:
+        """Return replace-one for fixed-size sampling, else add-remove."""
+        return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ADD_REMOVE
+
+    @property
+    def noise_kept(self) -> float:
+        """Accounted fraction of the noise variance."""
+        return 1.0
+
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return the mechanism of one round: the content of its ledger line."""
+        raise NotImplementedError
+
+    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
+        """Return the mechanism of all rounds, and of what was released before. Direction of error: upper bound."""
+        return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
+
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+        """Return what the JSON of a budget has besides: nothing."""
+        return {}
+
+    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """Return remarks for a reader of the epsilon: none."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(Noise):
+    """N(0, (z C)^2) on every coordinate of the sum, added by the server; z is the noise multiplier.
+
+    noise_schedule: factors of z in equal parts of the run (`budget.noise_schedule`).
+    """
+
+    noise_schedule: tuple[float, ...] | None = option(
+        "Gaussian noise: factors of the noise multiplier in equal parts of the run, such as 1.2 1.0 0.8. Each round is "
+        "charged as it is.",
+        None,
+    )
+    name: ClassVar[str] = "gaussian"
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the noise with checked factors. InvalidParameter for a schedule of noise under one of rounds."""
+        if self.noise_schedule is None:
+            return self
+        if setting.sampling.is_schedule:
             raise InvalidParameter(
-                f"dropout={plan.dropout} with mechanism='gaussian': centrally added noise does not drop out. "
-                "Use mechanism 'distributed-gaussian' where the clients add noise shares."
+                f"noise_schedule={require.shown(self.noise_schedule)} with sampling={setting.sampling.name!r}: rounds "
+                "that are accounted together have equal noise. Remove it, or use sampling 'poisson', 'fixed' or 'all'."
             )
-        if in_shares and plan.sampling not in ("fixed", "all"):
+        return replace(self, noise_schedule=checked(self.noise_schedule))
+
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return the mechanism of one round: the content of its ledger line."""
+        z = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(self.noise_kept)
+        return subsample(Gaussian(noise_multiplier=z, adjacency=setting.adjacency), setting.sampler)
+
+    def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
+        """Return the mechanism of all rounds, and of what was released before."""
+        if self.noise_schedule is None:
+            return super().run(setting, noise_multiplier, rounds)
+        return self.first(setting, noise_multiplier, rounds, of=rounds)
+
+    def first(self, setting: Setting, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
+        """Return the mechanism of the first `count` rounds of a scheduled run `of` so many, and of what came before.
+
+        Rounds beyond the run have the least noise (`NoiseSchedule.factor`).
+        """
+        if self.noise_schedule is None:
+            raise InvalidParameter("noise_schedule is missing: first() is for noise that differs. Use run().")
+        run, left, z = setting.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
+        schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
+        for factor, rounds in (*schedule.parts, (schedule.least, left)):
+            if left > 0:
+                run = repeated(self.round(setting, z * factor, of), min(rounds, left), before=run)
+            left -= rounds
+        assert run is not None
+        return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedGaussianNoise(GaussianNoise):
+    """Gaussian noise in shares: each of r uploads has N(0, (z C)^2 / r), for cohorts of a fixed size.
+
+    dropout: fraction of the shares that may be missing; the account is that of the worst case, z sqrt(1 - dropout). The
+    adjacency defaults to zero-out where all clients take part, since one client added would add a share.
+    """
+
+    dropout: float = option(DROPOUT, 0.0)
+    name: ClassVar[str] = "distributed-gaussian"
+
+    def default_adjacency(self, sampling: str) -> Adjacency:
+        """Return replace-one for fixed-size sampling, zero-out for all clients."""
+        return Adjacency.ZERO_OUT if sampling == "all" else super().default_adjacency(sampling)
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the noise with checked factors. InvalidParameter for cohorts of a secret size, and add-remove."""
+        if not 0 <= require.real("a fraction in [0, 1)", dropout=self.dropout) < 1:
+            raise InvalidParameter(f"dropout={self.dropout}: must be a fraction in [0, 1).")
+        if setting.sampling.name not in ("fixed", "all"):
             raise InvalidParameter(
-                f"mechanism='distributed-gaussian' with sampling={plan.sampling!r}: the noise of the sum would "
+                f"mechanism='distributed-gaussian' with sampling={setting.sampling.name!r}: the noise of the sum would "
                 "depend on the secret cohort size. Use sampling 'fixed' or 'all', or let the server add the noise."
             )
-        if in_shares and adjacency is Adjacency.ADD_REMOVE:
+        if setting.adjacency is Adjacency.ADD_REMOVE:
             raise InvalidParameter(
                 "mechanism='distributed-gaussian' with adjacency='add-remove': a client more or less is a share of "
                 "noise more or less, which no account covers. Use 'zero-out' or 'replace-one'."
             )
-        return {"adjacency": adjacency}
+        return super().fitted(setting)
 
     @property
     def noise_kept(self) -> float:
-        """What is left of the noise variance with the fraction `dropout` of the shares missing."""
-        return 1 - self.plan.dropout
+        """Fraction of the noise variance that is left with the fraction `dropout` of the shares missing."""
+        return 1 - self.dropout
 
-    def round(self, noise_multiplier: float | None) -> SingleRelease:
-        """The mechanism of one round."""
-        assert self.plan.adjacency is not None
-        z = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(self.noise_kept)
-        return subsample(Gaussian(noise_multiplier=z, adjacency=self.plan.adjacency), self.plan.sampler)
-
-    def details(self, noise_multiplier: float | None) -> Mapping[str, Any]:
-        """Nothing besides."""
-        return {}
-
-    def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """What is missing of the shares."""
-        dropout = self.plan.dropout
-        return (f"at most {dropout:.0%} of the noise shares missing",) if dropout else ()
+    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """Return a remark on missing shares."""
+        return (f"at most {self.dropout:.0%} of the noise shares missing",) if self.dropout else ()

@@ -1,31 +1,34 @@
-"""Plans with integer noise: what a run sends, how large its noise shares are, and what a round of it costs."""
-
-from __future__ import annotations
+"""Integer noise of a plan: what a run sends, how large its noise shares are, and what a round of it costs."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 from accounting import require
-from accounting.compose.accountant import overflow
-from accounting.compose.twins import continuous
+from accounting.budget.gaussians import DROPOUT, Noise
+from accounting.budget.options import option
+from accounting.budget.samplings import Setting, slots_and_overflow
+from accounting.compose.twins import continuous, overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
-from accounting.mechanisms import NoisyIntegers, SingleRelease, subsample
+from accounting.mechanisms import Composed, NoisyIntegers, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
-from accounting.mechanisms.schedules import SCHEDULES
-from accounting.mechanisms.slots import default_slots
 from accounting.rounding import upwards
 
-if TYPE_CHECKING:
-    from accounting.budget.plan import Plan
+Placement = Literal["clients", "server"]
+
+DIMENSION = "Integer noise and coins: number of coordinates, d."
+SLOTS = (
+    "Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed number "
+    "of uploads, some of noise alone."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerRounds:
-    """Rounds whose sum is one of integers, with discrete noise.
+class IntegerNoise(Noise):
+    """Discrete noise on a sum of integers, for secure aggregation: fields of both of its distributions.
 
     Clients clip, rotate (`rotate`: one random-sign Hadamard, which fills `dimension` up to a power of two), scale to
     `scale` steps per clip norm, round at random and redraw until the norm is at most `l2_bound`
@@ -39,104 +42,77 @@ class IntegerRounds:
     noise alone until K uploads are together. "server": the server adds all the noise, to the integers of the sum;
     under poisson a `secure` sum still holds `slots` uploads, those of clients that were not drawn being zeros, since
     whoever counts uploads must not learn how many were drawn. That more are drawn than there are slots is charged to
-    delta in every round (`accountant.overflow` is the sum of it); nothing else here holds with a probability only.
+    delta in every round (`compose.twins.overflow` is the sum of it); nothing else here holds with a probability only.
 
     `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
-    deviation of 2 steps. `adjacency` defaults to replace-one for fixed, zero-out for noise from clients, add-remove
+    deviation of 2 steps. The adjacency defaults to replace-one for fixed, zero-out for noise from clients, add-remove
     for noise from the server.
     """
 
-    plan: Plan
-    takes: ClassVar[frozenset[str]] = frozenset(
-        {"dimension", "scale", "rotate", "placement", "dropout", "slots", "secure", "wrap_probability"}
+    dimension: int = option(DIMENSION)
+    scale: float | None = option(
+        "Integer noise: steps per clip norm. Default: the least with which rounding costs 1%.", None
     )
-    has_noise_multiplier: ClassVar[bool] = True
-    advice: ClassVar[str] = "Raise the noise multiplier or the target."
+    rotate: bool = option(
+        "Integer noise: a random Hadamard rotation before rounding (the default) saves bits and fills d up to a power "
+        "of two.",
+        True,
+    )
+    placement: Placement = option(
+        "Integer noise: in shares by the clients (the default), or added by the server.", "clients"
+    )
+    dropout: float = option(DROPOUT, 0.0)
+    slots: int | None = option(SLOTS, None)
+    secure: bool = False
+    wrap_probability: float = 1e-6
 
-    def resolved(self) -> Mapping[str, Any]:
-        """The adjacency and the scale."""
-        plan = self.plan
-        require.count(dimension=plan.dimension)
-        require.open_probability(wrap_probability=plan.wrap_probability)
-        if plan.placement not in ("clients", "server"):
-            raise InvalidParameter(f"placement={plan.placement!r}: must be one of clients, server.")
-        self._check_shares()
-        adjacency = Adjacency.of(plan.adjacency or self._default_adjacency())
-        uploads = self._slots_under(adjacency)[0]
+    def default_adjacency(self, sampling: str) -> Adjacency:
+        """Return replace-one for fixed-size sampling, zero-out for shares, add-remove for noise of the server."""
+        if sampling != "fixed" and self.placement == "clients":
+            return Adjacency.ZERO_OUT
+        return super().default_adjacency(sampling)
+
+    def fitted(self, setting: Setting) -> Self:
+        """Return the noise with its scale. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+        require.count(dimension=self.dimension)
+        require.open_probability(wrap_probability=self.wrap_probability)
+        if self.placement not in ("clients", "server"):
+            raise InvalidParameter(f"placement={self.placement!r}: must be one of clients, server.")
+        self._check_shares(setting)
+        uploads = self.uploads(setting)
         least = fixed_point.default_scale(self.padded, uploads)
-        scale = require.positive(scale=least if plan.scale is None else plan.scale)
+        scale = require.positive(scale=least if self.scale is None else self.scale)
         if scale > 2**53:
             raise InvalidParameter(f"scale={scale}: must be at most 2^53, the whole numbers of a double.")
-        return {"adjacency": adjacency, "scale": scale}
+        return replace(self, scale=scale)
 
-    def _check_shares(self) -> None:
-        plan = self.plan
-        if plan.sampling in SCHEDULES and (plan.placement == "clients" or plan.secure):
+    def _check_shares(self, setting: Setting) -> None:
+        sampling = setting.sampling
+        if sampling.is_schedule and (self.placement == "clients" or self.secure):
             raise UnsupportedMechanism(
-                f"mechanism={plan.mechanism!r} with sampling={plan.sampling!r}, placement={plan.placement!r}: shares "
-                "of noise and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "
+                f"mechanism={self.name!r} with sampling={sampling.name!r}, placement={self.placement!r}: shares of "
+                "noise and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "
                 "'fixed' alone. Use placement 'server' with a plain sum."
             )
-        if not 0 <= require.real("a fraction in [0, 1)", dropout=plan.dropout) < 1:
-            raise InvalidParameter(f"dropout={plan.dropout}: must be a fraction in [0, 1).")
-        if plan.placement == "server" and plan.dropout:
+        if not 0 <= require.real("a fraction in [0, 1)", dropout=self.dropout) < 1:
+            raise InvalidParameter(f"dropout={self.dropout}: must be a fraction in [0, 1).")
+        if self.placement == "server" and self.dropout:
             raise InvalidParameter(
-                f"dropout={plan.dropout} with placement='server': noise added by the server does not drop out. Use "
+                f"dropout={self.dropout} with placement='server': noise added by the server does not drop out. Use "
                 "placement 'clients', or dropout 0."
             )
-        if plan.slots is not None and not self.filled:
+        if self.slots is not None and not self.is_filled(setting):
             raise InvalidParameter(
-                f"slots={plan.slots} with sampling={plan.sampling!r}, placement={plan.placement!r}: slots are for "
+                f"slots={self.slots} with sampling={sampling.name!r}, placement={self.placement!r}: slots are for "
                 "noise from the clients, or a secure sum, under Poisson sampling. Remove them."
             )
-        if plan.slots is not None and require.count(slots=plan.slots) > plan.clients:
-            raise InvalidParameter(f"slots={plan.slots}: every upload needs a client, so at most {plan.clients}.")
-
-    def _default_adjacency(self) -> Adjacency:
-        if self.plan.sampling == "fixed":
-            return Adjacency.REPLACE_ONE
-        return Adjacency.ZERO_OUT if self.plan.placement == "clients" else Adjacency.ADD_REMOVE
+        if self.slots is not None and require.count(slots=self.slots) > setting.clients:
+            raise InvalidParameter(f"slots={self.slots}: every upload needs a client, so at most {setting.clients}.")
 
     @property
     def padded(self) -> int:
         """Integers that a client sends."""
-        return fixed_point.padded_dimension(self._dimension, rotate=self.plan.rotate)
-
-    @property
-    def filled(self) -> bool:
-        """Whether sums hold `slots` uploads however many clients were drawn."""
-        return self.plan.sampling == "poisson" and (self.plan.placement == "clients" or self.plan.secure)
-
-    @property
-    def _dimension(self) -> int:
-        return require.count(dimension=self.plan.dimension)
-
-    @property
-    def _scale(self) -> float:
-        return float(self.plan.scale or 0)
-
-    @property
-    def _slots(self) -> tuple[int, float]:
-        """Uploads of a round, and the probability that more clients are drawn."""
-        return self._slots_under(self.plan.adjacency)
-
-    def _slots_under(self, adjacency: Adjacency | None) -> tuple[int, float]:
-        plan = self.plan
-        if plan.sampling in ("fixed", "all"):
-            return (plan.clients if plan.sampling == "all" else plan.cohort), 0.0
-        return default_slots(
-            plan.cohort, plan.clients, delta=float(plan.delta or 0), adjacency=adjacency, slots=plan.slots
-        )
-
-    @property
-    def uploads(self) -> int:
-        """Integer vectors in a round's sum: exactly, or (not `filled`, under Poisson sampling) hardly ever more."""
-        return self._slots[0]
-
-    @property
-    def shares(self) -> int:
-        """Noise shares that are accounted: those that arrive at the least."""
-        return 1 if self.plan.placement == "server" else self.uploads - math.floor(self.plan.dropout * self.uploads)
+        return fixed_point.padded_dimension(self.dimension, rotate=self.rotate)
 
     @property
     def l2_bound(self) -> float:
@@ -144,72 +120,100 @@ class IntegerRounds:
         return fixed_point.rounded_l2(self._scale, self.padded)
 
     @property
-    def noise_kept(self) -> float:
-        """All of the noise variance asked for, as shares are sized for the dropout."""
-        return 1.0
+    def _scale(self) -> float:
+        return float(self.scale or 0)
 
-    def noise(self, noise_multiplier: float | None) -> NoisyIntegers:
-        """One round without its sampling: its `share_variance` is a whole number, for exact samplers."""
-        assert self.plan.adjacency is not None
+    def is_filled(self, setting: Setting) -> bool:
+        """Return True if sums hold `slots` uploads however many clients were drawn."""
+        return setting.sampling.name == "poisson" and (self.placement == "clients" or self.secure)
+
+    def uploads(self, setting: Setting) -> int:
+        """Return the uploads in a round's sum: exactly, or (not `is_filled`, under poisson) hardly ever more."""
+        return slots_and_overflow(setting, self.slots)[0]
+
+    def _shares(self, uploads: int) -> int:
+        """Return the accounted noise shares: the least number that arrives."""
+        return 1 if self.placement == "server" else uploads - math.floor(self.dropout * uploads)
+
+    def release(self, setting: Setting, noise_multiplier: float | None) -> NoisyIntegers:
+        """Return one round without its sampling: `share_variance` is a whole number, for exact samplers."""
+        uploads, overflow_of_round = slots_and_overflow(setting, self.slots)
         return fixed_point.sized_noise(
-            self.plan.mechanism,
+            self.name,
             noise_multiplier,
             scale=self._scale,
             dimension=self.padded,
-            shares=self.shares,
-            adjacency=self.plan.adjacency,
-            overflow=self._slots[1] if self.filled else 0.0,
+            shares=self._shares(uploads),
+            adjacency=setting.adjacency,
+            overflow=overflow_of_round if self.is_filled(setting) else 0.0,
         )
 
-    def round(self, noise_multiplier: float | None) -> SingleRelease:
-        """The mechanism of one round: what its ledger line states."""
-        return subsample(self.noise(noise_multiplier), self.plan.sampler)
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return the mechanism of one round: the content of its ledger line."""
+        return subsample(self.release(setting, noise_multiplier), setting.sampler)
 
-    def bits(self, noise_multiplier: float | None) -> int:
-        """Bits of the modulus: it wraps in a round with at most `wrap_probability`, all shares present."""
-        noise = self.noise(noise_multiplier)
+    def bits(self, setting: Setting, noise_multiplier: float | None) -> int:
+        """Return the bits of the modulus: it wraps in a round with at most `wrap_probability`, all shares present."""
+        noise, uploads = self.release(setting, noise_multiplier), self.uploads(setting)
         return fixed_point.sum_bits(
-            law=noise.kind,
-            uploads=self.uploads,
+            law=self.name,
+            uploads=uploads,
             dimension=self.padded,
             scaled_clip=self._scale,
-            noise_variance=noise.share_variance * (1 if self.plan.placement == "server" else self.uploads),
-            rotate=self.plan.rotate,
-            wrap_probability=self.plan.wrap_probability,
+            noise_variance=noise.share_variance * (1 if self.placement == "server" else uploads),
+            rotate=self.rotate,
+            wrap_probability=self.wrap_probability,
         )
 
-    def details(self, noise_multiplier: float | None) -> Mapping[str, Any]:
-        """What a budget's JSON has besides."""
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+        """Return size, scale and shares of the integers."""
         return {
-            "dimension": self.plan.dimension,
-            "scale": self.plan.scale,
-            "shares": self.shares,
+            "dimension": self.dimension,
+            "scale": self.scale,
+            "shares": self._shares(self.uploads(setting)),
             "l2_bound": self.l2_bound,
-            "bits_per_coordinate": self.bits(noise_multiplier),
+            "bits_per_coordinate": self.bits(setting, noise_multiplier),
         }
 
-    def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Bits and wrap-around, rounding, shares, slots, and how near to continuous the noise is."""
-        plan, noise = self.plan, self.noise(noise_multiplier)
-        padding = f", d = {self._dimension:,} padded" if self.padded != self._dimension else ""
+    def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
+        """Return remarks on bits and wrap-around, rounding, shares, slots, and closeness to continuous noise."""
+        noise, uploads, bits = (
+            self.release(setting, noise_multiplier),
+            self.uploads(setting),
+            self.bits(setting, noise_multiplier),
+        )
+        padding = f", d = {self.dimension:,} padded" if self.padded != self.dimension else ""
         lines = [
-            f"{self.bits(noise_multiplier)} bits a coordinate for sums of {self.uploads:,} uploads of {self.padded:,} "
-            f"integers{padding}; a round wraps around with probability at most {upwards(plan.wrap_probability)}, which "
-            "costs accuracy and is no part of epsilon",
+            f"{bits} bits a coordinate for sums of {uploads:,} uploads of {self.padded:,} integers{padding}; a round "
+            f"wraps around with probability at most {upwards(self.wrap_probability)}, which costs accuracy and is no "
+            "part of epsilon",
             f"{self._scale:g} steps per clip norm: rounding lengthens the bound by "
             f"{self.l2_bound / self._scale - 1:.2%}",
         ]
-        if plan.placement == "clients":
-            sized = "" if self.shares == self.uploads else f", enough with {self.shares:,} of {self.uploads:,} present"
+        if self.placement == "clients":
+            sized = "" if noise.shares == uploads else f", enough with {noise.shares:,} of {uploads:,} present"
             lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{sized}")
         if noise.overflow:
-            sent = "noise alone" if plan.placement == "clients" else "zeros"
-            charged = overflow(plan.run(noise_multiplier, rounds))
+            sent = "noise alone" if self.placement == "clients" else "zeros"
             lines.append(
-                f"clients that are not drawn send {sent} until {self.uploads:,} uploads are together; more are drawn "
-                f"with probability {upwards(noise.overflow)} a round: {upwards(charged)} of delta is charged for that"
+                f"clients that are not drawn send {sent} until {uploads:,} uploads are together; more are drawn with "
+                f"probability {upwards(noise.overflow)} a round: {upwards(overflow(run))} of delta is charged for that"
             )
         words = account_of(noise).words
         if words is not None:
-            lines.append(words(noise, continuous(plan.run(noise_multiplier, rounds)).closeness))
+            lines.append(words(noise, continuous(run).closeness))
         return tuple(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussianNoise(IntegerNoise):
+    """Integer noise of discrete Gaussians."""
+
+    name: ClassVar[str] = "discrete-gaussian"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkellamNoise(IntegerNoise):
+    """Integer noise of differences of Poisson variables."""
+
+    name: ClassVar[str] = "skellam"

@@ -10,7 +10,7 @@ from accounting.errors import InvalidParameter
 
 MOST_PARTS = 1_000
 FARTHEST = 1e6
-"""Of a factor from 1, above and below: times a noise multiplier it is to be one."""
+"""Largest ratio of a factor to 1, and of 1 to a factor: the product with a noise multiplier must be one, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,9 @@ class NoiseSchedule:
             )
 
     def factor(self, number: int) -> float:
-        """Of round `number`, counted from 0; a round beyond the plan has the least of all, so that nothing is charged
-        too little."""
+        """Return the factor of round `number`, counted from 0.
+
+        A round beyond the plan has the least of all factors, so that its charge is an upper bound."""
         if not 0 <= number < self.rounds:
             return self.least
         return self.factors[number * len(self.factors) // self.rounds]

@@ -1,278 +1,300 @@
-"""The plan of a run: one class for every mechanism."""
+"""The plan of a run: population, sampling and mechanism."""
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any, Literal
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal, get_args
 
 from accounting import require
-from accounting.budget.coins import CoinRounds
-from accounting.budget.correlated import MOST_ROUNDS, NOISES, CorrelatedPlan, refuse_idle
-from accounting.budget.gaussians import GaussianRounds
-from accounting.budget.integers import IntegerRounds
-from accounting.budget.noise_schedule import NoiseSchedule, checked
-from accounting.budget.rounds_of import RoundsOf
+from accounting.budget.coins import BernoulliSums, BernoulliUploads
+from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
+from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
+from accounting.budget.integers import DiscreteGaussianNoise, SkellamNoise
+from accounting.budget.options import Option, Written, as_keyword, option, options_of, part_of
+from accounting.budget.samplings import SAMPLING_CLASSES, Everyone, PlannedSampling
 from accounting.caveats import default_delta
-from accounting.errors import InvalidParameter
-from accounting.mechanisms import (
-    Composed,
-    FixedSizeSampling,
-    FullParticipation,
-    PoissonSampling,
-    Sampling,
-    SingleRelease,
-    repeated,
-    schedule_of,
-)
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.schedules import SCHEDULES, Allocation, BallsAndBins, Cyclic, MinSeparation
 
-SAMPLINGS = ("poisson", "fixed", "all")
-"""Every round drawn by itself; besides them the schedules of `mechanisms.schedules`, over many rounds."""
-
-Placement = Literal["clients", "server"]
-
-_ROUNDS: dict[str, type[RoundsOf]] = {
-    "gaussian": GaussianRounds,
-    "distributed-gaussian": GaussianRounds,
-    "discrete-gaussian": IntegerRounds,
-    "skellam": IntegerRounds,
-    "bernoulli-channel": CoinRounds,
-    "bernoulli-aggregate": CoinRounds,
-}
-MECHANISMS = tuple(_ROUNDS)
+PlannedMechanism = (
+    GaussianNoise
+    | BandedNoise
+    | BufferedNoise
+    | DistributedGaussianNoise
+    | DiscreteGaussianNoise
+    | SkellamNoise
+    | BernoulliUploads
+    | BernoulliSums
+)
+_MECHANISM_CLASSES: tuple[type[PlannedMechanism], ...] = get_args(PlannedMechanism)
+MECHANISMS = tuple(dict.fromkeys(one.name for one in _MECHANISM_CLASSES))
 """Names of the mechanisms that a plan can have."""
 
+SAMPLINGS = tuple(name for name, one in SAMPLING_CLASSES.items() if not one.is_schedule)
+"""Names of the samplings that draw every round by itself; the others are schedules over many rounds."""
 
-@dataclass(frozen=True, kw_only=True)
+NOISES = tuple(dict.fromkeys(one.noise for one in _MECHANISM_CLASSES))
+"""Independent noise over rounds, and the kinds of correlated noise."""
+
+_WORDS = {
+    "sampling": Option(
+        hint=Literal[tuple(SAMPLING_CLASSES)],
+        default="poisson",
+        help="How a cohort is drawn: each client independently, a fixed number without replacement, all; or a schedule "
+        "over rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in "
+        "so many of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a "
+        "public order (cyclic). docs/participation.md says which is for whom.",
+    ),
+    "noise": Option(
+        hint=Literal[NOISES],
+        default="independent",
+        help="Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so "
+        "many --buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, to "
+        "plan with) in as many groups as bands.",
+    ),
+    "mechanism": Option(
+        hint=Literal[MECHANISMS],
+        default="gaussian",
+        help="Gaussian noise added by the server, or in shares by the clients; integer noise for secure sums of "
+        "rounded uploads (discrete-gaussian, skellam); or coins (masks, signs): sums of exactly K, or uploads seen one "
+        "by one.",
+    ),
+}
+"""Options that choose a kind, by their names."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
 class Plan:
     """Rounds of a federated run as the accountant sees them.
 
-    `delta` defaults to the smaller of clients^-1.1 and 1e-4.
-    `adjacency` defaults to replace-one for fixed; for poisson and all to add-remove, but to
-    zero-out where a client more or less would be an upload, or a share of noise, more or less. `before` is what was
-    released on the same clients already: every epsilon is then of that and the plan together. The plan's schedule is
-    drawn anew, under a `stream` of its own: it does not go on with one of `before`.
+        Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180)
+        Plan(clients=6000, cohort=100, noise_multiplier=1.4, rounds=180)  # equal
 
-    A schedule (balls-and-bins, allocation, min-separation, cyclic) lets a client take part once in clients / cohort
-    rounds, which is rounded to whole rounds for all but min-separation. participations: of a client, at most
-    (balls-and-bins), or exactly in participations clients / cohort rounds (allocation). separation: min-separation's B,
-    a client that took part rests for B - 1 rounds.
+    The second form names the fields of sampling and mechanism in one list, as the options of `dpfed budget` do:
+    `sampling`, `mechanism` and `noise` are words there, by default "poisson", "gaussian" and "independent". What is
+    asked for (epsilon, noise_multiplier or rounds) is left out.
 
-    noise: correlated over rounds (`budget.correlated`), "banded" in `bands` bands or "blt" with `buffers` buffers, the
-    matrix "optimised" or the "square-root", for a server of this momentum whose learning rate decays by `server_decay`
-    a round. participations and separation: what clients keep to.
+    delta:     default: the smaller of clients^-1.1 and 1e-4
+    adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out where one client added would
+               add an upload or a share of noise
+    before:    releases on the same clients so far: every epsilon is of them and the plan together. The plan's schedule
+               is drawn anew, under a `stream` of its own
 
-    noise_schedule: of Gaussian noise, factors of the noise multiplier in equal parts of the run
-    (`budget.noise_schedule`).
-
-    Of Gaussian noise (`gaussian`, `distributed-gaussian`): `budget.gaussians` says what dropout is.
-    Of integer noise (`discrete-gaussian`, `skellam`): dimension, scale, rotate, placement, dropout, slots, secure,
-    wrap_probability, as `budget.integers` says.
-    Of coins (`bernoulli-aggregate`, `bernoulli-channel`): dimension, edge, clip_norm, linf_clip, noise_std, slots,
-    clip_metric, others, reference, as `budget.coins` says; they have no noise multiplier.
-
-    Errors: InvalidParameter for a field outside its domain, or one that the mechanism does not look at;
-    UnsupportedMechanism for a combination of fields that has no account.
+    Errors: InvalidParameter for a field outside its domain, or one that the kind does not have; UnsupportedMechanism
+    for a combination of fields that has no account.
     """
 
-    clients: int
-    cohort: int
-    mechanism: str = "gaussian"
-    sampling: str = "poisson"
-    adjacency: Adjacency | None = None
-    delta: float | None = None
+    clients: int = option("Clients in the population, n. From the ledger, where there is one.")
+    sampling: PlannedSampling
+    mechanism: PlannedMechanism
+    rounds: int | None = option("Training rounds, T.", None)
+    delta: float = option("Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.", None)
+    adjacency: Adjacency = option(
+        "Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.", None
+    )
     before: Composed | None = None
-    noise: str = "independent"
-    bands: int | None = None
-    buffers: int | None = None
-    factorisation: str = "optimised"
-    server_momentum: float = 0.0
-    server_decay: float = 1.0
-    participations: int | None = None
-    separation: int | None = None
-    noise_schedule: tuple[float, ...] | None = None
-    dropout: float = 0.0
-    dimension: int | None = None
-    scale: float | None = None
-    rotate: bool = True
-    placement: Placement = "clients"
-    slots: int | None = None
-    secure: bool = False
-    wrap_probability: float = 1e-6
-    edge: float | None = None
-    clip_norm: float | None = None
-    linf_clip: float | None = None
-    noise_std: float = 0.0
-    clip_metric: str = "euclidean"
-    others: str = "anywhere"
-    reference: float | None = None
 
-    def __post_init__(self) -> None:
-        clients, cohort = require.count(clients=self.clients), require.count(cohort=self.cohort)
-        if cohort > clients:
-            raise InvalidParameter(f"cohort={cohort} of clients={clients}: must be at most the number of clients.")
-        for name, value, allowed in (
-            ("sampling", self.sampling, (*SAMPLINGS, *SCHEDULES)),
-            ("mechanism", self.mechanism, MECHANISMS),
-            ("noise", self.noise, NOISES),
-        ):
-            if value not in allowed:
-                raise InvalidParameter(f"{name}={value!r}: must be one of {', '.join(allowed)}.")
-        object.__setattr__(self, "delta", default_delta(clients) if self.delta is None else self.delta)
-        require.open_probability(delta=self.delta)
-        self._check_schedule()
-        self._check_noise_schedule()
-        refuse_idle(self)
-        if self.correlated is not None:
-            self.correlated.check()
-        self._refuse_foreign_fields()
-        for name, value in self.rounds_of.resolved().items():
+    def __init__(
+        self,
+        *,
+        clients: int,
+        sampling: PlannedSampling | str = "poisson",
+        mechanism: PlannedMechanism | str = "gaussian",
+        rounds: int | None = None,
+        delta: float | None = None,
+        adjacency: Adjacency | str | None = None,
+        before: Composed | None = None,
+        **options: Any,
+    ) -> None:
+        chosen_sampling, chosen = parts_from({"sampling": sampling, "mechanism": mechanism, **options})
+        self._set(clients=require.count(clients=clients), sampling=chosen_sampling, before=before)
+        if self.cohort > self.clients:
+            raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
+        self._set(rounds=None if rounds is None else require.count(rounds=rounds))
+        self._set(delta=require.open_probability(delta=default_delta(clients) if delta is None else delta))
+        self._set(adjacency=Adjacency.of(adjacency or chosen.default_adjacency(chosen_sampling.name)))
+        self._set(mechanism=chosen.fitted(self))
+        if not isinstance(self.mechanism, CorrelatedNoise):
+            self.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], *, written: Written = as_keyword) -> Plan:
+        """Return the plan of a flat list of options; a message has them as the user has `written` them."""
+        own = {each.name for each in fields(cls)} - _WORDS.keys()
+        words = {name: options.get(name, word.default) for name, word in _WORDS.items()}
+        others = {name: value for name, value in options.items() if name not in own}
+        sampling, mechanism = parts_from({**words, **others}, written=written)
+        return cls(**{name: options[name] for name in own & options.keys()}, sampling=sampling, mechanism=mechanism)
+
+    def changed(self, **options: Any) -> Plan:
+        """Return the plan with other values of its flat list of options (`options`)."""
+        return Plan.from_options({**self.options, **options})
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)
-        self.rounds_of.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
-
-    def _refuse_foreign_fields(self) -> None:
-        looked_at = self.rounds_of.takes
-        for field in dataclasses.fields(self):
-            takers = [name for name, kind in _ROUNDS.items() if field.name in kind.takes]
-            value = getattr(self, field.name)
-            if takers and field.name not in looked_at and value != field.default:
-                raise InvalidParameter(
-                    f"{field.name}={require.shown(value)} with mechanism={self.mechanism!r}: is for "
-                    f"{', '.join(takers)}. Remove it."
-                )
-
-    def _check_schedule(self) -> None:
-        """Refuse what the sampling does not look at, and what it lacks."""
-        for name, takers in (("participations", ("allocation", "balls-and-bins")), ("separation", ("min-separation",))):
-            value = getattr(self, name)
-            if value is None and takers[0] == self.sampling:
-                raise InvalidParameter(f"{name} is missing: sampling={self.sampling!r} needs it.")
-            public = self.noise != "independent" and self.sampling in ("cyclic", "min-separation")
-            if value is not None and self.sampling not in takers and not public:
-                raise InvalidParameter(
-                    f"{name}={require.shown(value)} with sampling={self.sampling!r}: is for {', '.join(takers)}. "
-                    "Remove it."
-                )
-            if value is not None:
-                require.count(**{name: value})
-
-    def _check_noise_schedule(self) -> None:
-        """Refuse it where rounds do not stand for themselves."""
-        if self.noise_schedule is None:
-            return
-        object.__setattr__(self, "noise_schedule", checked(self.noise_schedule))
-        if self.noise != "independent" or self.sampling not in SAMPLINGS:
-            raise InvalidParameter(
-                f"noise_schedule={require.shown(self.noise_schedule)} with noise={self.noise!r} and sampling="
-                f"{self.sampling!r}: rounds that are accounted together have equal noise. Remove it, or use "
-                f"noise='independent' and a sampling of {', '.join(SAMPLINGS)}."
-            )
 
     @property
-    def correlated(self) -> CorrelatedPlan | None:
-        """The rounds where their noise is correlated; None where it is independent."""
-        return None if self.noise == "independent" else CorrelatedPlan(plan=self)
+    def cohort(self) -> int:
+        """Clients of a round: the expected number under Poisson sampling, else the exact one."""
+        return self.clients if isinstance(self.sampling, Everyone) else self.sampling.cohort
 
     @property
     def period(self) -> int:
         """Rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
-        return max(round(self.clients / self.cohort), 1)
+        return self.sampling.period(self.clients)
 
     @property
     def most_rounds(self) -> int | None:
-        """Rounds after which the schedule is over; None where it goes on."""
-        if self.correlated is not None:
-            return MOST_ROUNDS
-        if self.participations is None:
-            return None
-        return self.participations * self.period if self.sampling == "balls-and-bins" else self._allocated
-
-    @property
-    def _allocated(self) -> int:
-        return round((self.participations or 1) * self.clients / self.cohort)
-
-    @property
-    def rounds_of(self) -> RoundsOf:
-        """The rounds, as the kind of mechanism makes them."""
-        kind: Any = _ROUNDS[self.mechanism]
-        made: RoundsOf = kind(plan=self)
-        return made
+        """Length of the schedule in rounds; None if it is unbounded."""
+        return self.mechanism.most_rounds or self.sampling.most_rounds(self.clients)
 
     @property
     def has_noise_multiplier(self) -> bool:
-        """Whether there is a noise multiplier to solve for: not with coins, which are the noise."""
-        return self.rounds_of.has_noise_multiplier
+        """True if there is a noise multiplier to solve for: not for Bernoulli uploads, which are the noise."""
+        return self.mechanism.has_noise_multiplier
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Noise multiplier of the mechanism; None if it is solved for, or the mechanism has none."""
+        return None if isinstance(self.mechanism, BernoulliUploads) else self.mechanism.noise_multiplier
+
+    @property
+    def noise_schedule(self) -> tuple[float, ...] | None:
+        """Factors of the noise multiplier in equal parts of the run; None if all rounds have equal noise."""
+        return self.mechanism.noise_schedule if isinstance(self.mechanism, GaussianNoise) else None
 
     @property
     def stream(self) -> str:
-        """The name of the plan's schedule: one that no schedule of `before` has, since the plan draws anew."""
+        """Name of the plan's schedule: one that no schedule of `before` has, since the plan draws anew."""
         parts = () if self.before is None else self.before.parts
         taken = {schedule.stream for part, _ in parts if (schedule := schedule_of(part)) is not None}
         return next(name for name in ("", *(f"plan {k}" for k in range(len(taken)))) if name not in taken)
 
     @property
     def sampler(self) -> Sampling:
-        """How a cohort is drawn."""
-        if self.sampling == "fixed":
-            return FixedSizeSampling(cohort=self.cohort, clients=self.clients)
-        if self.sampling == "all":
-            return FullParticipation()
-        if self.sampling == "balls-and-bins":
-            return BallsAndBins(bins=self.period, stream=self.stream)
-        if self.sampling == "allocation":
-            return Allocation(participations=self.participations or 1, rounds=self._allocated, stream=self.stream)
-        if self.sampling == "min-separation":
-            rate = self.cohort / self.clients
-            return MinSeparation(separation=self.separation or 1, probability=rate, stream=self.stream)
-        if self.sampling == "cyclic":
-            return Cyclic(period=self.period, stream=self.stream)
-        return PoissonSampling(probability=self.cohort / self.clients)
+        """Sampling of the cohorts as a ledger line states it."""
+        return self.sampling.sampler(self.clients, self.stream)
 
-    @property
-    def noise_kept(self) -> float:
-        """Fraction of the noise variance asked for that is accounted."""
-        return self.rounds_of.noise_kept
+    def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
+        """Return the mechanism of one round: the content of its ledger line.
 
-    def round(self, noise_multiplier: float | None = None) -> SingleRelease:
-        """The mechanism of one round: what its ledger line states (of correlated noise, `correlated.round` is it).
-        InvalidParameter for a noise multiplier of coins, which have none, or none of what has one."""
-        if noise_multiplier is not None and not self.has_noise_multiplier:
+        rounds: planned rounds, for which the matrix of correlated noise is made. Errors: InvalidParameter for a noise
+        multiplier of Bernoulli uploads, and for none of what has one.
+        """
+        return self.mechanism.round(self, self._multiplier(noise_multiplier), self.rounds if rounds is None else rounds)
+
+    def run(self, noise_multiplier: float | None = None, rounds: int | None = None) -> Composed:
+        """Return the mechanism of all rounds, and of what was released before.
+
+        Errors: InvalidParameter for more rounds than the participations of a client allow.
+        """
+        count = require.count(rounds=self.rounds if rounds is None else rounds)
+        most = self.sampling.most_rounds(self.clients)
+        if most is not None and count > most:
+            times = self.options["participations"]
             raise InvalidParameter(
-                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.mechanism!r}: its coins are "
-                "the noise. Remove it."
+                f"rounds={count} with participations={times} of cohort={self.cohort} of clients={self.clients}: that "
+                f"is {most} rounds. Change one of them."
             )
-        return self.rounds_of.round(noise_multiplier)
-
-    def run(self, noise_multiplier: float | None, rounds: int) -> Composed:
-        """The mechanism of all rounds, and of what was released before. InvalidParameter for more rounds than the
-        participations of a client allow."""
-        if self.correlated is not None:
-            return self.correlated.run(require.noise_multiplier(noise_multiplier), rounds)
-        if self.most_rounds is not None and rounds > self.most_rounds:
-            raise InvalidParameter(
-                f"rounds={rounds} with participations={self.participations} of cohort={self.cohort} of "
-                f"clients={self.clients}: that is {self.most_rounds} rounds. Change one of them."
-            )
-        if self.noise_schedule is None:
-            return repeated(self.round(noise_multiplier), rounds, before=self.before)
-        return self.first(noise_multiplier, rounds, of=rounds)
+        return self.mechanism.run(self, self._multiplier(noise_multiplier), count)
 
     def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
-        """The mechanism of the first `count` rounds of a run `of` so many whose noise differs (`noise_schedule`), and
-        of what was released before. Rounds beyond the run have the least noise (`NoiseSchedule.factor`)."""
-        if self.noise_schedule is None:
+        """Return the mechanism of the first `count` rounds of a run `of` so many whose noise differs.
+
+        What was released before is part of it. Errors: InvalidParameter for noise that does not differ.
+        """
+        if not isinstance(self.mechanism, GaussianNoise):
             raise InvalidParameter("noise_schedule is missing: first() is for noise that differs. Use run().")
-        run, left, z = self.before, require.count(rounds=count), require.noise_multiplier(noise_multiplier)
-        schedule = NoiseSchedule(factors=self.noise_schedule, rounds=of)
-        for factor, rounds in (*schedule.parts, (schedule.least, left)):
-            if left > 0:
-                run = repeated(self.round(z * factor), min(rounds, left), before=run)
-            left -= rounds
-        assert run is not None
-        return run
+        return self.mechanism.first(self, self._multiplier(noise_multiplier), count, of=of)
+
+    def _multiplier(self, given: float | None) -> float | None:
+        return self.noise_multiplier if given is None else given
 
     def notes(self, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """What a reader of the epsilon should know."""
-        if self.correlated is not None:
-            return self.correlated.notes(require.noise_multiplier(noise_multiplier), rounds)
-        return self.rounds_of.notes(noise_multiplier, rounds)
+        """Return remarks for a reader of the epsilon."""
+        return self.mechanism.notes(self, self.run(noise_multiplier, rounds), noise_multiplier, rounds)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plan as one flat list of options, without those at their defaults: `Plan(**plan.options)` is equal."""
+        words = {"sampling": self.sampling.name, "mechanism": self.mechanism.name, "noise": self.mechanism.noise}
+        found: dict[str, Any] = {"clients": self.clients}
+        for part in (self.sampling, self, self.mechanism):
+            given = {each.name: getattr(part, each.name) for each in fields(part)}
+            found |= {each.name: given[each.name] for each in fields(part) if given[each.name] != each.default}
+        del found["sampling"], found["mechanism"]
+        return found | {name: word for name, word in words.items() if word != _WORDS[name].default}
+
+
+def parts_from(
+    options: Mapping[str, Any], *, written: Written = as_keyword
+) -> tuple[PlannedSampling, PlannedMechanism]:
+    """Return sampling and mechanism from a flat list of their fields; `sampling` and `mechanism` may be objects.
+
+    Errors: InvalidParameter for a word or field that the chosen kinds do not have, as a user has `written` them.
+    """
+    left = dict(options)
+    sampling, mechanism, noise = left.pop("sampling"), left.pop("mechanism"), left.pop("noise", None)
+    kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
+        ("sampling", sampling, PlannedSampling, tuple(SAMPLING_CLASSES)),
+        ("mechanism", mechanism, PlannedMechanism, MECHANISMS),
+        ("noise", noise or "independent", (), NOISES),
+    )
+    for name, word, kind, allowed in kinds:
+        if not (word in allowed if isinstance(word, str) else isinstance(word, kind)):
+            raise InvalidParameter(f"{written(name, word)}: must be one of {', '.join(allowed)}.")
+    if isinstance(sampling, str):
+        sampling = SAMPLING_CLASSES[sampling]
+    if isinstance(mechanism, str):
+        mechanism = _mechanism_class(mechanism, noise or "independent", written)
+    elif noise not in (None, mechanism.noise):
+        raise InvalidParameter(f"{written('noise', noise)} with {mechanism}: give another mechanism instead.")
+    if sampling.name == "all":
+        left.pop("cohort", None)
+    by_noise = mechanism.noise != "independent"
+    word = written("noise", mechanism.noise) if by_noise else written("mechanism", mechanism.name)
+    parts = (
+        part_of(sampling, written("sampling", sampling.name), left, written=written),
+        part_of(mechanism, word, left, written=written),
+    )
+    for name, value in left.items():
+        _refuse_foreign(name, value, *parts, written)
+    return parts
+
+
+def _mechanism_class(mechanism: str, noise: str, written: Written) -> type[PlannedMechanism]:
+    for one in _MECHANISM_CLASSES:
+        if (one.name, one.noise) == (mechanism, noise):
+            return one
+    raise UnsupportedMechanism(f"{written('noise', noise)} with {written('mechanism', mechanism)}: use 'gaussian'.")
+
+
+def _refuse_foreign(
+    name: str, value: Any, sampling: PlannedSampling, mechanism: PlannedMechanism, written: Written
+) -> None:
+    """Raise InvalidParameter for an option of other kinds, unless it is None or at its default there."""
+    samplings = {one.name: each for one in SAMPLING_CLASSES.values() for each in fields(one) if each.name == name}
+    kinds = [(one, each) for one in _MECHANISM_CLASSES for each in fields(one) if each.name == name]
+    defaults = [each.default for each in (*samplings.values(), *(each for _, each in kinds))]
+    if not defaults:
+        raise TypeError(f"Plan() got an unexpected keyword argument {name!r}")
+    if value is None or any(default is not MISSING and default == value for default in defaults):
+        return
+    takers = list(dict.fromkeys(one.name for one, _ in kinds))
+    selector, chosen = "mechanism", mechanism.name
+    if samplings:
+        selector, chosen, takers = "sampling", sampling.name, list(samplings)
+    elif mechanism.name in takers:
+        selector, chosen = "noise", mechanism.noise
+        takers = [one.noise for one, _ in kinds if one.name == mechanism.name]
+    raise InvalidParameter(
+        f"{written(name, value)} with {written(selector, chosen)}: is for {', '.join(takers)}. Remove it."
+    )
+
+
+def command_options() -> dict[str, Option]:
+    """Return the options of a plan on the command line by name: type, default and help text."""
+    return {**options_of((Plan, *SAMPLING_CLASSES.values(), *_MECHANISM_CLASSES)), **_WORDS}

@@ -1,22 +1,23 @@
-"""What a mechanism guarantees: one epsilon with everything that must be named beside it."""
+"""Guarantee of a mechanism: one epsilon with everything that must be named beside it."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import ABOVE_ONE_OF_N, caveats
-from accounting.compose import adaptive, loss_grid, lower_bound, pld, rdp
+from accounting.compose import adaptive, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
-from accounting.compose.rdp import Conversion, Floats
-from accounting.compose.twins import Continuous, continuous
+from accounting.compose.profiles import Profile, profile
+from accounting.compose.rdp import Conversion
+from accounting.compose.readings import tradeoff
+from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.public import squares
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
     Cyclic,
@@ -25,7 +26,6 @@ from accounting.mechanisms import (
     SingleRelease,
     gaussian_of,
     parts_of,
-    plain_gaussian,
     sampling_of,
     schedule_of,
     unsampled,
@@ -34,11 +34,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
-if TYPE_CHECKING:
-    from accounting.compose.profiles import Profile
-
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
-_LOSS_SHARE = 1e-3
 _CROSSING = 1e-6
 """Relative; by no more may a lower bound exceed epsilon, by rounding."""
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
@@ -66,22 +62,18 @@ class Guarantee:
     notes: tuple[str, ...] = ()
     mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
 
-    def profile(self) -> "Profile":
+    def profile(self) -> Profile:
         """delta at every epsilon: all that is claimed of the mechanism, by the best account. Direction: upper bound."""
-        from accounting.compose.profiles import profile
-
         if self.mechanism is None:
             raise UnsupportedMechanism("profile: this guarantee does not say of which mechanism it is.")
         return profile(self.mechanism)
 
     def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
         """The least false negative rate at each false positive rate (`compose.readings`). Direction: lower bound."""
-        from accounting.compose.readings import tradeoff
-
         return tradeoff(self.profile(), false_positive_rate)
 
     def __str__(self) -> str:
-        """What must be named beside an epsilon, rounded to the side on which it stays true."""
+        """Return epsilon with what must be named beside it, rounded to the side on which it stays true."""
         return (
             f"epsilon {upwards(self.epsilon)} at delta {upwards(self.delta)} for one {self.unit}, {self.adjacency} "
             f"neighbours, {self.sampling} sampling, accountant {self.method}"
@@ -168,15 +160,13 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
     """Nearly `epsilon` where that takes long (the adaptive account), to solve with first; None elsewhere. No bound."""
     require.open_probability(delta=delta)
     try:
-        near, target = _nearly_gaussian(mechanism, delta)
+        near, target = nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:
         return None
-    found = None if near.pairwise else adaptive.quick_epsilon(near.mechanism, delta=target)
-    return (
-        None
-        if found is None
-        else min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
-    )
+    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
+    if found is None:
+        return None
+    return min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
 
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
@@ -220,7 +210,12 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
         return _analytic(mechanism, delta)
     candidates: list[_Bound] = []
     refusals = []
-    accountants: list[Callable[[Mechanism, float], _Bound]] = [_analytic, _pld, _rdp_improved, _exact]
+    accountants: list[Callable[[Mechanism, float], _Bound]] = [
+        _analytic,
+        _pld,
+        partial(_rdp, conversion="improved"),
+        _exact,
+    ]
     if not without_adaptive:
         accountants.append(partial(_adaptive, precise=precise))
     for accountant in accountants:
@@ -233,23 +228,8 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
     return min(candidates, key=lambda bound: bound.epsilon)
 
 
-def plain_shift(mechanism: Mechanism) -> float | None:
-    """mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is secret."""
-    shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
-    known = [one for one in shifts if one is not None]
-    return math.sqrt(sum(known)) if len(known) == len(shifts) else None
-
-
-def _squared_shift(part: SingleRelease, count: int) -> float | None:
-    """mu^2 of `count` times this release; None if anything is secret."""
-    if (plain := plain_gaussian(part)) is not None:
-        return count * plain.mu**2
-    schedule, public = schedule_of(part), loss_grid.public_order(part)
-    return None if schedule is None or public is None else squares(schedule, count) * public.mu**2
-
-
 def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
-    near, target = _nearly_gaussian(mechanism, delta)
+    near, target = nearly_gaussian(mechanism, delta)
     shift = plain_shift(near.mechanism)
     if shift is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
@@ -258,13 +238,13 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _pld(mechanism: Mechanism, delta: float) -> _Bound:
-    near, target = _nearly_gaussian(mechanism, delta)
+    near, target = nearly_gaussian(mechanism, delta)
     found = pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness
     return _Bound(epsilon=found, method="pld", notes=_words_of_loss(near))
 
 
 def _words_of_loss(near: Continuous) -> tuple[str, ...]:
-    """What a reader should know of releases that are accounted as the Gaussian that they stay below."""
+    """Return the note on releases that are accounted as the Gaussian that they stay below."""
     if not near.pairwise:
         return ()
     noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})
@@ -272,14 +252,8 @@ def _words_of_loss(near: Continuous) -> tuple[str, ...]:
     return (f"each round is below a Gaussian of {shift}; {upwards(near.lost)} of delta is charged for that",)
 
 
-def allowed_loss(delta: float, releases: int) -> float:
-    """What each of so many releases may lose of delta: a thousandth in all, rounded down to a power of ten, so that
-    neighbouring questions ask for the same."""
-    return 10.0 ** math.floor(math.log10(_LOSS_SHARE * delta / releases))
-
-
 def _adaptive(mechanism: Mechanism, delta: float, precise: bool) -> _Bound:
-    near, target = _nearly_gaussian(mechanism, delta)
+    near, target = nearly_gaussian(mechanism, delta)
     fineness = adaptive.FINE if precise else adaptive.STANDARD
     found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=fineness)
     if found is None:
@@ -295,7 +269,7 @@ def _exact(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def has_exact(mechanism: Mechanism) -> bool:
-    """Whether the mechanism is one kind of release, repeated, whose exact law can be computed."""
+    """Return True if the mechanism is one kind of release, repeated, whose exact distribution can be computed."""
     (release, rounds), *more = parts_of(mechanism)
     times = _uploads_of_one(release, rounds)
     return not more and times is not None and account_of(unsampled(release)).exact_fits(unsampled(release), times)
@@ -322,58 +296,8 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return exact(unsampled(release), times, delta)
 
 
-def _nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
-    """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
-    for part, _ in parts_of(mechanism):
-        account_of(unsampled(part))  # refuses what is no mechanism
-    left = _without_overflow(mechanism, delta)
-    near = continuous(mechanism, lost=allowed_loss(left, sum(count for _, count in parts_of(mechanism))))
-    target = (left - near.lost) * math.exp(-near.closeness)
-    if target < 1e-300:
-        raise UnsupportedMechanism(
-            f"discrete noise within e^{near.closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
-        )
-    return near, target
-
-
-def orders(mechanism: Mechanism) -> Floats:
-    """The Renyi orders that an account of this mechanism looks at."""
-    parts = [part for part, _ in parts_of(mechanism)]
-    sampled = [unsampled(part) is not part for part in parts]
-    for part in parts:
-        few = account_of(unsampled(part)).orders
-        if few is not None:
-            return few[all(sampled)]
-    return rdp.ORDERS if any(sampled) else rdp.FAR_ORDERS
-
-
-def overflow(mechanism: Mechanism) -> float:
-    """What of delta is charged for failures: the probability that some release had more clients than slots.
-
-    The account is silent about that event. It is the only one that an account of sums leaves to chance: wrap-around of
-    a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
-    bound (union over the releases).
-    """
-    return math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
-
-
-def _without_overflow(mechanism: Mechanism, delta: float) -> float:
-    """What of delta is left to the account."""
-    target = delta - overflow(mechanism)
-    if target <= 0:
-        raise UnsupportedMechanism(
-            f"delta={delta}: the cohort overflows its slots with probability {upwards(overflow(mechanism))} over the "
-            "run, which alone is more. Use more slots."
-        )
-    return target
-
-
-def _rdp_improved(mechanism: Mechanism, delta: float) -> _Bound:
-    return _rdp(mechanism, delta, "improved")
-
-
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
-    at, target = orders(mechanism), _without_overflow(mechanism, delta)
+    at, target = rdp.orders(mechanism), without_overflow(mechanism, delta)
     best = rdp.epsilon_from_curve(at, rdp.curve(mechanism, at), delta=target, conversion=conversion)
     notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)

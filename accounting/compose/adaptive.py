@@ -16,15 +16,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from accounting.compose import pld
-from accounting.compose.adaptive_game import Game, RoundKind
-from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, grid_of
+from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, Game, RoundKind, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Kernels, StateGrid, Values
 from accounting.compose.pld import LossLaws
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
 
-__all__ = ["FINE", "HYPOTHESIS", "STANDARD", "Adding", "epsilon", "epsilons", "quick_epsilon", "values"]
+__all__ = ["FINE", "HYPOTHESIS", "QUICK", "STANDARD", "Adding", "epsilon", "epsilons", "values"]
 
 HYPOTHESIS = (
     "fixed-size sampling: holds where what a client sends does not depend on the rounds it was drawn in before "
@@ -139,7 +138,7 @@ class Adding:
         self._runs.append((kind, before + count))
 
     def epsilon(self, delta: float, also: SingleRelease | None = None, *, scheduled: Mechanism | None = None) -> float:
-        """Of everything so far, of `also` after it, and of rounds of schedules; infinite where there is no account."""
+        """Return epsilon of all releases, `also` after them, and rounds of schedules; infinite without an account."""
         if self._grid is None:
             return math.inf
         found = self._found(also, scheduled)
@@ -188,11 +187,6 @@ class Adding:
             return self._others
         laws = pld.distribution(Composed(parts=((release, count),)), self._grid.spacing)
         return laws if self._others is None else self._others.plus(laws)
-
-
-def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
-    """Nearly the truth, at a fraction of the work, for solvers: the attained pairs alone. No bound."""
-    return epsilon(mechanism, delta=delta, fineness=QUICK)
 
 
 @lru_cache(maxsize=32)

@@ -1,18 +1,94 @@
-"""The grid of the adaptive account: how fine, how far, and at which losses profiles are computed."""
+"""Rounds and grid of the adaptive account: order of releases, spacing and reach of losses, nodes of profiles."""
 
 import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 
+from accounting.arrays import Ints
 from accounting.compose import loss_grid, pld
-from accounting.compose.adaptive_game import Game, RoundKind
-from accounting.compose.adaptive_program import Indices, StateGrid
+from accounting.compose.adaptive_program import StateGrid
+from accounting.mechanisms import Composed, Mechanism, SingleRelease, gaussian_of, in_order, parts_of, sampling_of
+from accounting.mechanisms.adjacency import Adjacency
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundKind:
+    """Rounds of fixed size that are all alike."""
+
+    q: float
+    s: float
+
+    @classmethod
+    def of(cls, release: SingleRelease) -> "RoundKind | None":
+        """Return the kind of a Gaussian sum over a sampled cohort of fixed size; None for any other release."""
+        noise, sampling = gaussian_of(release), sampling_of(release)
+        if noise is None or sampling.name != "fixed" or not 0 < sampling.probability < 1:
+            return None
+        return cls(q=sampling.probability, s=1 / noise.noise_multiplier)
+
+    def largest_loss(self, mass: float) -> float:
+        """A loss that one round exceeds with at most this probability: of a shift 2s with probability q."""
+        shift = 2 * self.s
+        tail = float(-scipy.special.ndtri(min(0.5, mass / self.q)))
+        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + shift * shift / 2 + tail * shift))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """Moves of the adversary: rounds of fixed size in their order, and releases without a choice.
+
+    A release without a choice (a plain Gaussian, a Poisson-sampled one, whose one dominating pair is attained) counts
+    as if it came first: the adversary who knows its outcome before choosing can do no worse.
+    """
+
+    runs: tuple[tuple[RoundKind, int], ...]
+    fixed: Composed
+    others: Composed | None
+    whole: Mechanism
+
+    @classmethod
+    def of(cls, mechanism: Mechanism) -> "Game | None":
+        """Return the game of a mechanism.
+
+        None if there is no choice, if a release is not Gaussian, or if the order of rounds of fixed size matters and
+        is not known."""
+        parts = parts_of(mechanism)
+        if mechanism.adjacency is Adjacency.ADD_REMOVE or any(gaussian_of(part) is None for part, _ in parts):
+            return None
+        one_kind = len({RoundKind.of(part) for part, _ in parts} - {None}) == 1
+        sequence = parts if one_kind else in_order(mechanism)
+        runs = [
+            (kind, count) for kind, count in ((RoundKind.of(part), count) for part, count in sequence or ()) if kind
+        ]
+        others = tuple((p, n) for p, n in parts if RoundKind.of(p) is None and sampling_of(p).probability > 0)
+        if not runs:
+            return None
+        return cls(
+            runs=tuple(runs),
+            fixed=Composed(parts=tuple((part, count) for part, count in parts if RoundKind.of(part))),
+            others=Composed(parts=others) if others else None,
+            whole=mechanism,
+        )
+
+    @property
+    def rounds(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    @property
+    def kinds(self) -> tuple[RoundKind, ...]:
+        return tuple(dict.fromkeys(kind for kind, _ in self.runs))
+
+    @property
+    def symmetric(self) -> bool:
+        """True if both orders of the worlds are alike."""
+        return self.whole.adjacency is Adjacency.REPLACE_ONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fineness:
-    """How close to the truth, and how much work for it.
+    """Tolerances of the account, and the work that it may take.
 
     cover:      what the cover may cost, relative to epsilon
     per_spread: grid points to the standard deviation of one round's loss; fewer where the work would be too much
@@ -84,7 +160,7 @@ _COARSEST = 1.0
 """Largest spacing of the grid, in spreads."""
 _LONGEST = 200_000
 _FEW = 90
-"""With fewer rounds than these more points are cheap, up to four times as many."""
+"""Rounds below which more points are cheap, up to four times as many."""
 
 
 def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
@@ -114,7 +190,7 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
     )
 
 
-def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Indices:
+def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Ints:
     """Losses at which profiles are computed, in steps: all of the near ones, then ever fewer; between them, chords."""
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))

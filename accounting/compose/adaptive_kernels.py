@@ -1,17 +1,26 @@
-"""The kernels of a round: a cover of all configurations, or a few that are really attained."""
+"""Kernels of a round: a cover of all configurations, or a few that are attained.
+
+Every cover is valid. The program of a few attained pairs shows how tight one is: its states are weighted by how far a
+small gain there reaches the answer, so the gain that cells allow beyond the attained pairs adds up to the excess of the
+cover. Cells with most of it are divided. Cells that no adversary would choose are then joined: the larger of their
+profiles is the profile of one pair.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
-from accounting.compose.adaptive_cover import Groups, divided, kernel_of, watched
-from accounting.compose.adaptive_game import Game, RoundKind
-from accounting.compose.adaptive_grid import ROUGH, Fineness, grid_of, nodes_of
-from accounting.compose.adaptive_program import Indices, Kernels, StateGrid, dominated, dominating
+import numpy as np
+
+from accounting.arrays import Floats, Ints
+from accounting.compose.adaptive_grid import ROUGH, Fineness, Game, RoundKind, grid_of, nodes_of
+from accounting.compose.adaptive_program import Kernel, Kernels, StateGrid, Values, dominated, dominating
 from accounting.gaussian.configurations import (
     RIGHT,
     Configurations,
     FixedSizeRound,
+    Profiles,
     all_arcs,
     all_triangles,
     extremes,
@@ -19,6 +28,156 @@ from accounting.gaussian.configurations import (
 )
 from accounting.mechanisms import Composed, FixedSizeSampling, Gaussian, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
+
+Groups = tuple[tuple[Configurations, ...], ...]
+"""Cells that cover all configurations; the cells of a group are one kernel."""
+
+_SLICES = 8
+_SHARE, _MOST_AT_ONCE = 0.85, 24
+_TRIES = 3
+_ALONE, _TOGETHER = 0.02, 0.01
+"""Shares of the whole cost: from where a cell stands alone; that joining two groups may add."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Watched:
+    """Some rounds of the program of attained pairs: V before each, V after it, and the weights of its states."""
+
+    grid: StateGrid
+    before: tuple[Values, ...]
+    spectra: tuple[Floats, ...]
+    after: Floats
+    weights: Floats
+    slope: float
+    epsilon: float
+
+    def advantage(self, kernel: Kernel) -> Floats:
+        """Return the gain of this pair at each state watched; negative where it does worse."""
+        kernels = Kernels.of([kernel], self.grid)
+        found = [
+            values.all_choices(kernels, spectrum)[0] for values, spectrum in zip(self.before, self.spectra, strict=True)
+        ]
+        return np.asarray(np.array(found) - self.after, dtype=np.float32)
+
+
+def watched(grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds: int, delta: float) -> Watched:
+    """`rounds` rounds of the attained pairs, some of them watched."""
+    values, passed, chosen = Values.before(grid, upper=True), [], []
+    for _ in range(rounds):
+        passed.append(values)
+        chosen.append(values.all_choices(attained, values.spectrum()).argmax(axis=0).astype(np.int8))
+        values = values.after(attained, back)
+    epsilon = min(values.epsilon(delta), grid.states * grid.spacing)
+    place = min(max(math.floor(epsilon / grid.spacing), 1), grid.states - 1)
+    weights = np.zeros(grid.states + 1)
+    weights[place] = 1.0
+    every = max(rounds // _SLICES, 1)
+    kept, share = [], []
+    for number in range(rounds - 1, -1, -1):
+        if (rounds - 1 - number) % every == every // 2 or rounds == 1:
+            kept.append(number)
+            share.append(weights * every)
+        weights = _pushed(weights, chosen[number], attained, grid)
+    before = tuple(passed[number] for number in kept)
+    spectra = tuple(one.spectrum() for one in before)
+    after = [one.all_choices(attained, spectrum).max(axis=0) for one, spectrum in zip(before, spectra, strict=True)]
+    slope = (values.forth[place - 1] - values.forth[place + 1]) / (2 * grid.spacing)
+    return Watched(
+        grid=grid, before=before, spectra=spectra, after=np.array(after), weights=np.array(share),
+        slope=float(slope), epsilon=epsilon,
+    )  # fmt: skip
+
+
+def _pushed(weights: Floats, chosen: Floats, attained: Kernels, grid: StateGrid) -> Floats:
+    """Return the weights of the states after a round of their best attained pairs; gamma < 1 is folded back."""
+    from scipy import fft
+
+    moved = np.zeros(grid.states + 1)
+    for number in range(len(attained)):
+        here = np.where(chosen == number, weights, 0.0)
+        spectrum = fft.rfft(np.concatenate([here, np.zeros(grid.size - len(here))]))
+        # A loss of l steps takes state i to i - l: the masses mirrored.
+        flow = fft.irfft(spectrum * attained.spectra[number].conj(), grid.size)
+        flow = np.roll(flow, grid.reach)
+        moved += flow[: grid.states + 1]
+        left = min(grid.reach, grid.states)
+        moved[1 : left + 1] += flow[: -left - 1 : -1] * grid.shrink[::-1][:left]
+    return np.maximum(moved, 0.0)
+
+
+def divided(
+    cells: Sequence[Configurations],
+    watch: Watched,
+    kernel: Callable[[Sequence[Configurations]], Kernel],
+    *,
+    tolerance: float,
+    most: int,
+) -> Groups:
+    """A cover that costs about `tolerance`, relative to epsilon, in at most about `most` cells."""
+    allowed = tolerance * watch.epsilon * watch.slope
+    known: dict[Configurations, Floats] = {}
+    current = list(cells)
+    while True:
+        for cell in current:
+            if cell not in known:
+                known[cell] = watch.advantage(kernel([cell]))
+        costs, total = _costs([known[cell] for cell in current], watch.weights)
+        if total <= allowed or len(current) >= most:
+            return _grouped(current, known, costs, watch, kernel)
+        parts = [list(cell.parts()) for cell in current]
+        split = _dearest(np.where([len(some) > 1 for some in parts], costs, 0.0))
+        if not split:
+            return _grouped(current, known, costs, watch, kernel)
+        current = [part for k, cell in enumerate(current) for part in (parts[k] if k in split else [cell])]
+
+
+def _costs(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
+    """Return the excess of each cell where it is the best one, and the sum."""
+    stack = np.array(advantages)
+    best = stack.argmax(axis=0)
+    gain = np.maximum(stack.max(axis=0), 0.0) * weights
+    costs = np.asarray(np.bincount(best.ravel(), weights=gain.ravel(), minlength=len(stack)), dtype=float)
+    return costs, float(costs.sum())
+
+
+def _dearest(costs: Floats) -> set[int]:
+    order = np.argsort(-costs)
+    enough = int(np.searchsorted(np.cumsum(costs[order]), _SHARE * costs.sum())) + 1
+    return {int(k) for k in order[: min(enough, _MOST_AT_ONCE)] if costs[k] > 0}
+
+
+def _grouped(
+    cells: Sequence[Configurations],
+    known: dict[Configurations, Floats],
+    costs: Floats,
+    watch: Watched,
+    kernel: Callable[[Sequence[Configurations]], Kernel],
+) -> Groups:
+    """Cells by themselves where they are chosen, the others together as long as that adds next to nothing."""
+    total = float(costs.sum())
+    best = np.maximum(np.array([known[cell] for cell in cells]).max(axis=0), 0.0)
+    alone = [(cell,) for cell, cost in zip(cells, costs, strict=True) if cost > _ALONE * total]
+    groups: list[tuple[Configurations, ...]] = []
+    for cell, cost in zip(cells, costs, strict=True):
+        if cost > _ALONE * total:
+            continue
+        for place, group in list(enumerate(groups))[-_TRIES:]:
+            added = np.maximum(watch.advantage(kernel([*group, cell])) - best, 0.0) * watch.weights
+            if float(added.sum()) <= _TOGETHER * total:
+                groups[place] = (*group, cell)
+                break
+        else:
+            groups.append((cell,))
+    return (*alone, *groups)
+
+
+def kernel_of(cells: Sequence[Configurations], of: FixedSizeRound, nodes: Ints, grid: StateGrid) -> Kernel:
+    """The one kernel above all configurations in these cells."""
+    profiles: list[Profiles] = [cell.profiles(of) for cell in cells]
+    forth = np.max([one for one, _ in profiles], axis=0)
+    back = np.max([one for _, one in profiles], axis=0)
+    return dominating(nodes, forth, back, grid)
+
 
 _PARTS = 10**6
 _SHOWN = tuple(int(part * RIGHT) & ~1 for part in (1.4, 1.6, 1.8))
@@ -41,7 +200,7 @@ def kernels_of(
 
 
 def attained(
-    kind: RoundKind, symmetric: bool, nodes: Indices, grid: StateGrid, *, below: bool
+    kind: RoundKind, symmetric: bool, nodes: Ints, grid: StateGrid, *, below: bool
 ) -> tuple[Kernels, Kernels | None]:
     """Configurations that are really attained: from below, or to choose a cover by."""
     of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))

@@ -17,13 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from accounting.compose.convex import convex_below
-from accounting.compose.loss_law import LossLaw
-from accounting.gaussian.half_lines import Floats
-
-Indices = NDArray[np.int64]
+from accounting.arrays import Floats, Ints
+from accounting.compose.loss_law import LossLaw, convex_below
 
 _CHARGE = 5e-16
 """Three transforms of length N misplace at most about 3 u log2(N) |G|_2, u = 1.1e-16, of G with masses summing to at
@@ -47,7 +43,7 @@ class StateGrid:
         """gamma = e^(i spacing), i = 0..states."""
         return np.asarray(np.exp(self.spacing * np.arange(self.states + 1)))
 
-    def losses(self, nodes: Indices) -> Floats:
+    def losses(self, nodes: Ints) -> Floats:
         """The losses of these steps."""
         return np.asarray(nodes * self.spacing, dtype=float)
 
@@ -105,13 +101,14 @@ class Values:
 
     @classmethod
     def before(cls, grid: StateGrid, *, upper: bool) -> "Values":
-        """Of no rounds."""
+        """Return the values before any round."""
         nothing = np.zeros(grid.states + 1)
         return cls(grid=grid, forth=nothing, back=nothing, upper=upper)
 
     def after(self, forth: Kernels, back: Kernels | None) -> "Values":
-        """Of one round more, which comes before those: `back` are the kernels of the exchanged worlds, None if these
-        have the same."""
+        """Return the values with one more round before the others.
+
+        back: kernels of the exchanged worlds, None if they are the same."""
         one = self._stepped(self.forth, self.back, forth)
         two = one if back is None else self._stepped(self.back, self.forth, back)
         return Values(grid=self.grid, forth=one, back=two, upper=self.upper)
@@ -144,7 +141,7 @@ class Values:
         return np.asarray(fft.rfft(self.extended(), self.grid.size))
 
     def charge(self) -> float:
-        """What rounding may misplace in one round."""
+        """Mass that rounding may misplace in one round."""
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
@@ -157,7 +154,7 @@ class Values:
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]
 
     def with_laws(self, forth: LossLaw, back: LossLaw) -> "Values":
-        """Of rounds more whose composed loss laws are known, whatever the adversary does, before all others."""
+        """Return the values with more rounds before all others, of which no adversary changes the PLDs."""
         one = self._with_law(forth)
         return Values(grid=self.grid, forth=one, back=self.exchanged()._with_law(back), upper=True)
 
@@ -170,7 +167,7 @@ class Values:
         found += _CHARGE * (1 + math.log2(2 * len(around)) * math.sqrt(float((around**2).sum())))
         return np.asarray(np.minimum.accumulate(np.clip(found, 0.0, 1.0)))
 
-    def _whole(self, states: Indices) -> Floats:
+    def _whole(self, states: Ints) -> Floats:
         """V at any whole states, from above."""
         last = self.grid.states
         right = self.forth[np.clip(states, 0, last)]
@@ -183,7 +180,7 @@ class Values:
         return max(self.epsilon(delta), self.exchanged().epsilon(delta))
 
     def crossing(self, delta: float) -> float:
-        """Where V is about `delta`, between the states around it. No bound."""
+        """Return about the loss at which V is `delta`, between the states around it. No bound."""
         over = np.flatnonzero(self.forth > delta)
         if not over.size:
             return 0.0
@@ -193,8 +190,10 @@ class Values:
         return self.grid.spacing * (last + (logs[0] / logs[1] if logs[1] > 0 else 0.0))
 
     def epsilon(self, delta: float) -> float:
-        """Where V reaches `delta`: the first state at which an upper bound is not above it, from above by a chord in
-        gamma (V is convex); the last at which a lower bound still is."""
+        """Return the loss at which V reaches `delta`.
+
+        Of an upper bound the first state that is not above it, from above by a chord in gamma (V is convex); of a lower
+        bound the last state that still is."""
         if not self.upper:
             over = np.flatnonzero(self.forth > delta)
             return float(over[-1]) * self.grid.spacing if over.size else 0.0
@@ -210,7 +209,7 @@ class Values:
         return (start + math.log1p(math.expm1(self.grid.spacing) * share)) * (1 + 1e-13)
 
 
-def dominating(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
+def dominating(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
     """The kernel whose profile runs through given points, from above: connecting the dots (Doroshenko et al. 2022).
 
     forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes they are
@@ -230,7 +229,7 @@ def dominating(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> 
     return Kernel(masses=masses, profile=states)
 
 
-def dominated(nodes: Indices, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
+def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
     """A kernel below the pair that has these profiles at losses `nodes` times spacing, from 0 to reach.
 
     A convex curve lies above its neighbouring chords, extended: between two points it is at most w a b / (a + b) below

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import rdp
 from accounting.compose.rdp import Conversion
-from accounting.gaussian.subsampling import Floats, fixed_size
+from accounting.gaussian.subsampling import fixed_size
 from accounting.mechanisms import FixedSizeSampling
 from accounting.rounding import downwards, upwards
 

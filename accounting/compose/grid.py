@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats, Ints
 from accounting.compose import rdp
-from accounting.compose.rdp import Conversion, Floats
+from accounting.compose.rdp import Conversion
 from accounting.errors import InvalidParameter
 from accounting.gaussian import fixed_size_rdp, poisson_rdp
 
-Indices = NDArray[np.int64]
 Sampling = Literal["poisson", "fixed"]
 _CURVES = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
 
@@ -53,7 +53,7 @@ def epsilons(
     q, sigma, count, target = (cell.ravel() for cell in cells)
     _check(count, target)
 
-    def at(index: Indices) -> Floats:
+    def at(index: Ints) -> Floats:
         a = alpha[np.minimum(index, len(alpha) - 1)]
         rho = count * _CURVES[sampling](a, sampling_probability=q, noise_multiplier=sigma)
         return np.where(index < len(alpha), rdp.converted(a, rho, target, conversion), np.inf)
@@ -75,7 +75,7 @@ def _check(rounds: Floats, delta: Floats) -> None:
         raise InvalidParameter(f"delta={delta[~inside][0]}: must be numbers strictly between 0 and 1.")
 
 
-def _least(at: Callable[[Indices], Floats], *, cells: int, length: int) -> Floats:
+def _least(at: Callable[[Ints], Floats], *, cells: int, length: int) -> Floats:
     """The least of at(0), ..., at(length - 1) in each cell, where they fall and then grow: Fibonacci's search."""
     shorter, longer = 1, 2
     while shorter + longer <= length:

@@ -1,4 +1,4 @@
-"""What each client released by itself, and the client with the largest epsilon.
+"""Releases of each client by itself, and the client with the largest epsilon.
 
 Where clients train privately on their own records, a record bears on the releases of its own client alone. The
 epsilon of a record is that of its client's composition, and the run's is the largest over clients.
@@ -68,7 +68,7 @@ def worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant
 
 
 def epsilon_of_worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> float:
-    """Its epsilon; 0 where there is none."""
+    """Return the epsilon of the worst client; 0 if there is none."""
     return max((_epsilon(one, delta, accountant) for one in histories), default=0.0)
 
 

@@ -1,18 +1,21 @@
-"""Privacy losses on a grid: how fine it must be, and connecting the dots of a profile."""
+"""Privacy losses on a grid: its spacing, connecting the dots of a profile, and PLDs of participation schedules."""
 
 import math
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import scipy
 
-from accounting.compose.loss_law import LossLaw
-from accounting.factorisation.public import squares
+from accounting.arrays import Floats
+from accounting.compose.loss_law import LossLaw, certain, convex_below
+from accounting.factorisation.toeplitz import squares
 from accounting.gaussian.attacks import attack_pairs
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Gaussian, Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of, schedule_of
+from accounting.mechanisms.samplings import shift_in_clips
 from accounting.participation import ratio_law
-from accounting.participation.blocks import Blocks, blocks_of
+from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
 _TAIL_MASS = 1e-19
@@ -94,7 +97,7 @@ def _sampling_and_mu(part: Any) -> tuple[float, float]:
     """Sampling probability and the largest shift, over noise std, that one round can show."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # `pld.supports` has been asked
-    return sampling.probability, sampling.shift(noise.adjacency) / noise.noise_multiplier
+    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / noise.noise_multiplier
 
 
 def largest_loss(part: Any) -> float:
@@ -132,3 +135,44 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
     below = np.exp(-spacing * np.arange(1, len(back))) * masses(back)
     probabilities = np.concatenate([below[::-1], [max(float(centre), 0.0)], above])
     return LossLaw(spacing=spacing, lowest=-len(below), masses=probabilities, infinite=float(forth[-1]))
+
+
+_COARSE_FROM = 1.5
+"""Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.of_public_round`."""
+_LARGEST_LOG_GAMMA = 690.0
+"""Largest log gamma that doubles hold. Beyond, the round in which a client takes part counts as public."""
+
+
+def schedule_laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[tuple[LossLaw, ...], int]]:
+    """The loss laws of blocks in both orders of the worlds, on a grid of `interval`, and how often each block comes.
+
+    Claim: with s = shift their composition dominates the rounds that the blocks stand for. Adjacency: zero-out,
+    add-remove. Direction of error: upper bound; `blocks.beyond` is an infinite loss. They are not composed yet, so that
+    whoever composes can tilt them before.
+    """
+    of_blocks: list[tuple[tuple[LossLaw, ...], int]] = [
+        (_block_laws(block, shift, interval), count) for block, count in blocks.repeated
+    ]
+    if blocks.beyond:
+        of_blocks.append(((replace(certain(0, spacing=interval), infinite=min(blocks.beyond, 1.0)),), 1))
+    return of_blocks
+
+
+@lru_cache(maxsize=256)
+def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
+    steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
+    losses = interval * np.arange(steps + 1, dtype=float)
+    if losses[-1] > _LARGEST_LOG_GAMMA:
+        forth, back = ratio_law.of_public_round(block, shift, losses)
+        return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
+    forth, back = ratio_law.divergences(block, shift, losses)
+    if shift > _COARSE_FROM:
+        public = ratio_law.of_public_round(block, shift, losses)
+        forth, back = (_smaller(losses, one, two) for one, two in zip((forth, back), public, strict=True))
+    return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
+
+
+def _smaller(losses: Floats, one: Floats, two: Floats) -> Floats:
+    """The largest curve below both that is convex in gamma, as the truth is, which is below both."""
+    lower = np.minimum(one, two)
+    return lower if np.all(lower == one) or np.all(lower == two) else convex_below(np.exp(losses), lower)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accounting.gaussian.half_lines import Floats
+from accounting.arrays import Floats
 
 _TILTS = np.geomspace(0.01, 300, 60)
 LITTLE = 1e-6
@@ -267,3 +267,14 @@ def _running_sums(values: Floats) -> Floats:
     blocks = np.append(values, np.zeros(-len(values) % 1000)).reshape(-1, 1000).cumsum(axis=1)
     before = np.append(0.0, blocks[:-1, -1].cumsum())
     return np.asarray((before[:, None] + blocks).ravel()[: len(values)])
+
+
+def convex_below(gammas: Floats, curve: Floats) -> Floats:
+    """The largest convex curve that is nowhere above these points: those above the chord of their neighbours go."""
+    kept = np.arange(len(curve))
+    while True:
+        slopes = np.diff(curve[kept]) / np.diff(gammas[kept])
+        above = np.flatnonzero(np.diff(slopes) < 0) + 1
+        if not above.size:
+            return np.asarray(np.interp(gammas, gammas[kept], curve[kept]))
+        kept = np.delete(kept, above)

@@ -15,11 +15,13 @@ import numpy as np
 
 from accounting import require
 from accounting.compose import loss_grid, shown_schedules
-from accounting.compose.adaptive_shown import shown_epsilon
+from accounting.compose.adaptive_grid import BELOW, Game, grid_of, nodes_of
+from accounting.compose.adaptive_kernels import attained
+from accounting.compose.adaptive_program import StateGrid, Values
 from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
-from accounting.factorisation.public import squares
+from accounting.factorisation.toeplitz import squares
 from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -50,7 +52,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
     Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
     sampling, where choosing them in each round by the loss so far shows more, so are those of
-    `adaptive_shown.shown_epsilon`.
+    `shown_epsilon`.
     Where releases may overflow, with probability b in all: both worlds are within b, in total variation, of those in
     which nothing overflows, so that H_gamma is at least theirs less (1 + gamma) b, and what they show at
     delta + (1 + e^epsilon) b is shown.
@@ -107,12 +109,13 @@ def _of_public_order(part: SingleRelease, count: int) -> float:
 
 
 _Quantised = tuple[LossLaw, float, int, float]
-"""As `quantised`: law, offset of its grid in steps, how often it comes, misplaced mass."""
+"""Loss distribution (as of `quantised`), offset of its grid in steps, number of times, misplaced mass."""
 
 
 def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
-    """What a fixed attack shows in one order of the worlds; of a schedule, those of its first `count` rounds together
-    that depend on each other."""
+    """Return the losses of a fixed attack in one order of the worlds.
+
+    Of a schedule, the first `count` rounds that depend on each other are taken together."""
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
         return [quantised(attack_pairs(part)[choice], interval, count)]
@@ -186,3 +189,42 @@ def _shown_epsilon(law: LossLaw, delta: float) -> float:
         return lower
     crossing = float(anchor) + math.log((above[k] - delta) / discounted[k])
     return min(max(crossing, lower), float(losses[k]))
+
+
+_JUST_BELOW = 1 - 1e-6
+
+
+def shown_epsilon(mechanism: Mechanism, *, delta: float) -> float:
+    """An epsilon that no account of the mechanism's rounds of fixed size can go below: what an adversary shows who
+    chooses between a few attained configurations by the loss so far. 0 where the program is not run.
+
+    The answer is a state of the grid, so the program is run again on a grid that has a state where the first suggests.
+    Direction of error: lower bound, to the grid. Other releases of the mechanism only add to it.
+    """
+    game = Game.of(mechanism)
+    if game is None:
+        return 0.0
+    game = replace(game, whole=game.fixed, others=None)
+    grid = grid_of(game, delta, BELOW)
+    if grid is None or grid.reach == 0:
+        return 0.0
+    try:
+        found = _adaptive_values(game, grid)
+        near = max(found.crossing(delta), found.exchanged().crossing(delta)) * _JUST_BELOW
+        steps = math.ceil(near / grid.spacing)
+        again = _adaptive_values(game, replace(grid, spacing=near / steps)) if steps else found
+    except ValueError:
+        return 0.0
+    return max(found.worse_epsilon(delta), again.worse_epsilon(delta))
+
+
+def _adaptive_values(game: Game, grid: StateGrid) -> Values:
+    rounds = {}
+    for kind in game.kinds:
+        nodes = np.arange(grid.reach + 1) if game.symmetric else nodes_of(kind, grid, BELOW)
+        rounds[kind] = attained(kind, game.symmetric, nodes, grid, below=True)
+    found = Values.before(grid, upper=False)
+    for kind, count in reversed(game.runs):
+        for _ in range(count):
+            found = found.after(*rounds[kind])
+    return found

@@ -7,16 +7,12 @@ from collections.abc import Iterator
 from accounting.compose import adaptive, pld, rdp
 from accounting.compose.accountant import (
     Accountant,
-    allowed_loss,
     epsilon,
     exact_epsilon,
     has_exact,
-    orders,
-    overflow,
-    plain_shift,
     without_bound,
 )
-from accounting.compose.twins import continuous
+from accounting.compose.twins import allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
@@ -59,7 +55,7 @@ def _exact_epsilons(mechanism: SingleRelease, delta: float) -> Iterator[float]:
 def _sampled_epsilons(
     twin: SingleRelease, delta: float, rounds: int, lost: float, accountant: Accountant
 ) -> Iterator[float] | None:
-    """By loss laws, by the adaptive account, or the smaller of both."""
+    """Yield epsilon by loss distributions, by the adaptive account, or the smaller of both."""
     one = pld.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "adaptive" else None
     two = adaptive.epsilons(twin, delta=delta, rounds=rounds, lost=lost) if accountant != "pld" else None
     return map(min, zip(one, two, strict=False)) if one is not None and two is not None else one or two
@@ -92,7 +88,7 @@ def _gaussian_epsilons(
 
 
 def _analytic_epsilons(twin: SingleRelease, delta: float, lost: float) -> Iterator[float]:
-    """Of Gaussians that are one Gaussian together: plain, or in a public order."""
+    """Yield epsilon of Gaussians that are one Gaussian together: plain, or in a public order."""
     for count in itertools.count(1):
         target, shift = delta - count * lost, plain_shift(Composed(parts=((twin, count),)))
         assert shift is not None  # the caller has asked
@@ -100,7 +96,7 @@ def _analytic_epsilons(twin: SingleRelease, delta: float, lost: float) -> Iterat
 
 
 def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
-    """By Renyi curves, of its first `count` rounds; infinite where it has not as many."""
+    """Return epsilon of the first `count` rounds by Renyi curves; infinite if the schedule is shorter."""
     schedule = schedule_of(mechanism)
     if schedule is not None and schedule.ends_after is not None and count > schedule.ends_after:
         return math.inf
@@ -108,7 +104,7 @@ def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
 
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
-    at, silent = orders(mechanism), overflow(mechanism)
+    at, silent = rdp.orders(mechanism), overflow(mechanism)
     if schedule_of(mechanism) is not None:  # rounds that belong together
         return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
     curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
-from accounting.compose import loss_grid, schedules
+from accounting.arrays import Floats
+from accounting.compose import loss_grid
 from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.public import squares
+from accounting.factorisation.toeplitz import squares
 from accounting.gaussian import fixed_size, poisson, privacy_profile
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
     Composed,
     Mechanism,
@@ -79,7 +79,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def supports(mechanism: Mechanism) -> bool:
-    """Whether every release of the mechanism has a privacy loss distribution here: Gaussians, sampled or not."""
+    """Return True if every release has a privacy loss distribution here: Gaussians, sampled or not."""
     return all(gaussian_of(part) is not None for part, _ in parts_of(mechanism))
 
 
@@ -132,7 +132,7 @@ def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tupl
 
 
 def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
-    """With which tilt laws of about so many rounds are held; 0 where rounding is little of delta as it is."""
+    """Return the exponential tilt for about so many PLDs; 0 if rounding is small against delta without one."""
     if 2 * composition_slack(rounds) <= _NOTICED * delta:
         return 0.0
     held = [tilted_for([(law, rounds)], delta)[0][0] for law in distribution(mechanism, interval).orders]
@@ -171,7 +171,7 @@ def _of_part(part: SingleRelease, count: int, interval: float) -> list[tuple[Los
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
         return [(_plain(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
-        return [(LossLaws(orders=orders), times) for orders, times in schedules.laws(*found, interval)]
+        return [(LossLaws(orders=orders), times) for orders, times in loss_grid.schedule_laws(*found, interval)]
     return [(LossLaws(orders=tuple(_orders(part, interval))), count)]
 
 

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import gaussian
-from accounting.compose import accountant as accountants
+from accounting.arrays import Floats
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.pld import LossLaws
-from accounting.compose.twins import Continuous, continuous
+from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import Mechanism, parts_of
 
 _KNOTS = 4001
@@ -75,7 +74,7 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
         raise InvalidParameter(f"accountant={accountant!r}: must be 'best', 'pld' or 'rdp'.")
     if accountant != "best":
         return Profile(above_zero=makers[accountant](mechanism), method=accountant)
-    if accountants.plain_shift(mechanism) is not None:
+    if plain_shift(mechanism) is not None:
         return Profile(above_zero=_analytic(mechanism), method="analytic-gaussian")
     found, refusals = {}, []
     for name, maker in makers.items():
@@ -91,12 +90,12 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
 
 def _analytic(mechanism: Mechanism) -> Curve:
     near = _continuous(mechanism)
-    mu = accountants.plain_shift(near.mechanism)
+    mu = plain_shift(near.mechanism)
     if mu is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     shift = mu
     exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
-    return _as_near(exact, near.closeness, accountants.overflow(mechanism) + near.lost)
+    return _as_near(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
 def _pld(mechanism: Mechanism) -> Curve:
@@ -108,11 +107,11 @@ def _pld(mechanism: Mechanism) -> Curve:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     laws = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
     exact = profile_of_distribution(laws, slack=pld.composition_slack(rounds), method="pld")
-    return _as_near(exact, near.closeness, accountants.overflow(mechanism) + near.lost)
+    return _as_near(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
 def _continuous(mechanism: Mechanism) -> Continuous:
-    return continuous(mechanism, lost=accountants.allowed_loss(_LOST, sum(count for _, count in parts_of(mechanism))))
+    return continuous(mechanism, lost=allowed_loss(_LOST, sum(count for _, count in parts_of(mechanism))))
 
 
 def _adaptive(mechanism: Mechanism) -> Curve:
@@ -124,7 +123,7 @@ def _adaptive(mechanism: Mechanism) -> Curve:
     knots = found.grid.losses(np.arange(found.grid.states + 1))
     values = np.maximum(found.forth, found.back)
     exact = Profile(above_zero=lambda eps: _chords(eps, knots, values), method="adaptive")
-    return _as_near(exact, near.closeness, accountants.overflow(mechanism))
+    return _as_near(exact, near.closeness, overflow(mechanism))
 
 
 def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
@@ -174,12 +173,12 @@ def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
 
 
 def _rdp(mechanism: Mechanism) -> Curve:
-    orders = accountants.orders(mechanism)
+    orders = rdp.orders(mechanism)
     rho = rdp.curve(mechanism, orders)
     known = np.isfinite(rho)
     if not known.any():
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: its Renyi curve is infinite at every order.")
-    extra = accountants.overflow(mechanism)
+    extra = overflow(mechanism)
     return lambda eps: delta_from_curve(eps, orders[known], rho[known]) + extra
 
 

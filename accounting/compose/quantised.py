@@ -9,10 +9,10 @@ import math
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.compose.loss_law import CUT, LossLaw, certain
 from accounting.compose.pld import composition_slack
 from accounting.gaussian.attacks import AttackPair, Mixture, log_density
-from accounting.gaussian.half_lines import Floats
 
 # The logarithm of a distribution function is good to this, relative to itself and to 1 (measured: a ninth of it).
 _LOG_ROUNDING = 4e-15
@@ -44,7 +44,7 @@ def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, f
 
 
 def _stages(pair: AttackPair, interval: float, count: int) -> int:
-    """How often the grid is made finer, as far as it then has a number of points that memory holds."""
+    """Return the number of refinements of the grid whose points fit into memory."""
     spread, means = math.sqrt(pair.loss_moments()[1]), [mean for _, mean in (*pair.p, *pair.q)]
     reach = float(np.abs(pair.loss(np.array([min(means) - 10.0, max(means) + 10.0]))).sum())
     found = 0

@@ -5,17 +5,17 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation.public import squares
-from accounting.gaussian.closeness import penalty
+from accounting.factorisation.toeplitz import squares
+from accounting.gaussian.account import penalty
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, schedule_of, unsampled
 from accounting.mechanisms.kinds import account_of
 
-Floats = NDArray[np.float64]
 Conversion = Literal["improved", "classical"]
 
 ORDERS: Floats = np.concatenate(
@@ -149,3 +149,14 @@ def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Convers
     else:
         raise InvalidParameter(f"conversion={conversion!r}: must be 'improved' or 'classical'.")
     return np.asarray(np.where(np.isnan(values), np.inf, values))
+
+
+def orders(mechanism: Mechanism) -> Floats:
+    """The Renyi orders that an account of this mechanism looks at."""
+    parts = [part for part, _ in parts_of(mechanism)]
+    sampled = [unsampled(part) is not part for part in parts]
+    for part in parts:
+        few = account_of(unsampled(part)).orders
+        if few is not None:
+            return few[all(sampled)]
+    return ORDERS if any(sampled) else FAR_ORDERS

@@ -1,4 +1,4 @@
-"""What a profile says in other words: errors of tests, groups of clients, an attacker's success.
+"""Readings of a profile: errors of tests, groups of clients, an attacker's success.
 
 Everything follows from P(S) <= e^epsilon Q(S) + delta(epsilon) at every real epsilon, in both orders of the worlds; a
 profile that is an upper bound gives a statement that holds.
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose.profiles import Profile
 from accounting.errors import InvalidParameter
-from accounting.gaussian.half_lines import Floats
 
 _POINTS = np.concatenate([-np.geomspace(1e-4, 60, 600)[::-1], [0.0], np.geomspace(1e-4, 60, 600)])
 _LARGEST = 1e4

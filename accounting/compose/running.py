@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
 from accounting.compose.pld import LossLaws
-from accounting.compose.rdp import Floats
-from accounting.compose.twins import Continuous, continuous
+from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
@@ -39,14 +39,14 @@ class Running:
         self._lost = 0.0
         self._curve: Floats | None = None
         self._losses: _Losses | None = None
-        lost = accountants.allowed_loss(delta, rounds)
+        lost = allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
         if losses and delta >= pld.SMALLEST_DELTA and (near := _near(typical, rounds, lost)) is not None:
             if near.pairwise and losses == ["adaptive"]:
                 raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
             self._losses = _Losses(typical, rounds, delta=delta, lost=lost, accountants=losses)
         if accountant in ("best", "rdp"):
-            self._orders = accountants.orders(typical)
+            self._orders = rdp.orders(typical)
             self._curve = np.zeros_like(self._orders)
         if self._losses is None and self._curve is None:
             raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
@@ -58,7 +58,7 @@ class Running:
         if schedule_of(release) is not None:
             self._scheduled[release] += count
             return
-        self._lost += count * accountants.overflow(release)
+        self._lost += count * overflow(release)
         if self._losses is not None:
             try:
                 self._losses.add(release, count)
@@ -77,7 +77,7 @@ class Running:
         if also is not None and schedule_of(also) is not None:
             scheduled, also = self._scheduled + Counter([also]), None
         together = Composed(parts=tuple(scheduled.items())) if scheduled else None
-        target = self._delta - self._lost - (accountants.overflow(also) if also is not None else 0.0)
+        target = self._delta - self._lost - (overflow(also) if also is not None else 0.0)
         if target <= 0:
             return math.inf
         bounds = []
@@ -222,7 +222,7 @@ class _Losses:
         return laws if self._held is None else self._held.plus(laws)
 
     def _one(self, release: SingleRelease) -> _One:
-        """Its loss laws, the release that stands for it, how near that is and what it loses of delta."""
+        """Return PLDs of a release, its dominating Gaussian, their closeness and the loss of delta."""
         if release not in self._known:
             near = _near(release, self._rounds, self._lost)
             if near is None:

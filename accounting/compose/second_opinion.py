@@ -58,13 +58,15 @@ class SecondOpinion:
 
     @property
     def by(self) -> str:
-        """Who states it, in words."""
+        """Library, version and accountant, in words."""
         note = f", {self.note}" if self.note else ""
         return f"dp-accounting {self.version}, {self.accountant}{note}"
 
     def remarks(self, *, epsilon: float, lower_bound: float | None) -> tuple[str, ...]:
-        """What a reader of `epsilon` should know of this opinion: who states it, or why nobody does; and where it
-        contradicts a lower bound that is proven, or lies far from `epsilon`, which is an upper bound as well."""
+        """Return remarks on this opinion for a reader of `epsilon`, which is an upper bound as well.
+
+        They name its source, or the reason why there is none, a contradiction to a proven lower bound, and a large
+        distance from `epsilon`."""
         if self.epsilon is None:
             return (f"no second opinion: {self.note}",)
         stated = f"second opinion {upwards(self.epsilon)} by {self.by}"
@@ -78,7 +80,7 @@ class SecondOpinion:
 
 
 def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
-    """What dp-accounting states for `mechanism`, under its own adjacency; why, where it has no account of it.
+    """Return the epsilon of dp-accounting for `mechanism`, under its own adjacency, or the reason why it has none.
 
     Claim: an upper bound by another implementation, where its documented errors are avoided: noise multipliers are
     Python floats and events are never nested; replace-one doubles the sensitivity before the library sees it, since its

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import accountant as accountants
 from accounting.compose import rdp
 from accounting.compose.profiles import Profile, delta_from_curve, profile
-from accounting.compose.rdp import Floats
+from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism
 from accounting.rounding import downwards, upwards
@@ -25,7 +26,7 @@ _LOG_GAMMAS = (-60.0, -1e-9)
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRuns:
-    """How many runs are made: a number K drawn from this law, which nobody may choose or know before.
+    """Random number K of runs, drawn from this distribution; no one may choose or know it before.
 
     law: "negative-binomial", truncated to K >= 1, of this `eta` > -1 (0: logarithmic, 1: geometric; the lower, the less
     it costs and the likelier is K = 1), or "poisson" (K may be 0: then nothing comes out). mean: the expectation of K.
@@ -50,7 +51,7 @@ class RandomRuns:
 
     @property
     def gamma(self) -> float:
-        """Of the negative binomial law: the chance parameter that gives the mean, rounded downwards."""
+        """Parameter of the negative binomial distribution that gives the mean, rounded downwards."""
         from scipy.optimize import brentq
 
         def excess(log_gamma: float) -> float:
@@ -146,7 +147,7 @@ def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
     if not mechanisms:
         raise InvalidParameter("mechanisms: none given; give what one run releases.")
     bounds = [_by_profiles(mechanisms, runs, target)]
-    if not any(accountants.overflow(one) > 0 for one in mechanisms):
+    if not any(overflow(one) > 0 for one in mechanisms):
         bounds.append(_by_renyi(mechanisms, runs, target))
     if not math.isfinite(min(bounds)):
         raise UnsupportedMechanism(f"the best of {runs.mean:g} runs in the mean: no bound at delta={delta}.")
@@ -158,7 +159,7 @@ def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
 
 def _by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
     """A mixture over candidates has no larger divergence than its parts."""
-    orders = min((accountants.orders(one) for one in mechanisms), key=len)
+    orders = min((rdp.orders(one) for one in mechanisms), key=len)
     try:
         curve = np.max([rdp.curve(one, orders) for one in mechanisms], axis=0)
     except UnsupportedMechanism:

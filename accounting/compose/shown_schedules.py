@@ -1,4 +1,4 @@
-"""What no account of a participation schedule can deny: a test of its rounds whose errors are known exactly.
+"""Lower bound under participation schedules: a test of the rounds whose errors are known exactly.
 
 The attack of `accounting.participation`: nobody else sends anything, the differing client sends C u whenever it takes
 part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round of Poisson sampling at some chance,
@@ -15,10 +15,9 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.compose.loss_law import LossLaw, ends_of
-from accounting.gaussian.half_lines import Floats
-from accounting.mechanisms.schedules import BallsAndBins, Schedule
-from accounting.participation.counts import counts_law
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 TILTS = (1.0, 0.3, 0.1, 0.03)
 """Chances for phi, over p."""
@@ -27,7 +26,7 @@ _FARTHEST = 12.0
 _LARGEST_PHI = 200.0
 """Above, phi is cut off: whoever sees so much knows it all, and cells up to s^2 / 2 would not fit in memory."""
 MASS_ERROR = 1e-14
-"""What rounding of the transform and wrapped tails can misplace in a group of cells."""
+"""Mass that rounding of the transform and wrapped tails can misplace in a group of cells."""
 _GROUP = 1e-9
 """Cells of less mass than this are seen together."""
 _CUT = 1e-15
@@ -81,3 +80,42 @@ def _grouped(p: Floats, q: Floats) -> tuple[Floats, Floats]:
     group = np.floor(np.cumsum(np.minimum(p, q)) / _GROUP).astype(np.int64)
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     return np.add.reduceat(p, starts), np.add.reduceat(q, starts)
+
+
+def counts_law(schedule: Schedule, count: int) -> Floats:
+    """Probabilities of 0, 1, 2, ... participations of one client in the first `count` rounds. Exact to rounding; of a
+    cyclic order, those of the client that comes first."""
+    if isinstance(schedule, BallsAndBins):
+        law = np.zeros(count // schedule.bins + 2)
+        law[-1] = (count % schedule.bins) / schedule.bins
+        law[-2] = 1 - law[-1]
+        return law
+    if isinstance(schedule, Allocation):
+        from scipy.stats import hypergeom
+
+        numbers = np.arange(schedule.participations + 1)
+        return np.asarray(hypergeom.pmf(numbers, schedule.rounds, schedule.participations, count), dtype=float)
+    if not isinstance(schedule, MinSeparation):
+        law = np.zeros(schedule.most_participations(count) + 1)
+        law[-1] = 1.0
+        return law
+    return _renewals(schedule, count)
+
+
+def _renewals(schedule: MinSeparation, count: int) -> Floats:
+    """Return the probabilities by the chain over (rest left, participations so far), stationary at the beginning."""
+    rest, coin = schedule.separation - 1, schedule.coin
+    state = np.zeros((rest + 1, schedule.most_participations(count) + 2))
+    state[:, 0] = schedule.probability
+    state[0, 0] = 1 - rest * schedule.probability
+    for _ in range(count):
+        free = state[0].copy()
+        taking_part = np.append(0.0, coin * free[:-1])
+        state[0] = (1 - coin) * free
+        if rest:
+            state[0] += state[1]
+            state[1:-1] = state[2:]
+            state[-1] = taking_part
+        else:
+            state[0] += taking_part
+    return np.asarray(state.sum(axis=0))

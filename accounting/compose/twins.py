@@ -1,10 +1,13 @@
-"""Compositions with Gaussians in the place of noise that is nearly Gaussian, or stays below a Gaussian."""
+"""Compositions as Gaussians, where their noise is, nearly is, or stays below Gaussian noise; delta that this costs."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from accounting import require
+from accounting.compose import loss_grid
+from accounting.errors import UnsupportedMechanism
+from accounting.factorisation.toeplitz import squares
 from accounting.mechanisms import (
     Composed,
     Gaussian,
@@ -12,12 +15,16 @@ from accounting.mechanisms import (
     SingleRelease,
     Subsampled,
     parts_of,
+    plain_gaussian,
     sampling_of,
+    schedule_of,
     unsampled,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
+from accounting.rounding import upwards
 
+_LOSS_SHARE = 1e-3
 _ROUNDING = 1 + 1e-12
 _PAIRWISE = ("poisson", "fixed", "all", "cyclic")
 """Samplers under which a pair of worlds that stays below a Gaussian pair is proven to be enough. In a public order a
@@ -117,3 +124,60 @@ def _twin(part: SingleRelease, count: int) -> tuple[SingleRelease, float]:
         return twin, count * one_release
     never = sampling_of(part).probability == 0  # then both worlds are the same
     return Subsampled(mechanism=twin, sampling=sampling_of(part)), 0.0 if never else count * one_release
+
+
+def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
+    """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
+    for part, _ in parts_of(mechanism):
+        account_of(unsampled(part))  # refuses what is no mechanism
+    left = without_overflow(mechanism, delta)
+    near = continuous(mechanism, lost=allowed_loss(left, sum(count for _, count in parts_of(mechanism))))
+    target = (left - near.lost) * math.exp(-near.closeness)
+    if target < 1e-300:
+        raise UnsupportedMechanism(
+            f"discrete noise within e^{near.closeness:.3g} of a Gaussian: too far for any delta. Raise the scale."
+        )
+    return near, target
+
+
+def allowed_loss(delta: float, releases: int) -> float:
+    """Return the share of delta that each of so many releases may lose: a thousandth in all.
+
+    Rounded down to a power of ten, so that neighbouring questions ask for the same."""
+    return 10.0 ** math.floor(math.log10(_LOSS_SHARE * delta / releases))
+
+
+def overflow(mechanism: Mechanism) -> float:
+    """Return the part of delta for failures: the probability that some release had more clients than slots.
+
+    The account is silent about that event. It is the only one that an account of sums leaves to chance: wrap-around of
+    a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
+    bound (union over the releases).
+    """
+    return math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
+
+
+def without_overflow(mechanism: Mechanism, delta: float) -> float:
+    """Return the part of delta that is left to the account."""
+    target = delta - overflow(mechanism)
+    if target <= 0:
+        raise UnsupportedMechanism(
+            f"delta={delta}: the cohort overflows its slots with probability {upwards(overflow(mechanism))} over the "
+            "run, which alone is more. Use more slots."
+        )
+    return target
+
+
+def plain_shift(mechanism: Mechanism) -> float | None:
+    """mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is secret."""
+    shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
+    known = [one for one in shifts if one is not None]
+    return math.sqrt(sum(known)) if len(known) == len(shifts) else None
+
+
+def _squared_shift(part: SingleRelease, count: int) -> float | None:
+    """mu^2 of `count` times this release; None if anything is secret."""
+    if (plain := plain_gaussian(part)) is not None:
+        return count * plain.mu**2
+    schedule, public = schedule_of(part), loss_grid.public_order(part)
+    return None if schedule is None or public is None else squares(schedule, count) * public.mu**2

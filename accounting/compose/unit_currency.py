@@ -15,16 +15,15 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.compose import accountant, adaptive_grid, loss_grid, pld
-from accounting.compose.adaptive_game import Game
-from accounting.compose.adaptive_grid import grid_of
+from accounting.compose.adaptive_grid import Game, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Values
 from accounting.compose.loss_law import LossLaw, composed
 from accounting.compose.pld import LossLaws
-from accounting.compose.twins import continuous
+from accounting.compose.twins import allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import (
     Composed,
     Gaussian,
@@ -171,8 +170,8 @@ class _Near:
     def of(cls, mechanism: Composed, interval: float, lost: float) -> "_Near":
         """Return it for a composition. `lost`: delta that Gaussians above all its releases may cost together."""
         releases = sum(count for _, count in mechanism.parts)
-        near = continuous(mechanism, lost=accountant.allowed_loss(lost, releases))
-        beside = near.lost + accountant.overflow(mechanism)
+        near = continuous(mechanism, lost=allowed_loss(lost, releases))
+        beside = near.lost + overflow(mechanism)
         return cls(laws=pld.distribution(near.mechanism, interval), closeness=near.closeness, lost=beside)
 
     @property
@@ -195,14 +194,14 @@ class _Pairs:
         )  # the twin of integer noise is chosen for so many releases, and holds for all
         many: Any = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
-        near = continuous(Composed(parts=many), lost=accountant.allowed_loss(delta, rounds * releases))
+        near = continuous(Composed(parts=many), lost=allowed_loss(delta, rounds * releases))
         one: Any = tuple((part, count // times) for part, count in parts_of(near.mechanism))
         least = loss_grid.least_interval(Composed(parts=tuple((part, times * count) for part, count in one)))
         self.interval = max(loss_grid.interval(Composed(parts=one)), least)
         self.one = _Near(
             laws=pld.distribution(Composed(parts=one), self.interval),
             closeness=near.closeness / times,
-            lost=near.lost / times + accountant.overflow(unit),
+            lost=near.lost / times + overflow(unit),
         )
         self.declared = None if declared is None else _Near.of(declared, self.interval, _SHARE**2 * delta)
         self._delta = delta
@@ -222,8 +221,9 @@ class _Pairs:
             rounds *= 16
 
     def _within(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
-        """If h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o), k the closeness of a unit, o its
-        failures: what was spent of the reserve grows with the closeness of the units, too."""
+        """Return the test whether h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units.
+
+        k is the closeness of a unit, o its failures: what was spent of the reserve grows with the closeness, too."""
         before = self.declared
 
         def fits(count: int) -> bool:

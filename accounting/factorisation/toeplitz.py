@@ -1,16 +1,13 @@
 """Toeplitz factorisations: coefficients in closed form, of banded and buffered ones; sensitivity; inverse."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting import require
-from accounting.errors import InvalidParameter
-from accounting.gaussian.half_lines import Floats
-
-if TYPE_CHECKING:
-    from accounting.mechanisms.correlated import CorrelatedRounds
+from accounting.arrays import Floats
+from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.mechanisms.correlated import CorrelatedRounds
+from accounting.mechanisms.schedules import Cyclic, Schedule
 
 
 def square_root(bands: int) -> Floats:
@@ -34,7 +31,7 @@ def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
     return np.concatenate([[1.0], by @ powers])
 
 
-def column(rounds: "CorrelatedRounds", count: int) -> Floats:
+def column(rounds: CorrelatedRounds, count: int) -> Floats:
     """The first column of C for the first `count` rounds of a stream: cut off where the rest is 0."""
     if rounds.weights:
         return buffered(rounds.weights, rounds.decays, rounds=count)
@@ -90,3 +87,18 @@ def _checked(coefficients: ArrayLike) -> Floats:
             "coefficients: must be a list that begins with 1 and does not increase, of numbers of at least 0."
         )
     return c
+
+
+def squares(schedule: Schedule, count: int) -> float:
+    """Squared sensitivity of the first `count` rounds in clip norms, for updates whose sensitivity is one clip norm.
+
+    Of independent noise: the most participations. Of correlated noise: sens(C)^2 (`factorisation.sensitivity`), in
+    units of the fresh noise. Direction of error: exact to rounding. UnsupportedMechanism for a secret schedule.
+    """
+    if isinstance(schedule, CorrelatedRounds):
+        c = column(schedule, count)
+        most = schedule.participations
+        return sensitivity(c, rounds=count, separation=schedule.separation, participations=most) ** 2
+    if isinstance(schedule, Cyclic):
+        return float(schedule.most_participations(count))
+    raise UnsupportedMechanism(f"sampling={schedule.name!r}: participation is secret, so that rounds are no Gaussian.")

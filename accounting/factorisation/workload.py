@@ -1,4 +1,4 @@
-"""What the rounds' sums become in the model: the matrix whose error a factorisation keeps small."""
+"""Workload of a run: the matrix from the sums of its rounds to its models, whose error a factorisation keeps small."""
 
 import math
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike
 from scipy.signal import lfilter
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
 from accounting.factorisation.toeplitz import inverse
-from accounting.gaussian.half_lines import Floats
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,15 @@
-"""What is known of Gaussian noise on sums, whole or in shares, sampled or not, for `accounting.compose`."""
+"""Renyi accounts of Gaussian noise on sums, whole or in shares, sampled or not, for `accounting.compose`."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import fixed_size_rdp, poisson_rdp
 from accounting.gaussian.subsampling import refuse_replacement_under_poisson
-from accounting.mechanisms.account import Account, Floats
-from accounting.mechanisms.gaussian import Gaussian
+from accounting.mechanisms.gaussian import Gaussian, GaussianShares
+from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
-from accounting.mechanisms.shares import GaussianShares
 
 _SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
 
@@ -45,3 +46,9 @@ def _whole(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
 
 
 SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole)
+
+
+def penalty(orders: ArrayLike, closeness: float) -> Floats:
+    """Return the penalty of a Renyi divergence for a distribution within e^±closeness: closeness (2a - 1)/(a - 1)."""
+    a = np.asarray(orders, dtype=float)
+    return np.asarray(closeness * (2 * a - 1) / (a - 1))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian.half_lines import Floats
 from accounting.mechanisms import SingleRelease, gaussian_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 

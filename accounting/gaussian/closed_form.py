@@ -18,7 +18,7 @@ _ROUNDING = 1e-12
 
 
 def _blur(delta: float) -> float:
-    """What rounding the logarithms of delta or of 1 - delta can shift epsilon by, with room to spare."""
+    """Return a bound on the shift of epsilon by rounding the logarithms of delta or of 1 - delta."""
     return 2e-15 * (1 - math.log(delta) - math.log1p(-delta))
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from accounting.arrays import Floats
 from accounting.gaussian import corner_profile
-from accounting.gaussian.half_lines import Floats
 
 RIGHT = 2**20
 """A right angle, in units."""
@@ -28,7 +28,7 @@ Profiles = tuple[Floats, Floats]
 """At losses >= 0: H_gamma(P || Q) and H_gamma(Q || P)."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class FixedSizeRound:
     """One round of fixed size: its sampling probability q, s = 1/sigma, and the losses at which profiles are wanted."""
 
@@ -96,7 +96,7 @@ class Arc:
     restored: bool
 
     def profiles(self, of: FixedSizeRound) -> Profiles:
-        """From a = C: x0 at 2s sin(theta/2), 0 at s, between them (pi - theta)/2. From 0: both at s, theta between."""
+        """Return corners. From a = C: x0 at 2s sin(theta/2), 0 at s, (pi - theta)/2 between. From 0: at s, theta."""
         least, most = self.theta
         counted = of.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
         zero = of.corner(1.0, 1.0, least)

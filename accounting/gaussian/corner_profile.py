@@ -14,10 +14,11 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from accounting.gaussian.half_lines import Floats, log_complement, log_expm1
+from accounting.arrays import Floats
+from accounting.gaussian.half_lines import log_complement, log_expm1
 
 _ROUNDING, _TAIL = 1e-9, 1e-16
-"""By how much every value is raised: what quadrature (relative) and its cut ends (absolute) may take away."""
+"""Margins of every value: for quadrature (relative) and its cut ends (absolute)."""
 
 _WIDEST = 0.97 * math.pi
 """A wider angle is taken as this one, from above; the lines cross ever more steeply there."""
@@ -39,7 +40,7 @@ def upper(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: 
 
 
 def lower(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: float, angle: float) -> Floats:
-    """As `upper`, from below: what a round with this corner shows. angle: at most 0.97 pi."""
+    """Return what `upper` does, from below, for a round with this corner. angle: at most 0.97 pi."""
     exact = corner(epsilon, sampling_probability=sampling_probability, near=near, far=far, angle=angle)
     return np.asarray(np.maximum(exact * (1 - _ROUNDING) - _TAIL, 0.0))
 

@@ -9,9 +9,9 @@ profile of one dominating pair, so T copies of that pair bound T adaptive rounds
 import numpy as np
 from numpy.typing import ArrayLike
 
+from accounting.arrays import Floats
 from accounting.gaussian import half_lines
 from accounting.gaussian.closed_form import privacy_profile
-from accounting.gaussian.half_lines import Floats
 
 
 def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:

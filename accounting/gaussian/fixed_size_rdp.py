@@ -14,12 +14,10 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from accounting.gaussian import round_settings
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+from accounting.arrays import Floats, Ints
+from accounting.gaussian.poisson_rdp import flat_settings
 
 LARGEST_ORDER = 256
 """Above it, the curve of a sampled round is infinite: its sums are as long as the order."""
@@ -48,7 +46,7 @@ def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplie
     Direction of error: upper bound, 1e-10 (relative) above that formula.
     Errors: InvalidParameter for orders of at most 1, q outside [0, 1], sigma outside [1e-9, 1e9].
     """
-    shape, a, q, sigma = round_settings.flat(orders, sampling_probability, noise_multiplier)
+    shape, a, q, sigma = flat_settings(orders, sampling_probability, noise_multiplier)
     s = 2 / sigma
     sampled = (q > 0) & (q < 1)
     rho = np.where(q == 0, 0.0, a * s**2 / 2)
@@ -69,7 +67,7 @@ def _chords(a: Floats, q: Floats, s: Floats) -> Floats:
     return np.asarray(cumulant / (a - 1) * _ROUNDING)
 
 
-def _cumulants(k: Indices, q: Floats, s: Floats) -> Floats:
+def _cumulants(k: Ints, q: Floats, s: Floats) -> Floats:
     """log(1 + sum_i C(k, i) q^i t_i) of every row, rows of about the same order together."""
     result = np.empty(len(k))
     by_order = np.argsort(k, kind="stable")
@@ -113,7 +111,7 @@ def _log_even_moments(s: Floats, largest: int) -> Floats:
 
 
 def _nodes(largest: int, s: float) -> Floats:
-    """Where the integrands of all even l up to `largest` are not negligible.
+    """Return nodes over the range in which the integrands of all even l up to `largest` are not negligible.
 
     log |u|^l e^(-x^2/2) + x^2/2 is concave on both sides of s/2; the peaks lie between -sqrt l and l s + sqrt l.
     """
@@ -122,7 +120,7 @@ def _nodes(largest: int, s: float) -> Floats:
     return np.asarray(_SPACING * np.arange(first, last + 1))
 
 
-def _log_trapezoid(s: Floats, even: Indices, x: Floats) -> Floats:
+def _log_trapezoid(s: Floats, even: Ints, x: Floats) -> Floats:
     """log of the trapezoid rule's sum for B_l, [settings, l]: the spacing h of x leaves a relative error e^-_DIGITS.
 
     The integrand f is entire, so the error is at most 2 e^(-2 pi y/h) times the integral of |f(x + iy)|, for every y.
@@ -144,7 +142,7 @@ def _log_trapezoid(s: Floats, even: Indices, x: Floats) -> Floats:
     return np.asarray(logs.reshape(len(s), -1)[:, : len(even)])
 
 
-def _chunks(rows: Indices, width: int) -> Iterator[Indices]:
+def _chunks(rows: Ints, width: int) -> Iterator[Ints]:
     """`rows` in pieces that have about _NUMBERS_AT_ONCE numbers, `width` each."""
     step = max(1, _NUMBERS_AT_ONCE // int(width))
     return (rows[at : at + step] for at in range(0, len(rows), step))

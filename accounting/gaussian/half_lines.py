@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
 
 
 def supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:

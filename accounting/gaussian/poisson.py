@@ -7,10 +7,10 @@ it. Proofs: docs/theory.md; the add-remove pair is that of Zhu, Dong, Wang 2022.
 import numpy as np
 from numpy.typing import ArrayLike
 
+from accounting.arrays import Floats
 from accounting.gaussian import half_lines
 from accounting.gaussian.closed_form import privacy_profile
 from accounting.gaussian.fixed_size import symmetric
-from accounting.gaussian.half_lines import Floats
 
 
 def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:

@@ -14,9 +14,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from accounting.gaussian import round_settings
-
-Floats = NDArray[np.float64]
+from accounting.arrays import Floats
+from accounting.errors import InvalidParameter
 
 # The trapezoid rule's error, e^-_DIGITS, and what is cut off at both ends of it.
 _DIGITS = 36.0
@@ -43,7 +42,7 @@ def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplie
     at whole orders, and otherwise above the truth (by 1e-5 at alpha = 1.01 and noise 0.02, and falling fast with both).
     Direction of error: upper bound, 1e-10 (relative) above the value where that is exact.
     """
-    shape, a, q, sigma = round_settings.flat(orders, sampling_probability, noise_multiplier)
+    shape, a, q, sigma = flat_settings(orders, sampling_probability, noise_multiplier)
     return np.asarray(_rho(a, q, sigma).reshape(shape))
 
 
@@ -143,3 +142,28 @@ def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
         terms = log_choose + (a[i] - k) * np.log1p(-q[i]) + k * np.log(q[i]) + k * (k - 1) * half[i]
         result[i] = scipy.special.logsumexp(np.append(terms, result[i]))
     return np.asarray(result)
+
+
+def flat_settings(
+    orders: ArrayLike, sampling_probability: ArrayLike, noise_multiplier: ArrayLike
+) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
+    """The shape that the three broadcast to, and each of them in that shape, flattened.
+
+    Errors: InvalidParameter unless orders are finite and above 1, probabilities in [0, 1], noise from 1e-9 to 1e9.
+    """
+    try:
+        a, q, sigma = (np.asarray(value, dtype=float) for value in (orders, sampling_probability, noise_multiplier))
+        shape = np.broadcast_shapes(a.shape, q.shape, sigma.shape)
+    except (TypeError, ValueError):
+        raise InvalidParameter(
+            "orders, sampling_probability, noise_multiplier: must be numbers, or arrays whose shapes broadcast."
+        ) from None
+    for name, given, fits, allowed in (
+        ("orders", a, (a > 1) & (a < np.inf), "finite numbers above 1"),
+        ("sampling_probability", q, (q >= 0) & (q <= 1), "probabilities in [0, 1]"),
+        ("noise_multiplier", sigma, (sigma >= 1e-9) & (sigma <= 1e9), "numbers from 1e-09 to 1e+09"),
+    ):
+        if not np.all(fits):
+            raise InvalidParameter(f"{name}={given[~fits].flat[0]}: must be {allowed}.")
+    a, q, sigma = (np.broadcast_to(part, shape).ravel() for part in (a, q, sigma))
+    return shape, a, q, sigma

@@ -11,6 +11,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import Sampling
@@ -18,7 +19,6 @@ from accounting.mechanisms.samplings import Sampling
 LARGEST_ORDER = 100_000
 """Sums over all orders up to the wanted one: beyond this, only memory and minutes are spent."""
 
-Floats = NDArray[np.float64]
 RenyiCurve = Callable[[Floats], Floats]
 
 

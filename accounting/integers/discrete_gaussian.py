@@ -9,17 +9,16 @@ which is 5e-9 at s = 1 and 1e-34 at s = 2. Everything here follows from it; all 
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
-from accounting.gaussian.closeness import penalty
-from accounting.mechanisms.account import Account
+from accounting.gaussian.account import penalty
 from accounting.mechanisms.gaussian import Gaussian
 from accounting.mechanisms.integers import DiscreteGaussian
+from accounting.mechanisms.kinds import Account
 from accounting.rounding import upwards
-
-Floats = NDArray[np.float64]
 
 _TERMS = 12
 _EXACT_SHARES = 10_000
@@ -82,7 +81,7 @@ def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
 
 
 def words(noise: DiscreteGaussian, closeness: float) -> str:
-    """How near to discrete and to continuous Gaussians the sums are."""
+    """Return the closeness of the sums to discrete and to continuous Gaussians, in words."""
     tau = shares_distortion(noise.share_variance, noise.shares)
     size = f"= {upwards(tau)}" if tau > 1e-300 else "below 1e-300"
     return (

@@ -1,4 +1,4 @@
-"""What rounding to integers costs, in numbers: how long a rounded vector can be, and how many bits a sum needs.
+"""Fixed-point encoding of uploads: norm of a rounded vector, and bits of a sum.
 
 A client scales its clipped vector, rounds it at random to whole numbers, unbiased, and draws again until the norm is at
 most the bound given here. `scaled_clip` is the norm of a clipped vector after the scaling: steps per clip norm.

@@ -1,4 +1,4 @@
-"""What stands in a ledger: a header, then one entry for every round that released something or ended without a result.
+"""Lines of a ledger: a header, then one entry for every round that released something or ended without a result.
 
 Unit "client": a `Release`, something about all clients of a round. Unit "record": a `LocalRelease`, what each client of
 a round released of its own records.
@@ -21,8 +21,9 @@ VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What holds for the whole file. `randomness`: "simulated" (seeded, not for release) or "secure" (OS).
+    """First line of a ledger, which holds for the whole file.
 
+    randomness: "simulated" (seeded, not for release) or "secure" (of the operating system).
     population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
     binding:    hashes of what else the run is made of (configuration, start model), by name.
     plan:       most that may be released, fixed before the first result (`ledger.planned`).
@@ -170,7 +171,7 @@ def _nonce_in(nonce: str | None) -> dict[str, str]:
 
 
 def misplaced(header: Header, entry: Entry) -> str | None:
-    """What is wrong with an entry in a ledger of this header, if anything."""
+    """Return the fault of an entry in a ledger of this header, or None."""
     if isinstance(entry, Aborted):
         return None
     if isinstance(entry, Purchase):
@@ -190,7 +191,7 @@ _ROUNDING = 1e-9
 
 
 def short_of_noise(entry: Entry) -> str | None:
-    """What is wrong with an entry that states less noise than it charges for, if it does.
+    """Return the fault of an entry that states less noise than it charges for, or None.
 
     noise_std is compared with `least_noise_std` of each mechanism, up to 1e-9 of it: z C for Gaussians (a release that
     shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers

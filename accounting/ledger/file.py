@@ -23,7 +23,7 @@ from accounting.errors import (
     TruncatedLedger,
     UnsupportedMechanism,
 )
-from accounting.ledger import durable
+from accounting.ledger import regular_file
 from accounting.ledger.entries import (
     VERSION,
     Aborted,
@@ -87,8 +87,9 @@ class Ledger:
         return self._heads[:_DIGEST].hex()
 
     def entries_after(self, head: str) -> int | None:
-        """How many entries follow the line of this hash; None where no line has it: lines that stood there when it was
-        the head are gone, or the file is another one."""
+        """Return the number of entries after the line of this hash, or None if no line has it.
+
+        Then lines that were stored when it was the head are gone, or the file is another one."""
         wanted, place = _digest(head), len(self._heads)
         while wanted is not None and (place := self._heads.rfind(wanted, 0, place + len(wanted) - 1)) >= 0:
             if place % len(wanted) == 0:
@@ -101,7 +102,7 @@ class Ledger:
         target = Path(path)
         line, chain = sealed(header.to_dict(), "")
         try:
-            durable.create(target, line)
+            regular_file.create(target, line)
         except FileExistsError:
             raise LedgerError(
                 f"{target}: a ledger is already there. A new run needs a new folder; resume continues the old one."
@@ -170,7 +171,7 @@ class Ledger:
         self._take(_lines(self.path, self._size))
 
     def _take(self, lines: Iterable[bytes]) -> bool:
-        """Whether an unfinished line was left."""
+        """Take over the lines; return True if an unfinished line was left."""
         for line in lines:
             if not line.endswith(b"\n"):
                 return True
@@ -189,7 +190,7 @@ class Ledger:
 
     def _cut(self) -> None:
         try:
-            durable.cut(self.path, self._size)
+            regular_file.cut(self.path, self._size)
         except OSError as error:
             raise LedgerError(f"{self.path}: its unfinished last line cannot be cut off ({error}).") from error
 
@@ -214,7 +215,7 @@ class Ledger:
             heads += bytes.fromhex(chain)
         data = b"".join(lines)
         try:
-            durable.append(self.path, data, at=self._size)
+            regular_file.append(self.path, data, at=self._size)
         except OSError as error:
             raise LedgerError(
                 f"{self.path}: round {new[0].round} cannot be recorded ({error}). It was not released; free space or "
@@ -236,7 +237,7 @@ class Ledger:
             raise UnsupportedMechanism(f"{self.path}: {error}") from None
 
     def histories(self) -> Histories:
-        """What each client released of its own records so far."""
+        """Return the releases of each client about its own records so far."""
         histories = Histories()
         for release in self.releases:
             if isinstance(release, LocalRelease):

@@ -8,19 +8,19 @@ import re
 from pathlib import Path
 
 from accounting.errors import LedgerError
-from accounting.ledger import durable
+from accounting.ledger import regular_file
 from accounting.ledger.file import Ledger
 
 _HEAD = re.compile(r"[0-9a-f]{64}")
 
 
 def path_of(ledger: Path) -> Path:
-    """Where the head of the ledger at this path is kept."""
+    """Return the path of the head of the ledger at this path."""
     return ledger.with_name(f"{ledger.name}.head")
 
 
 def read(ledger: Path) -> str | None:
-    """What was kept; None where nothing was. LedgerError. Read it before the ledger, which others may lengthen."""
+    """Return the head that was kept, or None. LedgerError. Read it before the ledger, which others may lengthen."""
     path = path_of(ledger)
     try:
         with open(path, "rb") as file:
@@ -38,7 +38,7 @@ def write(ledger: Path, head: str) -> None:
     """Keep this head, forced to the disk. LedgerError."""
     path = path_of(ledger)
     try:
-        durable.put(path, f"{head}\n".encode())
+        regular_file.put(path, f"{head}\n".encode())
     except OSError as error:
         raise LedgerError(
             f"{path}: cannot be written ({error}). Nothing was released; free space or fix the folder, then resume."
@@ -46,12 +46,12 @@ def write(ledger: Path, head: str) -> None:
 
 
 def is_head(text: str) -> bool:
-    """Whether this may be the hash of a line."""
+    """Return True if this may be the hash of a line."""
     return _HEAD.fullmatch(text) is not None
 
 
 def entries_after(ledger: Ledger, head: str) -> int:
-    """How many entries the ledger has after the line of this hash; LedgerError where it has no such line."""
+    """Return the number of entries after the line of this hash. LedgerError if the ledger has no such line."""
     follow = ledger.entries_after(head)
     if follow is None:
         raise LedgerError(

@@ -125,7 +125,7 @@ def statement(
 def _whole(
     lines: Guarantee, plan: Planned, first: SingleRelease | None, accountant: Accountant, units: int | None
 ) -> Guarantee | None:
-    """That of all planned rounds, with unit "record" for the worst client; None where no account has it."""
+    """Return the guarantee of all planned rounds, with unit "record" for the worst client; None without an account."""
     try:
         most = plan.most[:1] if len(plan.most) < 2 else (worst(plan.most, delta=lines.delta, accountant=accountant),)
         if not most and plan.rounds is not None and first is not None:

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from accounting.errors import LedgerError
-from accounting.ledger import durable
+from accounting.ledger import regular_file
 
 _BYTES = 32
 _HEX = re.compile(rf"[0-9a-f]{{{2 * _BYTES}}}")
@@ -38,6 +38,6 @@ def read(path: Path) -> bytes | None:
 def write(path: Path, key: bytes) -> None:
     """Only its owner may read it. LedgerError."""
     try:
-        durable.put(path, f"{key.hex()}\n".encode(), mode=0o600)
+        regular_file.put(path, f"{key.hex()}\n".encode(), mode=0o600)
     except OSError as error:
         raise LedgerError(f"{path}: cannot be written ({error}). Nothing was charged.") from error

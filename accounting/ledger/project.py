@@ -272,7 +272,7 @@ class ProjectLedger:
             raise BudgetSpent(f"{self.ledger.path}: {why}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """What `dpfed ledger show --json` prints: terms, units used and left, and the releases of each run.
+        """Return the JSON of `dpfed ledger show`: terms, units used and left, and the releases of each run.
 
         spent_epsilon, left_epsilon: of the composition of all lines, right if the releases were fixed in advance.
         """

@@ -24,7 +24,7 @@ from accounting.rounding import downwards
 Plan = tuple[tuple[SingleRelease, int], ...]
 
 RESERVE = 0.01
-"""Of delta, for runs of other kinds than the unit."""
+"""Share of delta for runs of other kinds than the unit."""
 
 
 @dataclass(frozen=True, kw_only=True)

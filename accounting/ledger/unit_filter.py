@@ -201,7 +201,7 @@ class UnitFilter:
         return Price(units=sum(count for _, count in plan), reserve=reserve) if reserve <= self._reserve else None
 
     def to_buy(self, rounds: Sequence[SingleRelease], *, run: str, pay: int | None) -> tuple[Plan, int] | None:
-        """What a run must buy before it makes these rounds, and the price; None where it need not: rounds that are
+        """Return what a run must buy before it makes these rounds, and the price; None if it need not: rounds that are
         outstanding or units, and a run that has begun and ends where it is not paid. Refused where the price is above
         `pay`. Where rounds are quieter than the unit, `pay` asks for the price of all together."""
         left, others = Counter(self.outstanding), list[SingleRelease]()
@@ -255,7 +255,7 @@ class UnitFilter:
                 )
 
     def _paid(self, line: Purchase) -> float:
-        """What a purchase takes of the reserve, if its price is enough."""
+        """Return the part of the reserve that a purchase takes. Refused if its price is not enough."""
         if line.units <= self.left:
             if without_streams(line.plan) == self._unit():
                 return 0.0
@@ -272,7 +272,7 @@ class UnitFilter:
         raise Refused(f"{line.units} of {self.left} units do not pay for {words(line.plan)}.")
 
     def _covers(self, release: SingleRelease) -> float | None:
-        """What of the reserve a release takes that costs one unit; None where it does not cost one."""
+        """Return the part of the reserve for a release that costs one unit; None if it does not cost one."""
         if release not in self._covered:
             ((unit, count), *more) = self._unit()
             one_round = not more and count == 1 and schedule_of(unit) is None

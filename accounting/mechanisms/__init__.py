@@ -1,4 +1,4 @@
-"""What was released, as frozen descriptions: no numerics here."""
+"""Releases as frozen descriptions: no numerics here."""
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
@@ -21,12 +21,11 @@ from accounting.mechanisms.descriptions import (
     unsampled,
     with_whole_noise,
 )
-from accounting.mechanisms.gaussian import Gaussian, simultaneous
+from accounting.mechanisms.gaussian import Gaussian, GaussianShares, simultaneous
 from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
-from accounting.mechanisms.reading import from_dict
+from accounting.mechanisms.kinds import from_dict
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
-from accounting.mechanisms.shares import GaussianShares
 
 __all__ = [
     "Adjacency",

@@ -1,4 +1,4 @@
-"""Which data sets are neighbours, and what follows for the sensitivity."""
+"""Adjacency of data sets, and the sensitivity that follows from it."""
 
 import reprlib
 from enum import StrEnum
@@ -7,7 +7,7 @@ from accounting.errors import InvalidParameter
 
 
 class Adjacency(StrEnum):
-    """Which pairs of data sets are neighbours, for a sum of client vectors of norm at most C.
+    """Pairs of data sets that are neighbours, for a sum of client vectors of norm at most C.
 
     - add-remove: one client more or less. The sum moves by at most C.
     - zero-out: one client's vector becomes zero, and so does all else that the client adds, such as its centred count

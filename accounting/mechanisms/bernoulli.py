@@ -15,7 +15,7 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 
 OTHERS = ("anywhere", "near-reference")
-"""Where the coins of the other clients of a sum may lie."""
+"""Bounds on the probabilities of the other clients of a sum."""
 CLIP_METRICS = ("euclidean", "fisher")
 """In which metric a client's move from the public probabilities is bounded."""
 
@@ -59,7 +59,7 @@ class _Coins:
             )
 
     def sensitivity(self, clip: float | None) -> float | None:
-        """How far neighbours' probabilities lie apart, from the clip of one client's move."""
+        """Return the distance of neighbours' probabilities, from the clip of one client's move."""
         return None if clip is None else clip * self.adjacency.sensitivity_in_clips
 
     def euclidean_sensitivity(self, clip: float | None) -> float | None:
@@ -85,7 +85,7 @@ class BernoulliChannel(_Coins):
         return 0.0
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Who uploads is seen, so that sampling hides nothing (`sums`)."""
+        """Accept every sampling: each upload is seen, so that sampling hides nothing (`sums`)."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
@@ -128,25 +128,3 @@ class BernoulliAggregate(_Coins):
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
-
-
-def slots_for(cohort: int, clients: int, *, allowed: float, slots: int | None = None) -> tuple[int, float]:
-    """Slots K for a Poisson cohort of mean `cohort`, and Pr[Binomial(clients, cohort/clients) > K].
-
-    The given `slots`, or the least K whose probability is at most `allowed`.
-    """
-    from scipy.special import bdtrc
-
-    q = cohort / clients
-
-    def overflow(k: int) -> float:
-        return float(bdtrc(k, clients, q)) if k < clients else 0.0
-
-    if slots is not None:
-        chosen = require.count(slots=slots)
-        return chosen, overflow(chosen)
-    low, high = cohort - 1, clients
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if overflow(middle) <= allowed else (middle, high)
-    return high, overflow(high)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
-from accounting.mechanisms.adjacency import Adjacency
 
 _MOST = {"coefficients": 10_000, "weights": 20, "decays": 20}
 
@@ -29,6 +28,7 @@ class CorrelatedRounds:
     stream: str = ""
     name: ClassVar[str] = "correlated"
     secret: ClassVar[bool] = False
+    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
@@ -54,19 +54,10 @@ class CorrelatedRounds:
         """Share of the rounds that one client takes part in."""
         return 1 / self.separation
 
-    @property
-    def ends_after(self) -> int | None:
-        """Rounds after which it is over: it goes on."""
-        return None
-
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         times = -(-count // self.separation)
         return times if self.participations is None else min(times, self.participations)
-
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
 
     def to_dict(self) -> dict[str, Any]:
         matrix: dict[str, Any] = {"coefficients": list(self.coefficients)}

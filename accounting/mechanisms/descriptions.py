@@ -1,4 +1,4 @@
-"""What was released, as frozen descriptions: no numerics here.
+"""Releases as frozen descriptions: no numerics here.
 
 A description says everything that a stated epsilon must name: the noise relative to the clip norm, the
 adjacency (from which the sensitivity follows; it is never asked for) and the sampler that really ran.
@@ -16,10 +16,9 @@ from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.correlated import CorrelatedRounds
-from accounting.mechanisms.gaussian import Gaussian
+from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.samplings import FullParticipation, Sampling
 from accounting.mechanisms.schedules import Cyclic, Schedule
-from accounting.mechanisms.shares import GaussianShares
 
 
 class Mechanism(Protocol):
@@ -36,7 +35,7 @@ class Unsampled(Protocol):
 
     kind: ClassVar[str]
     sums: ClassVar[bool]
-    """Whether it is about the sum over a cohort, so that sampling can hide who is in it."""
+    """True if it is a sum over a cohort, so that sampling can hide who is in it."""
 
     @property
     def adjacency(self) -> Adjacency: ...
@@ -207,7 +206,7 @@ def unsampled(release: SingleRelease) -> Unsampled:
 
 
 def sampling_of(release: SingleRelease) -> Sampling:
-    """How its cohort is drawn: all take part where nothing is said."""
+    """Return the sampling of a release: full participation if it has none."""
     return release.sampling if isinstance(release, Subsampled) else FullParticipation()
 
 
@@ -342,5 +341,5 @@ def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _is_release(value: Any) -> bool:
-    """Whether this is an unsampled release of some kind."""
+    """Return True if this is an unsampled release of some kind."""
     return hasattr(value, "least_noise_std") and not isinstance(value, type)

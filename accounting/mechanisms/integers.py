@@ -17,7 +17,7 @@ from accounting.rounding import downwards, upwards
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyIntegers:
-    """What the kinds of integer noise have in common."""
+    """Sum of integer vectors with integer noise: fields of all its kinds."""
 
     dimension: int
     l2_bound: float
@@ -51,7 +51,7 @@ class NoisyIntegers:
 
     @property
     def sensitivity(self) -> float:
-        """How far neighbours' sums lie apart, L2, in integer steps."""
+        """L2 distance of neighbours' sums, in integer steps."""
         return self.l2_bound * self.adjacency.sensitivity_in_clips
 
     @property
@@ -70,7 +70,7 @@ class NoisyIntegers:
 
     @property
     def excess_kurtosis(self) -> float:
-        """Of one draw: 0 up to 1e-6 at variances from 1, as of a Gaussian."""
+        """Excess kurtosis of one draw: 0 up to 1e-6 at variances from 1, as of a Gaussian."""
         return 0.0
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
@@ -95,12 +95,14 @@ class DiscreteGaussian(NoisyIntegers):
 
 @dataclass(frozen=True, kw_only=True)
 class Skellam(NoisyIntegers):
-    """As `DiscreteGaussian`, with the difference of two Poisson variables of mean share_variance / 2 in place of the
-    discrete Gaussian: its variance is exactly share_variance, and the sum of shares is Skellam again."""
+    """Sum of integer vectors as `DiscreteGaussian`, with Skellam noise.
+
+    Skellam: the difference of two Poisson variables of mean share_variance / 2. Its variance is exactly share_variance,
+    and the sum of shares is Skellam again."""
 
     kind: ClassVar[str] = "skellam"
 
     @property
     def excess_kurtosis(self) -> float:
-        """Of one draw: 1 / variance."""
+        """Excess kurtosis of one draw: 1 / variance."""
         return 1 / self.share_variance

@@ -1,20 +1,51 @@
-"""The kinds of releases: each with its description, and the module that has its account.
+"""Kinds of releases: the description of each, the module of its account, and both directions of its dictionary form.
 
-A new kind is a file with both and an entry here. Modules of accounts are loaded when an account is asked for, since
-they bring the numerics.
+A new kind is a file with description and account, and an entry here. Modules of accounts are loaded when an account is
+asked for, since they bring the numerics.
 """
 
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms.account import Account
+from accounting.arrays import Floats
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.gaussian import Gaussian
+from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, Unsampled
+from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
-from accounting.mechanisms.shares import GaussianShares
+from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms.schedules import SCHEDULES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Account of a kind of release for `accounting.compose`; None for what is not known. All are upper bounds.
+
+    renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the worlds, over all neighbours
+    sampled: (orders, release, sampling) -> the same of a sampled round; infinite at orders without a bound
+    orders:  where each order takes a search of its own: the orders to look at, unsampled, and all sampled
+    twin:    (release, count) -> a Gaussian, and how far off: each of `count` releases has laws within e^±that of
+             post-processings of the Gaussian. So it has the Gaussian's loss law and lower bound is none of its own
+    above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours that lie at most `in_clips`
+             clips apart, gamma >= 0 and both orders of the worlds, H_gamma of the release is at most H_gamma of that
+             pair plus `lost`; None where no such mu is known. It is about pairs of worlds: accounts that look at three
+             vectors at once do not follow
+    words:   (release, closeness) -> what a reader should know of the twin, `closeness` that of the whole run
+    exact:   (release, rounds, delta) -> epsilon by the exact law; `exact_fits`: (release, rounds) -> whether it can
+    """
+
+    renyi: Callable[[Floats, Any], Floats]
+    sampled: Callable[[Floats, Any, Any], Floats] | None = None
+    orders: tuple[Floats, Floats] | None = None
+    twin: Callable[[Any, int], tuple[Any, float]] | None = None
+    above: Callable[[Any, float, float], float | None] | None = None
+    words: Callable[[Any, float], str] | None = None
+    exact: Callable[[Any, int, float], float] | None = None
+    exact_fits: Callable[[Any, int], bool] = lambda release, rounds: False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,3 +82,58 @@ def _account(kind: str) -> Account:
     module, name = KINDS[kind].account.split(":")
     found: Account = getattr(import_module(module), name)
     return found
+
+
+def _unknown(name: str, record: object) -> InvalidParameter:
+    return InvalidParameter(f"{name}={reprlib.repr(record)}: not a {name} that this version knows.")
+
+
+def _sampling_from(record: Any) -> Sampling:
+    match record:
+        case {"name": "poisson", "probability": probability, **rest} if not rest:
+            return PoissonSampling(probability=probability)
+        case {"name": "fixed", "cohort": cohort, "clients": clients, **rest} if not rest:
+            return FixedSizeSampling(cohort=cohort, clients=clients)
+        case {"name": "all", **rest} if not rest:
+            return FullParticipation()
+        case {"name": str(name), **rest} if name in SCHEDULES:
+            fields: Any = rest
+            try:
+                return SCHEDULES[name](**fields)
+            except TypeError:
+                raise _unknown("sampling", record) from None
+    raise _unknown("sampling", record)
+
+
+def _unsampled_from(record: Any) -> Unsampled:
+    match record:
+        case {"kind": str(kind), **rest} if kind in KINDS:
+            fields: Any = rest
+            try:
+                made: Unsampled = KINDS[kind].description(**fields)
+                return made
+            except TypeError:
+                raise _unknown("mechanism", record) from None
+    raise _unknown("mechanism", record)
+
+
+def _round_from(record: Any) -> SingleRelease:
+    match record:
+        case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
+            return Subsampled(mechanism=_unsampled_from(inner), sampling=_sampling_from(sampling))
+    return _unsampled_from(record)
+
+
+def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
+    """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
+    match record:
+        case {"kind": "composed", "parts": [*parts], **rest} if rest.keys() <= {"order"}:
+            return Composed(parts=tuple(_counted_from(part) for part in parts), order=rest.get("order", ()))
+    return _round_from(record)
+
+
+def _counted_from(record: Any) -> tuple[SingleRelease, int]:
+    match record:
+        case [part, count]:
+            return _round_from(part), count
+    raise _unknown("mechanism", record)

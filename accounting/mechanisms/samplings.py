@@ -1,4 +1,4 @@
-"""How a cohort is drawn, as frozen descriptions."""
+"""Samplings of a cohort, as frozen descriptions."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,10 +18,6 @@ class PoissonSampling:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
-
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "probability": self.probability}
@@ -49,11 +45,6 @@ class FixedSizeSampling:
         """Chance of one client to be drawn, cohort / clients."""
         return self.cohort / self.clients
 
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by 2, also where the client that
-        differs sends zeros, since another is drawn in its place."""
-        return 2.0
-
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "cohort": self.cohort, "clients": self.clients}
 
@@ -68,12 +59,17 @@ class FullParticipation:
     def probability(self) -> float:
         return 1.0
 
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
-
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name}
 
 
 Sampling = PoissonSampling | FixedSizeSampling | FullParticipation | Schedule
+
+
+def shift_in_clips(sampling: Sampling, adjacency: Adjacency) -> float:
+    """Largest shift of the sum of one round between neighbours, in clip norms.
+
+    By the client that differs; 2 under fixed-size sampling, also where that client sends zeros, since another client is
+    drawn in its place.
+    """
+    return 2.0 if isinstance(sampling, FixedSizeSampling) else adjacency.sensitivity_in_clips

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
-from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.correlated import CorrelatedRounds
 
 
@@ -25,6 +24,7 @@ class BallsAndBins:
     stream: str = ""
     name: ClassVar[str] = "balls-and-bins"
     secret: ClassVar[bool] = True
+    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bins", require.count(bins=self.bins))
@@ -35,18 +35,9 @@ class BallsAndBins:
         """Chance of one client to take part in a given round."""
         return 1 / self.bins
 
-    @property
-    def ends_after(self) -> int | None:
-        """Rounds after which it is over; None where it goes on."""
-        return None
-
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.bins)
-
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
@@ -83,12 +74,8 @@ class Allocation:
         return self.rounds
 
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return min(count, self.participations)
-
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
@@ -107,6 +94,7 @@ class MinSeparation:
     stream: str = ""
     name: ClassVar[str] = "min-separation"
     secret: ClassVar[bool] = True
+    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separation", require.count(separation=self.separation))
@@ -125,18 +113,9 @@ class MinSeparation:
         """Chance to take part of a client that does not rest: p / (1 - p (separation - 1))."""
         return min(self.probability / (1 - self.probability * (self.separation - 1)), 1.0)
 
-    @property
-    def ends_after(self) -> int | None:
-        """Rounds after which it is over; None where it goes on."""
-        return None
-
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.separation)
-
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
@@ -150,6 +129,7 @@ class Cyclic:
     stream: str = ""
     name: ClassVar[str] = "cyclic"
     secret: ClassVar[bool] = False
+    ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "period", require.count(period=self.period))
@@ -160,18 +140,9 @@ class Cyclic:
         """Share of the rounds that one client takes part in."""
         return 1 / self.period
 
-    @property
-    def ends_after(self) -> int | None:
-        """Rounds after which it is over; None where it goes on."""
-        return None
-
     def most_participations(self, count: int) -> int:
-        """Of one client in the first `count` rounds."""
+        """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.period)
-
-    def shift(self, adjacency: Adjacency) -> float:
-        """How far the sum of one round may move between neighbours, in clip norms: by the client that differs."""
-        return adjacency.sensitivity_in_clips
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
@@ -182,4 +153,4 @@ Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic | CorrelatedRounds
 SCHEDULES: dict[str, type[Schedule]] = {
     one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic, CorrelatedRounds)
 }
-"""By name."""
+"""Schedule of each name."""

@@ -18,8 +18,8 @@ with Pr[R > K] that is Pr[R + T > K] = beta again. All this holds for every real
 the pairs of M, and the union bound gives T beta. There is no factor e^epsilon in front of beta.
 """
 
+from accounting import require
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.bernoulli import slots_for
 
 OVERFLOW_SHARE = 1e-5
 """The share of delta that a Poisson cohort too large for its slots may cost in one round."""
@@ -36,3 +36,25 @@ def default_slots(
 
         overflow = float(bdtrc(chosen, clients + 1, cohort / clients)) if chosen <= clients else 0.0
     return chosen, overflow
+
+
+def slots_for(cohort: int, clients: int, *, allowed: float, slots: int | None = None) -> tuple[int, float]:
+    """Slots K for a Poisson cohort of mean `cohort`, and Pr[Binomial(clients, cohort/clients) > K].
+
+    The given `slots`, or the least K whose probability is at most `allowed`.
+    """
+    from scipy.special import bdtrc
+
+    q = cohort / clients
+
+    def overflow(k: int) -> float:
+        return float(bdtrc(k, clients, q)) if k < clients else 0.0
+
+    if slots is not None:
+        chosen = require.count(slots=slots)
+        return chosen, overflow(chosen)
+    low, high = cohort - 1, clients
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if overflow(middle) <= allowed else (middle, high)
+    return high, overflow(high)

@@ -1,4 +1,4 @@
-"""What participation over many rounds is worth: laws of the likelihood ratio of whole schedules.
+"""Privacy amplification by participation schedules: distribution of the likelihood ratio of whole schedules.
 
 Theorem (docs/theory-participation.md). Let pi be the set of rounds in which the differing client takes part, random
 with any law that depends neither on data nor on the others' participation, and secret. Round t publishes

@@ -98,7 +98,7 @@ def _allocation(schedule: Allocation, count: int) -> Blocks:
 
 
 def _most_of_group(rounds: int, size: int, count: int, allowed: float) -> tuple[int, float]:
-    """How many of the first `count` of all rounds a random group of `size` has at most, but for a chance <= allowed."""
+    """Return the most of the first `count` rounds that a random group of `size` has, but for a chance <= allowed."""
     from scipy.stats import hypergeom
 
     numbers = np.arange(1, min(size, count) + 1)

@@ -15,16 +15,16 @@ from functools import cached_property
 import numpy as np
 import scipy
 
+from accounting.arrays import Floats
 from accounting.gaussian import poisson
-from accounting.gaussian.half_lines import Floats
 from accounting.participation.blocks import OnceInBlock
 
 _FINENESS = 0.01
 """Spacing over the standard deviation of one summand (over its weight, if less): widens the variance by 2e-5 of it."""
 _TWO_JUMPS = 1e-12
-"""What two values above the threshold may cost."""
+"""Probability that two values above the threshold may have."""
 _CUT = 1e-17
-"""What the ends of the sum's window may cost, each."""
+"""Probability beyond each end of the window of the sum."""
 _TAIL = 9.5
 """Standard deviations beyond which a value above the threshold counts as infinite."""
 _JUMP_GROUPS = 8
@@ -122,7 +122,7 @@ def _value(x: Floats | float, shift: float) -> Floats:
 
 
 def _sum(weights: Sequence[tuple[float, int]], kept: float, shift: float, threshold: float) -> _Sum:
-    """Of kept + sum of weighted values below the threshold."""
+    """Return the distribution of kept + sum of weighted values below the threshold."""
     rounds = sum(count for _, count in weights)
     squares = sum(weight * weight * count for weight, count in weights)
     spacing = _FINENESS * math.sqrt(squares / rounds * min(math.expm1(min(shift * shift, 600.0)), 1.0))

@@ -1,7 +1,7 @@
 """`dpfed budget`: epsilon, noise multiplier or rounds before training. Never loads torch."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -12,47 +12,23 @@ from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import Mechanism, PlanOptions, Sampling, refuse, solve
+from dpfed.planner.plan_options import refuse, solve
+from dpfed.planner.question import OPTIONS, Question
 
 _PAPERS = "fed-smp"
 """What accounts after formulas of a paper begin with; some of them guarantee nothing."""
 
+_NOTHING = Question()
+
 
 def budget(
     *,
-    clients: int | None = None,
-    cohort: int | None = None,
-    rounds: int | None = None,
-    noise_multiplier: float | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    sampling: Sampling = "poisson",
-    noise: Literal["independent", "banded", "blt"] = "independent",
-    bands: int | None = None,
-    buffers: int | None = None,
-    factorisation: Literal["optimised", "square-root"] = "optimised",
-    server_momentum: float = 0.0,
-    server_decay: float = 1.0,
-    participations: int | None = None,
-    separation: int | None = None,
-    noise_schedule: Annotated[tuple[float, ...] | None, Parameter(consume_multiple=True)] = None,
-    adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
+    options: Question = _NOTHING,
+    noise_schedule: Annotated[
+        tuple[float, ...] | None, Parameter(consume_multiple=True, help=OPTIONS["noise_schedule"].help)
+    ] = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
-    mechanism: Mechanism = "gaussian",
-    dropout: float = 0.0,
-    dimension: int | None = None,
-    scale: float | None = None,
-    rotate: bool | None = None,
-    placement: Literal["clients", "server"] | None = None,
-    edge: float | None = None,
-    clip_norm: float | None = None,
-    l2_sensitivity: float | None = None,
-    linf_clip: float | None = None,
-    noise_std: float = 0.0,
-    clip_metric: Literal["euclidean", "fisher"] | None = None,
-    others: Literal["anywhere", "near-reference"] | None = None,
-    slots: int | None = None,
     compare: Annotated[bool, Parameter(negative="")] = False,
     papers: Annotated[bool, Parameter(negative="")] = False,
     plot: Path | None = None,
@@ -73,84 +49,11 @@ def budget(
 
     Parameters
     ----------
-    clients
-        Clients in the population, n. From the ledger, where there is one.
-    cohort
-        Clients a round: the expected number under poisson, the exact one under fixed.
-    rounds
-        Training rounds, T.
-    noise_multiplier
-        Noise standard deviation on the sum over the clip norm C.
-    epsilon
-        The target, if the noise multiplier or the rounds are wanted. From the ledger, where there is one.
-    delta
-        Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.
-    sampling
-        How a cohort is drawn: each client independently, a fixed number without replacement, all; or a schedule over
-        rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in so many
-        of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a public
-        order (cyclic). docs/participation.md says which is for whom.
-    noise
-        Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so many
-        --buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, to plan
-        with) in as many groups as bands.
-    bands
-        banded: rounds over which noise is taken back; 1 is independent noise.
-    buffers
-        blt: vectors that the noise needs, whatever the rounds. Default: 3.
-    factorisation
-        banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.
-    server_momentum
-        banded, blt: of the server's step, for which the matrix is made.
-    server_decay
-        banded, blt: factor of the server's learning rate, a round.
-    participations
-        balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds.
-        banded, blt: in how many at most.
-    separation
-        min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
-    noise_schedule
-        Gaussian noise: factors of the noise multiplier in equal parts of the run, such as 1.2 1.0 0.8. Each round is
-        charged as it is.
-    adjacency
-        Default: add-remove for poisson and all, replace-one for fixed. The sensitivity follows from it.
     accountant
         best is the smallest valid upper bound; exact: few coins seen one by one; the fed-smp ones are the paper's
         readings (fixed sampling).
     conversion
         From Renyi to (epsilon, delta); for rdp and fed-smp-lemma.
-    mechanism
-        Gaussian noise added by the server, or in shares by the clients; integer noise for secure sums of rounded
-        uploads (discrete Gaussian, Skellam); or coins (masks, signs): sums of exactly K, or uploads seen one by one.
-    dropout
-        Fraction of noise shares that may be missing. distributed-gaussian: the noise shrinks by them. Integer noise:
-        the shares are larger, so that it does not.
-    dimension
-        Integer noise and coins: number of coordinates, d.
-    scale
-        Integer noise: steps per clip norm. Default: the least with which rounding costs 1%.
-    rotate
-        Integer noise: a random Hadamard rotation before rounding (the default) saves bits and fills d up to a power of
-        two.
-    placement
-        Integer noise: in shares by the clients (the default), or added by the server.
-    edge
-        Coins: c, all probabilities lie in [c, 1-c].
-    clip_norm
-        Coins: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.
-    l2_sensitivity
-        Coins: the L2 sensitivity itself, instead of clip_norm.
-    linf_clip
-        Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.
-    noise_std
-        Coins: Gaussian noise on the probabilities before they are clipped.
-    clip_metric
-        Coins: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public probability.
-    others
-        Coins: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) to the edge.
-    slots
-        Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed
-        number of uploads, some of noise alone.
     compare
         One row for every accountant and reading, each with the sampler it belongs to; and which schedule and noise give
         the model's sums the least error at this epsilon.
@@ -176,7 +79,7 @@ def budget(
     json
         One JSON document on standard output.
     """
-    if ledger is None and clients is None:
+    if ledger is None and options.clients is None:
         raise ConfigError("--clients is missing: how many there are. (Or --ledger: what a project has left.)")
     if conversion != "improved" and accountant not in ("rdp", "fed-smp-lemma"):
         raise ConfigError(
@@ -186,43 +89,37 @@ def budget(
         raise ConfigError("--papers without --compare: it adds rows to that table. Add --compare.")
     if json and group != 1:
         raise ConfigError("--group with --json: is printed for people only. Remove one.")
-    options = PlanOptions(
-        clients=clients or 0, cohort=cohort, sampling=sampling, participations=participations, separation=separation,
-        noise_schedule=noise_schedule,
-        noise=noise, bands=bands, buffers=buffers, factorisation=factorisation, server_momentum=server_momentum,
-        server_decay=server_decay, rounds=rounds, adjacency=adjacency, delta=delta, mechanism=mechanism,
-        dropout=dropout, dimension=dimension, scale=scale, rotate=rotate, placement=placement, edge=edge,
-        clip_norm=clip_norm, l2_sensitivity=l2_sensitivity, linf_clip=linf_clip, noise_std=noise_std,
-        clip_metric=clip_metric, others=others, slots=slots,
-    )  # fmt: skip
     if ledger is not None:
         from dpfed.cli.project_budget import project_budget
 
-        refuse("--ledger: the project's own counts", clients=clients, epsilon=epsilon, delta=delta)
+        refuse(
+            "--ledger: the project's own counts", clients=options.clients, epsilon=options.epsilon, delta=options.delta
+        )
         refuse("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
         project_budget(
-            ledger, options, rounds=rounds, noise_multiplier=noise_multiplier, accountant=accountant,
-            conversion=conversion, plot=plot, json=json, second_opinion=second_opinion, precise=precision,
+            ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
+            json=json, second_opinion=second_opinion, precise=precision,
         )  # fmt: skip
         return
-    plan = options.plan()
+    plan = options.plan(noise_schedule=noise_schedule)
+    mechanism, rounds, noise_multiplier = plan.mechanism, options.rounds, options.noise_multiplier
     if over:
         from dpfed.cli.budget_maps import show_map
 
         if not plan.has_noise_multiplier:
-            raise ConfigError(f"--over with --mechanism {mechanism}: maps are for noise. Remove it.")
+            raise ConfigError(f"--over with --mechanism {mechanism.name}: maps are for noise. Remove it.")
         refuse(
             "--over: the map shows every epsilon",
-            epsilon=epsilon,
+            epsilon=options.epsilon,
             compare=compare or None,
             second_opinion=second_opinion or None,
         )
         given = {"noise-multiplier": noise_multiplier, "rounds": rounds}
         show_map(plan, over, given, accountant, conversion, plot, json=json)
         return
-    if compare and mechanism not in ("gaussian", "distributed-gaussian"):
-        raise ConfigError(f"--compare with --mechanism {mechanism}: it is for Gaussian noise. Remove it.")
-    answer = solve(plan, rounds, noise_multiplier, epsilon, accountant, conversion, precision)
+    if compare and mechanism.name not in ("gaussian", "distributed-gaussian"):
+        raise ConfigError(f"--compare with --mechanism {mechanism.name}: it is for Gaussian noise. Remove it.")
+    answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision)
     rows = [answer]
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)

@@ -48,6 +48,6 @@ def show_map(
     console().print(
         f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}"
     )
-    for note in of_delta(float(plan.delta or 0), units=plan.clients):
+    for note in of_delta(plan.delta, units=plan.clients):
         console().print(f"note: {note}")
     console().print(f"plot: {plot}")

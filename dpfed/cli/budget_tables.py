@@ -72,7 +72,7 @@ def show_pairs(answer: Budget) -> None:
 def show_group(answer: Budget, size: int) -> None:
     """Epsilon for several clients at once, and what an attacker can do, from the same account."""
     claim = profiles.profile(answer.mechanism)
-    delta = float(answer.plan.delta or 0)
+    delta = answer.plan.delta
     together = readings.epsilon_at(readings.of_group(claim, size), delta)
     console().print(
         f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no test "
@@ -103,11 +103,11 @@ def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
     previous = None
     for row in rows:
         record = row.to_dict()
-        if previous not in (None, row.plan.sampling):
+        if previous not in (None, row.plan.sampling.name):
             table.add_section()
-        previous = row.plan.sampling
+        previous = row.plan.sampling.name
         table.add_row(
-            row.plan.sampling,
+            row.plan.sampling.name,
             record["adjacency"],
             f"{record['sensitivity_in_clips']:g} C",
             row.accountant,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accounting.errors import LedgerError
-from accounting.ledger import Ledger, durable, kept_head
+from accounting.ledger import Ledger, kept_head, regular_file
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def generate(path: Path) -> Path:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        durable.put(path, private, mode=0o600)
-        durable.put(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+        regular_file.put(path, private, mode=0o600)
+        regular_file.put(public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror}). Name another file.") from None
     return public
@@ -77,7 +77,7 @@ def sign(ledger: Ledger, key: Path) -> Path:
     head, target = SignedHead.of(ledger), path_of(ledger.path)
     content = {**vars(head), "signature": private.sign(head.message()).hex()}
     try:
-        durable.put(target, (json.dumps(content, indent=2) + "\n").encode())
+        regular_file.put(target, (json.dumps(content, indent=2) + "\n").encode())
     except OSError as error:
         raise LedgerError(f"{target}: cannot be written ({error.strerror}).") from None
     return target

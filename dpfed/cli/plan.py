@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
-from dataclasses import replace
 from pathlib import Path
 
 from rich.progress import Progress
@@ -77,7 +76,7 @@ def _start(file: str | None, options: Question) -> Question:
             raise ConfigError(f"{named} beside {file}: it has all of a plan. Remove one.")
         question = opened(file)
     elif options == _NOTHING:
-        question = replace(_START, rounds=180, noise_multiplier=1.4)
+        question = _START.changed(rounds=180, noise_multiplier=1.4)
     else:
         question = _completed(options)
     question.solved  # noqa: B018  refuses what is no plan
@@ -89,13 +88,13 @@ def _completed(options: Question) -> Question:
     clients = options.clients or _START.clients
     needs = options.cohort is None and options.sampling != "all" and options.participations is None
     cohort = min(_START.cohort or 1, clients or 1) if needs else options.cohort
-    whole = replace(options, clients=clients, cohort=cohort)
+    whole = options.changed(clients=clients, cohort=cohort)
     if not whole.plan().has_noise_multiplier:
-        return whole if whole.epsilon is not None else replace(whole, rounds=whole.rounds or 180)
+        return whole if whole.epsilon is not None else whole.changed(rounds=whole.rounds or 180)
     if whole.rounds is None and (whole.epsilon is None or whole.noise_multiplier is None):
-        whole = replace(whole, rounds=180)
+        whole = whole.changed(rounds=180)
     if whole.noise_multiplier is None and whole.epsilon is None:
-        whole = replace(whole, noise_multiplier=1.4)
+        whole = whole.changed(noise_multiplier=1.4)
     return whole
 
 

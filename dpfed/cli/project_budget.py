@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,15 @@ from accounting.rounding import downwards, upwards
 from dpfed.cli.budget_tables import show
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import PlanOptions, after, solve
+from dpfed.planner.plan_options import solve
+from dpfed.planner.question import Question
 
 
 def project_budget(
     path: Path,
-    options: PlanOptions,
+    options: Question,
     *,
-    rounds: int | None,
-    noise_multiplier: float | None,
+    noise_schedule: tuple[float, ...] | None,
     accountant: Accountant,
     conversion: Conversion,
     plot: Path | None,
@@ -36,13 +35,13 @@ def project_budget(
     precise: bool = False,
 ) -> None:
     """Looks only: it takes no lock, and runs may charge the project meanwhile."""
-    project = ProjectLedger.open(path)
+    project, rounds, noise_multiplier = ProjectLedger.open(path), options.rounds, options.noise_multiplier
     record = {**project.to_dict(), "price": None}
     answer, plan, refused = None, None, None
     if options.cohort is not None or options.sampling == "all":
         terms = project.terms
-        options = replace(options, clients=project.ledger.header.clients, delta=terms.delta)
-        plan = after(options, project.ledger.mechanism()).plan()
+        options = options.changed(clients=project.ledger.header.clients, delta=terms.delta)
+        plan = options.plan(noise_schedule=noise_schedule, before=project.ledger.mechanism())
         coins = not plan.has_noise_multiplier
         if rounds is None and noise_multiplier is None and not coins:
             raise ConfigError("--cohort with --ledger: give --rounds, --noise-multiplier or both, too.")

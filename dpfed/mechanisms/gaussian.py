@@ -12,7 +12,7 @@ from torch import Tensor
 
 from accounting import budget
 from accounting.budget import NoiseSchedule
-from accounting.budget.correlated import stream_of_noise
+from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.ledger import Release
 from accounting.mechanisms import (
     Composed,
@@ -301,15 +301,13 @@ def _correlated(
     if table.bands is None and table.buffers is None:
         return None
     law: Any = who.law
-    return stream_of_noise(
-        bands=table.bands,
-        buffers=table.buffers,
-        root=table.factorisation == "square-root",
-        momentum=momentum,
-        rounds=rounds,
-        separation=law.period if isinstance(law, Cyclic) else law.separation,
-        stream=stream,
+    noise = (
+        BufferedNoise(buffers=table.buffers, server_momentum=momentum)
+        if table.buffers is not None
+        else BandedNoise(bands=table.bands or 1, factorisation=table.factorisation, server_momentum=momentum)
     )
+    separation = law.period if isinstance(law, Cyclic) else law.separation
+    return noise.public_stream(rounds, separation=separation, stream=stream)
 
 
 def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal
 
 from accounting.budget import NoiseSchedule
 from accounting.caveats import default_delta
-from accounting.compose.accountant import Accountant, guarantee, overflow
+from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
+from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.ledger import Planned
 from accounting.mechanisms import (

@@ -8,19 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from accounting import budget
 from accounting.budget import Budget, Plan
+from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.compose.accountant import Accountant
 from accounting.errors import AccountingError, CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
-from dpfed.planner.plan_options import Sampling
 from dpfed.planner.question import Question, question_of
 from dpfed.report.privacy_words import sampler_words
 
@@ -101,18 +100,18 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
             "separation": rest if name == "min-separation" else None,
             "adjacency": None,
         }
-        for name in get_args(Sampling)
-        if name != plan.sampling
+        for name in SAMPLING_CLASSES
+        if name != plan.sampling.name
     ]
     changes += [{"adjacency": str(one)} for one in Adjacency if one is not plan.adjacency]
     found = []
     for change in changes:
-        other = replace(question, **change)
+        other = question.changed(**change)
         with suppress(AccountingError, DpfedError):  # no account of it, so no row
             there = other.plan()
             found.append(
                 {
-                    "sampling": there.sampling,
+                    "sampling": there.sampling.name,
                     "detail": detail.get(change.get("sampling", ""), ""),
                     "adjacency": str(there.adjacency),
                     "options": other.texts,
@@ -138,8 +137,8 @@ def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]
 
 def unhurried(plan: Plan) -> Accountant:
     """The default account, but where many of it take minutes (adaptive, 1 s each) that of loss distributions."""
-    gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
-    return "pld" if plan.sampling == "fixed" and gaussian else "best"
+    gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
+    return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
 
 
 def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, Any]:
@@ -181,7 +180,7 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
 def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
     """Return epsilon at one point, or None if it has no account."""
     try:
-        there = plan if cohort == plan.cohort else replace(plan, cohort=cohort)
+        there = plan if cohort == plan.cohort else plan.changed(cohort=cohort)
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
     except AccountingError:
         return None

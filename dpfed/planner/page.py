@@ -6,17 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, get_args
+from typing import Any
 
 from markupsafe import Markup
 
+from accounting.budget.plan import MECHANISMS
+from accounting.budget.samplings import SAMPLING_CLASSES
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.planner.plan_options import Mechanism, Sampling
 from dpfed.planner.question import Question
 from dpfed.report.page import rendered
 
 Choices = Sequence[tuple[str, str]]
-_ANY, _INTEGERS = get_args(Mechanism), ("discrete-gaussian", "skellam")
+_ANY, _INTEGERS = MECHANISMS, ("discrete-gaussian", "skellam")
 _COINS = ("bernoulli-channel", "bernoulli-aggregate")
 SAMPLERS: dict[str, str] = {
     "poisson": "Poisson: every client with the same chance, independently",
@@ -41,8 +42,8 @@ MECHANISM_WORDS: dict[str, str] = {
     "bernoulli-channel": "coins, seen one by one",
     "bernoulli-aggregate": "coins, in sums",
 }
-assert set(SAMPLERS) == set(get_args(Sampling))
-assert set(MECHANISM_WORDS) == set(get_args(Mechanism))
+assert set(SAMPLERS) == set(SAMPLING_CLASSES)
+assert set(MECHANISM_WORDS) == set(MECHANISMS)
 assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 
 

@@ -8,128 +8,91 @@ import shlex
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import EnumType
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from cyclopts import Parameter
 
 from accounting.budget import Plan
+from accounting.budget.options import Option
+from accounting.budget.plan import command_options
 from dpfed.errors import ConfigError
-from dpfed.planner.plan_options import Mechanism, PlanOptions, Sampling, Solved, flag, wanted
+from dpfed.planner.plan_options import Solved, flag, wanted
 
 _FORMAT = "dpfed plan 1"
 LARGEST_FILE = 65536
 
 
+_EPSILON = Option(
+    hint=float,
+    default=None,
+    help="The target, if the noise multiplier or the rounds are wanted. From the ledger, where there is one.",
+)
+_OF_PLANS = command_options()
+OPTIONS = {
+    **{name: _OF_PLANS[name] for name in ("clients", "cohort", "rounds", "noise_multiplier")},
+    "epsilon": _EPSILON,
+    **{name: _OF_PLANS[name] for name in ("delta", "sampling", "participations", "separation", "adjacency")},
+    **{name: _OF_PLANS[name] for name in ("mechanism", "noise")},
+    **_OF_PLANS,
+}
+"""Options that describe a plan, and the three numbers of which two are given: those of the classes of `Plan`."""
+
+
+def _field(name: str, one: Option) -> tuple[str, Any, Any]:
+    words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
+    hint: Any = Literal[words] if words else one.hint
+    return name, Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help)], one.default
+
+
+_Options: Any = dataclasses.make_dataclass(
+    "_Options",
+    [_field(name, one) for name, one in OPTIONS.items() if name != "noise_schedule"],
+    frozen=True,
+    kw_only=True,
+)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Question:
-    """Two of epsilon, noise multiplier and rounds, or one with coins; the rest describes the plan.
+class Question(_Options):  # type: ignore[misc]
+    """Two of epsilon, noise multiplier and rounds, or one with coins; the rest describes the plan (`OPTIONS`)."""
 
-    Parameters
-    ----------
-    clients
-        Clients in the population, n.
-    cohort
-        Clients a round: the expected number under poisson, the exact one under fixed.
-    rounds
-        Training rounds, T.
-    noise_multiplier
-        Noise standard deviation on the sum over the clip norm C.
-    epsilon
-        The target, if the noise multiplier or the rounds are wanted.
-    delta
-        Default: the smaller of clients^-1.1 and 1e-4.
-    sampling
-        How a cohort is drawn; docs/participation.md says which is for whom.
-    participations
-        balls-and-bins, allocation: in how many rounds a client takes part. banded, blt: in how many at most.
-    separation
-        min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds.
-    adjacency
-        Default: add-remove for poisson and all, replace-one for fixed.
-    mechanism
-        Gaussian noise from the server or in shares of the clients, integer noise, or coins.
-    noise
-        Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so many
-        --buffers (blt).
-    bands
-        banded: rounds over which noise is taken back.
-    buffers
-        blt: vectors that the noise needs, whatever the rounds. Default: 3.
-    factorisation
-        banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.
-    server_momentum
-        banded, blt: of the server's step, for which the matrix is made.
-    server_decay
-        banded, blt: factor of the server's learning rate, a round.
-    dropout
-        Fraction of noise shares that may be missing.
-    dimension
-        Integer noise and coins: number of coordinates, d.
-    scale
-        Integer noise: steps per clip norm.
-    rotate
-        Integer noise: a random rotation before rounding.
-    placement
-        Integer noise: in shares by the clients, or added by the server.
-    slots
-        Under poisson, with coins or noise shares: the fixed number of uploads.
-    edge
-        Coins: c, all probabilities lie in [c, 1-c].
-    clip_norm
-        Coins: how far a client's probabilities may lie from the public ones, in L2.
-    l2_sensitivity
-        Coins: the L2 sensitivity itself, instead of clip_norm.
-    linf_clip
-        Coins: how far one coordinate may lie from the public one.
-    noise_std
-        Coins: Gaussian noise on the probabilities before they are clipped.
-    clip_metric
-        Coins: fisher has both clips of the move over sqrt(theta (1 - theta)).
-    others
-        Coins: near-reference relies on all clients of a sum to keep to linf_clip.
-    """
+    def plan(self, **more: Any) -> Plan:
+        """Return the plan, without the three numbers; `more`: options that are not on the page.
 
-    clients: int | None = None
-    cohort: int | None = None
-    rounds: int | None = None
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    sampling: Sampling = "poisson"
-    participations: int | None = None
-    separation: int | None = None
-    adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
-    mechanism: Mechanism = "gaussian"
-    noise: Literal["independent", "banded", "blt"] = "independent"
-    bands: int | None = None
-    buffers: int | None = None
-    factorisation: Literal["optimised", "square-root"] = "optimised"
-    server_momentum: float = 0.0
-    server_decay: float = 1.0
-    dropout: float = 0.0
-    dimension: int | None = None
-    scale: float | None = None
-    rotate: bool | None = None
-    placement: Literal["clients", "server"] | None = None
-    slots: int | None = None
-    edge: float | None = None
-    clip_norm: float | None = None
-    l2_sensitivity: float | None = None
-    linf_clip: float | None = None
-    noise_std: float = 0.0
-    clip_metric: Literal["euclidean", "fisher"] | None = None
-    others: Literal["anywhere", "near-reference"] | None = None
-
-    def plan(self) -> Plan:
-        """ConfigError, AccountingError for what describes no plan."""
+        Errors: ConfigError, AccountingError for what describes no plan.
+        """
         if self.clients is None:
             raise ConfigError("--clients is missing: how many there are.")
-        names = {field.name for field in dataclasses.fields(PlanOptions)} - {"before", "noise_schedule"}
-        return PlanOptions(**{name: getattr(self, name) for name in names}).plan()
+        options = {**self.given, **{name: value for name, value in more.items() if value is not None}}
+        if before := more.get("before"):
+            options.setdefault("adjacency", before.adjacency)
+        if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
+            options |= {"sampling": "cyclic", "cohort": self.cohort or max(self.clients // self.separation, 1)}
+        elif self.cohort is None and self.sampling != "all":
+            options["cohort"] = self._cohort_of_participations()
+        return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_as_flag)
+
+    def changed(self, **options: Any) -> Question:
+        """Return the question with other values of these options."""
+        return replace(self, **options)
+
+    def _cohort_of_participations(self) -> int:
+        """Return the cohort, to whole clients, that so many participations in so many rounds come to."""
+        times, rounds = self.participations, self.rounds
+        if times is None or rounds is None:
+            raise ConfigError("--cohort is missing: how many clients take part in a round.")
+        if times < 1 or rounds % times or self.clients * times < rounds:
+            raise ConfigError(
+                f"--participations {times} in --rounds {rounds} of --clients {self.clients}: rounds must be a multiple "
+                "of it, and every round needs a client. Change one of them, or give --cohort."
+            )
+        cohort: int = round(self.clients * times / rounds)
+        return cohort
 
     @property
     def solved(self) -> Solved:
@@ -171,9 +134,8 @@ class Question:
     @property
     def python_plan(self) -> str:
         """Lines of Python that make the plan."""
-        plan, more = self.plan(), {"adjacency": self.adjacency, "delta": self.delta, "scale": self.scale}
-        fields = {one.name: (getattr(plan, one.name), one.default) for one in dataclasses.fields(plan)}
-        told = {name: more.get(name, value) for name, (value, default) in fields.items() if value != default}
+        resolved = {"adjacency": self.adjacency, "delta": self.delta, "scale": self.scale}
+        told = {name: resolved.get(name, value) for name, value in self.plan().options.items()}
         arguments = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
         return f"from accounting import Plan, budget\n\nplan = Plan({arguments})"
 
@@ -183,7 +145,12 @@ class Question:
 
     def at(self, *, rounds: int | None = None, noise_multiplier: float | None = None) -> Question:
         """Return the same plan with these rounds and this noise; epsilon is to be solved for."""
-        return replace(self, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
+        return self.changed(rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
+
+
+def _as_flag(name: str, *value: object) -> str:
+    """Return an option as it is written on the command line."""
+    return " ".join([flag(name), *(str(one).lower() if isinstance(one, bool) else str(one) for one in value)])
 
 
 def question_of(options: Mapping[str, object]) -> Question:
@@ -235,7 +202,7 @@ _OF_TYPE: dict[type, _Reader] = {
 def _readers() -> dict[str, _Reader]:
     """Converter of each option's text (KeyError or ValueError for a wrong one), and the allowed texts."""
     found = {}
-    for name, hint in get_type_hints(Question).items():
+    for name, hint in get_type_hints(_Options).items():
         if get_origin(hint) in (Union, types.UnionType):
             hint = next(one for one in get_args(hint) if one is not type(None))
         words = {word: word for word in get_args(hint)}

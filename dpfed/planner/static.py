@@ -37,9 +37,10 @@ def static_page(
     ConfigError for noise that is not Gaussian. `progress` is called with the points done and all points.
     """
     plan = question.plan()
-    if plan.mechanism not in ("gaussian", "distributed-gaussian") or plan.correlated is not None:
+    kind = plan.mechanism
+    if kind.name not in ("gaussian", "distributed-gaussian") or kind.noise != "independent":
         raise ConfigError(
-            f"--static with --mechanism {plan.mechanism}, --noise {plan.noise}: its page is for Gaussian noise that is "
+            f"--static with --mechanism {kind.name}, --noise {kind.noise}: its page is for Gaussian noise that is "
             "independent over rounds. Leave out --static: the served page answers for all."
         )
     found = answer(question, account=unhurried(plan) if question.solved == "epsilon" else "best")
@@ -83,12 +84,12 @@ def _plans(question: Question) -> list[Question]:
     plan = question.plan()
     cohorts = sorted({min(max(round(share * plan.cohort), 1), plan.clients) for share in _SHARES})
     found = []
-    for name in dict.fromkeys((plan.sampling, *_BESIDE)):
+    for name in dict.fromkeys((plan.sampling.name, *_BESIDE)):
         change: dict[str, Any] = {"sampling": name}
-        if name != plan.sampling:
+        if name != plan.sampling.name:
             change |= {"participations": None, "separation": None, "adjacency": None}
         for cohort in cohorts if name != "all" else [None]:
-            other = replace(question.at(), **change, cohort=cohort)
+            other = question.at().changed(**change, cohort=cohort)
             try:
                 other.plan()
             except (AccountingError, DpfedError):
@@ -113,7 +114,7 @@ def _table(question: Question, across: list[float], up: list[int]) -> dict[str, 
     more = "" if account == "best" else f', accountant="{account}"'
     return {
         **described(rows[0][0]),
-        "sampling": plan.sampling,
+        "sampling": plan.sampling.name,
         "account": ACCOUNTS[account],
         "noise": across,
         "rounds": up,

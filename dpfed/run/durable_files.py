@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from accounting.ledger.durable import put, write_through
-from accounting.ledger.regular_file import open_output
+from accounting.ledger.regular_file import open_output, put, write_through
 
 __all__ = ["append", "put"]
 

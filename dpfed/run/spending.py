@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting.caveats import no_round_fits
 from accounting.compose import accountant, over_rounds
 from accounting.compose.histories import Histories
 from accounting.compose.running import Running
-from accounting.exceeded import no_round_fits
 from accounting.ledger import LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of

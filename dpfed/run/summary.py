@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from accounting.compose.accountant import overflow
+from accounting.compose.twins import overflow
 from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, LocalRelease, Release
 from dpfed.config.tables import Config

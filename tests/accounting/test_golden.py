@@ -121,7 +121,7 @@ def test_comparison_marks_the_papers_own_readings_as_no_guarantee():
     paper = [row for row in rows if row.accountant.startswith("fed-smp") and row.sensitivity_in_clips == 1.0]
     assert {round(row.epsilon, 4) for row in paper} == {1.9401, 1.8193, 1.4718}
     assert not any(row.valid for row in paper)
-    smallest_valid = min(row.epsilon for row in rows if row.valid and row.plan.sampling == "fixed")
+    smallest_valid = min(row.epsilon for row in rows if row.valid and row.plan.sampling.name == "fixed")
     assert smallest_valid >= lower("fixed", "zero-out")
 
 

@@ -25,6 +25,7 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import shift_in_clips
 from dpfed.audit.statistics.score_law import NormalMixture
 from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
@@ -195,7 +196,7 @@ def _drawn(claim: Any, delta: float) -> DrawnGaussian | None:
     gaussian, sampling = gaussian_of(claim), sampling_of(claim)
     if gaussian is None or not isinstance(sampling, PoissonSampling | FixedSizeSampling):
         return None
-    shift = sampling.shift(gaussian.adjacency) / gaussian.noise_multiplier
+    shift = shift_in_clips(sampling, gaussian.adjacency) / gaussian.noise_multiplier
     if gaussian.adjacency is Adjacency.REPLACE_ONE:
         places = -shift / 2, shift / 2
     else:

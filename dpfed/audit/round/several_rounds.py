@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accounting.compose import profiles
 from accounting.factorisation import column
-from accounting.factorisation.public import squares
+from accounting.factorisation.toeplitz import squares
 from accounting.ledger import Release
 from accounting.mechanisms import BallsAndBins, Composed, CorrelatedRounds, Cyclic, Schedule, gaussian_of, schedule_of
 from accounting.rounding import downwards, upwards

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from accounting import budget
-from accounting.budget import Budget, Plan
+from accounting.budget import BernoulliUploads, Budget, Plan
 from accounting.compose import readings
 from accounting.compose.accountant import Accountant, Guarantee, guarantee
 from accounting.compose.profiles import Profile, profile
@@ -40,17 +40,16 @@ def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
                 axes.fill_between(rounds, lower, upper, alpha=0.25, label="between lower and upper bound")
         axes.set_xlabel("rounds")
         axes.set_ylabel(f"epsilon at delta {upwards(plan.delta)}")
-        axes.set_title(
-            f"{plan.sampling} sampling {plan.cohort} of {plan.clients}, {plan.adjacency}, {_strength(plan, answer)}",
-            fontsize=10,
-        )
+        drawn = f"{plan.sampling.name} sampling {plan.cohort} of {plan.clients}"
+        axes.set_title(f"{drawn}, {plan.adjacency}, {_strength(plan, answer)}", fontsize=10)
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=9)
 
 
 def _strength(plan: Plan, answer: Budget) -> str:
-    if plan.edge is not None:
-        return f"{plan.dimension:,} coins in [{plan.edge:g}, {1 - plan.edge:g}]"
+    if isinstance(plan.mechanism, BernoulliUploads):
+        edge = plan.mechanism.edge
+        return f"{plan.mechanism.dimension:,} coins in [{edge:g}, {1 - edge:g}]"
     changes = "" if plan.noise_schedule is None else f" x {factors_words(plan.noise_schedule)}"
     return f"noise multiplier {upwards(answer.noise_multiplier)}{changes}"
 
@@ -59,7 +58,7 @@ def _at(plan: Plan, answer: Budget, rounds: int, accountant: Accountant, convers
     if plan.noise_schedule is not None:
         return guarantee(
             plan.first(answer.noise_multiplier, rounds, of=answer.rounds),
-            delta=float(plan.delta or 0),
+            delta=plan.delta,
             accountant=accountant,
             conversion=conversion,
             with_lower_bound=accountant == "best",
@@ -85,7 +84,7 @@ def plot_readings(answer: Budget, path: Path) -> bool:
         claim = profile(answer.mechanism)
     except UnsupportedMechanism:
         return False
-    delta = float(answer.plan.delta or 0)
+    delta = answer.plan.delta
     with figure(path, columns=2, rows=2) as (above, curve, groups, belief):
         _profile(above, claim, answer.epsilon, delta)
         _tradeoff(curve, claim)

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.budget import Plan
+from accounting.budget import GaussianNoise, Plan
 from accounting.compose import accountant as accountants
 from accounting.compose import grid
 from accounting.compose.accountant import Accountant
@@ -102,10 +102,10 @@ def budget_map(
     if quick:
         epsilon = grid.epsilons(
             cohort / plan.clients,
-            noise * math.sqrt(plan.noise_kept),
+            noise * math.sqrt(plan.mechanism.noise_kept),
             rounds,
-            float(plan.delta or 0),
-            sampling="fixed" if plan.sampling == "fixed" else "poisson",
+            plan.delta,
+            sampling="fixed" if plan.sampling.name == "fixed" else "poisson",
             conversion=conversion,
         )
     else:
@@ -119,15 +119,15 @@ def budget_map(
 
 def _on_a_grid(plan: Plan) -> bool:
     """Return True if `accounting.compose.grid` has the plan's account."""
-    poisson = plan.sampling == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
-    gaussian = plan.mechanism in ("gaussian", "distributed-gaussian")
-    return gaussian and plan.before is None and plan.correlated is None and (poisson or plan.sampling == "fixed")
+    poisson = plan.sampling.name == "poisson" and plan.adjacency is not Adjacency.REPLACE_ONE
+    gaussian = isinstance(plan.mechanism, GaussianNoise) and plan.noise_schedule is None
+    return gaussian and plan.before is None and (poisson or plan.sampling.name == "fixed")
 
 
 def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant, conversion: Conversion) -> float:
     return accountants.guarantee(
-        replace(plan, cohort=cohort).run(z, rounds),
-        delta=float(plan.delta or 0),
+        plan.changed(cohort=cohort).run(z, rounds),
+        delta=plan.delta,
         accountant=accountant,
         conversion=conversion,
         with_lower_bound=False,
@@ -178,4 +178,4 @@ def _title(found: BudgetMap) -> str:
     plan, names = found.plan, (found.across.name, found.up.name)
     cohort = "" if "cohort" in names else f" {plan.cohort:,} of {plan.clients:,}"
     fixed = "".join(f", {name.replace('-', ' ')} {upwards(value)}" for name, value in found.fixed.items())
-    return f"{plan.sampling} sampling{cohort}, {plan.adjacency}{fixed}; accountant {found.accountant}"
+    return f"{plan.sampling.name} sampling{cohort}, {plan.adjacency}{fixed}; accountant {found.accountant}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.bernoulli.branch_and_bound import supremum
+from accounting.bernoulli.majorant import supremum
 
 
 def evaluate(problem, low, high):

@@ -13,7 +13,7 @@ from reference.coin_sums import corners, hockey_stick, losses, product_law, sum_
 
 from accounting import Adjacency, Plan, PoissonSampling, budget
 from accounting.bernoulli import certificate
-from accounting.bernoulli.above import gaussian_above
+from accounting.bernoulli.accounts import gaussian_above
 from accounting.bernoulli.certificate import Path, path_of
 from accounting.bernoulli.growth import growth_of
 from accounting.bernoulli.windows import Coordinates, windows

@@ -2,13 +2,27 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from reference import renyi
 from reference.mixtures import hockey_stick
 
 from accounting import budget, gaussian
-from accounting.budget import Plan
+from accounting.budget import (
+    BandedNoise,
+    BernoulliSums,
+    BufferedNoise,
+    Cyclic,
+    DistributedGaussianNoise,
+    Everyone,
+    FixedSize,
+    GaussianNoise,
+    MinSeparation,
+    Plan,
+    Poisson,
+    SkellamNoise,
+)
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -19,6 +33,9 @@ pytestmark = pytest.mark.slow_but_one_in(3)
 )
 def test_default_adjacency_follows_the_sampler(sampling, adjacency):
     assert Plan(clients=100, cohort=10, sampling=sampling).adjacency == adjacency
+
+
+SHARES = {"mechanism": "distributed-gaussian", "sampling": "fixed"}
 
 
 @pytest.mark.parametrize(
@@ -42,10 +59,10 @@ def test_default_adjacency_follows_the_sampler(sampling, adjacency):
             InvalidParameter,
             r"mechanism='laplace': must be one of gaussian, distributed-gaussian, discrete-gaussian",
         ),
-        ({"dropout": 1.0}, InvalidParameter, r"dropout=1.0: must be a fraction in \[0, 1\)"),
-        ({"dropout": -0.1}, InvalidParameter, r"dropout=-0.1: must be a fraction"),
-        ({"dropout": math.nan}, InvalidParameter, r"dropout=nan: must be a fraction"),
-        ({"dropout": 0.1}, InvalidParameter, r"dropout=0.1 with mechanism='gaussian'.*'distributed-gaussian'"),
+        ({**SHARES, "dropout": 1.0}, InvalidParameter, r"dropout=1.0: must be a fraction in \[0, 1\)"),
+        ({**SHARES, "dropout": -0.1}, InvalidParameter, r"dropout=-0.1: must be a fraction"),
+        ({**SHARES, "dropout": math.nan}, InvalidParameter, r"dropout=nan: must be a fraction"),
+        ({"dropout": 0.1}, InvalidParameter, r"dropout=0.1 with mechanism='gaussian': is for distributed-gaussian"),
         (
             {"mechanism": "distributed-gaussian"},
             InvalidParameter,
@@ -163,11 +180,12 @@ def test_a_comparison_has_both_conversions_of_the_noise_that_is_left():
     plan = Plan(clients=20, cohort=4, sampling="fixed", delta=1e-3, mechanism="distributed-gaussian", dropout=0.3)
     rows, left = budget.compare(plan, noise_multiplier=4.0, rounds=1), 4.0 * math.sqrt(0.7)
     assert all("at most 30% of the noise shares missing" in row.notes for row in rows)
-    own = [row for row in rows if row.valid and (row.plan.sampling, row.plan.adjacency) == ("fixed", "replace-one")]
+    valid = [row for row in rows if row.valid]
+    own = [row for row in valid if (row.plan.sampling.name, row.plan.adjacency) == ("fixed", "replace-one")]
     assert {row.conversion for row in own} == {None, "classical", "improved"}
     for row in own:
         assert hockey_stick([(0.8, 0.0), (0.2, 2 / left)], [(1.0, 0.0)], math.exp(row.epsilon)) <= 1e-3
-    renyis = [row for row in rows if row.accountant == "rdp" and row.plan.sampling == "poisson"]
+    renyis = [row for row in rows if row.accountant == "rdp" and row.plan.sampling.name == "poisson"]
     assert [row.conversion for row in renyis] == ["classical", "improved"]
     for row, gain in zip(renyis, (lambda a: 0.0, lambda a: (a - 1) * math.log1p(-1 / a) - math.log(a)), strict=True):
         expected = float(renyi.removal(row.order, 0.2, left)) + (gain(row.order) - math.log(1e-3)) / (row.order - 1)
@@ -195,7 +213,7 @@ class TestJson:
     def test_of_a_comparison_is_json_too(self):
         rows = budget.compare(Plan(clients=100, cohort=10), noise_multiplier=2.0, rounds=5)
         json.dumps([row.to_dict() for row in rows], allow_nan=False)
-        assert rows[0].plan.sampling == "poisson"
+        assert rows[0].plan.sampling.name == "poisson"
         for row in rows:
             if row.valid and row.lower_bound is not None:
                 assert row.lower_bound <= row.epsilon
@@ -227,10 +245,10 @@ def test_an_unknown_accountant_or_conversion_is_refused():
 def test_a_comparison_calls_no_setting_a_guarantee_where_shares_have_no_account():
     plan = Plan(clients=600, cohort=100, sampling="fixed", mechanism="distributed-gaussian", dropout=0.3)
     rows = budget.compare(plan, noise_multiplier=1.4, rounds=20)
-    assert {(row.plan.sampling, str(row.plan.adjacency)) for row in rows if row.valid} == {
+    assert {(row.plan.sampling.name, str(row.plan.adjacency)) for row in rows if row.valid} == {
         ("fixed", "replace-one"), ("fixed", "zero-out"), ("all", "replace-one"), ("all", "zero-out"),
     }  # fmt: skip
-    refused = [row for row in rows if row.plan.sampling == "poisson"]
+    refused = [row for row in rows if row.plan.sampling.name == "poisson"]
     assert refused
     assert all(any("secret cohort size" in note for note in row.notes) for row in refused)
     with pytest.raises(InvalidParameter):
@@ -253,7 +271,7 @@ def test_a_comparison_shows_the_papers_readings_with_its_sensitivity_and_with_th
     stated = [(row.accountant, row.conversion, row.to_dict()["sensitivity_in_clips"]) for row in readings]
     kinds = [("fed-smp-theorem", None), ("fed-smp-lemma", "classical"), ("fed-smp-lemma", "improved")]
     assert stated == [(*kind, sensitivity) for sensitivity in (1.0, 2.0) for kind in kinds]
-    assert [row.accountant for row in rows if row.lower_bound is not None and row.plan.sampling == "fixed"].count(
+    assert [row.accountant for row in rows if row.lower_bound is not None and row.plan.sampling.name == "fixed"].count(
         "rdp"
     ) == 0
     for once, twice in zip(readings[:3], readings[3:], strict=True):
@@ -306,3 +324,67 @@ def test_a_comparison_is_for_gaussian_noise(mechanism):
     plan = Plan(clients=100, cohort=10, mechanism=mechanism, dimension=5, **more)
     with pytest.raises(InvalidParameter, match="comparisons are for Gaussian noise"):
         budget.compare(plan, noise_multiplier=1.0, rounds=2)
+
+
+KINDS = [
+    (
+        Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180),
+        {"clients": 6000, "cohort": 100, "noise_multiplier": 1.4, "rounds": 180},
+    ),
+    (
+        Plan(clients=600, sampling=Everyone(), mechanism=DistributedGaussianNoise(dropout=0.1)),
+        {"clients": 600, "sampling": "all", "mechanism": "distributed-gaussian", "dropout": 0.1},
+    ),
+    (
+        Plan(clients=600, sampling=MinSeparation(cohort=10, separation=5), mechanism=BandedNoise(bands=3)),
+        {"clients": 600, "cohort": 10, "sampling": "min-separation", "separation": 5, "noise": "banded", "bands": 3},
+    ),
+    (
+        Plan(clients=600, sampling=Cyclic(cohort=10), mechanism=BufferedNoise(participations=3)),
+        {"clients": 600, "cohort": 10, "sampling": "cyclic", "noise": "blt", "participations": 3},
+    ),
+    (
+        Plan(clients=600, sampling=FixedSize(cohort=10), mechanism=SkellamNoise(dimension=100)),
+        {"clients": 600, "cohort": 10, "sampling": "fixed", "mechanism": "skellam", "dimension": 100},
+    ),
+    (
+        Plan(clients=600, sampling=Poisson(cohort=10), mechanism=BernoulliSums(dimension=9, edge=0.2, clip_norm=1.0)),
+        {
+            "clients": 600,
+            "cohort": 10,
+            "mechanism": "bernoulli-aggregate",
+            "dimension": 9,
+            "edge": 0.2,
+            "l2_sensitivity": 1.0,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("plan", "options"), KINDS)
+def test_a_plan_by_kind_is_that_of_the_flat_list(plan, options):
+    assert Plan(**options) == plan == Plan(**plan.options) == Plan.from_options(options)
+
+
+def test_what_a_plan_has_is_not_given_again():
+    plan = KINDS[0][0]
+    stated = budget.epsilon(Plan(clients=6000, cohort=100), noise_multiplier=1.4, rounds=180)
+    assert budget.epsilon(plan) == budget.solve(plan, with_lower_bound=False).epsilon == stated
+    for asked, more in ((budget.epsilon, {"rounds": 9}), (budget.solve, {"noise_multiplier": 2.0})):
+        with pytest.raises(InvalidParameter, match="give it once"):
+            asked(plan, **more)
+    with pytest.raises(InvalidParameter, match=r"noise_multiplier=1\.4 in the plan"):
+        budget.noise_multiplier(plan, epsilon=1.0)
+    with pytest.raises(InvalidParameter, match="rounds=180 in the plan"):
+        budget.rounds(plan, epsilon=1.0)
+
+
+def test_a_plan_has_no_other_options():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lanes'"):
+        Plan(clients=600, cohort=10, lanes=3)
+    with pytest.raises(InvalidParameter, match="noise='banded' with GaussianNoise"):
+        replace(PLAN, noise="banded")
+    with pytest.raises(InvalidParameter, match="buffers=3 with noise='independent': is for blt"):
+        Plan(clients=600, cohort=10, buffers=3)
+    with pytest.raises(InvalidParameter, match="sampling=GaussianNoise"):
+        Plan(clients=600, sampling=GaussianNoise())

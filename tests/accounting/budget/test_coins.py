@@ -8,12 +8,13 @@ from scipy.stats import binom
 
 from accounting import Composed, Gaussian, Plan, budget
 from accounting.bernoulli import sums as bernoulli_sum
+from accounting.budget import Everyone, FixedSize, Poisson
 from accounting.budget import coins as coin_rounds
-from accounting.budget.coins import CoinRounds
 from accounting.compose.accountant import epsilon as epsilon_of
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Subsampled
-from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel, slots_for
+from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Subsampled, unsampled
+from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
+from accounting.mechanisms.slots import slots_for
 
 MASKS = Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
 SEEN = Plan(
@@ -38,7 +39,7 @@ def test_two_looks_at_one_coin_cost_what_the_square_of_its_laws_says():
 
 
 @pytest.mark.slow_but_one_in(2)
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("sampling", [Poisson(cohort=5), FixedSize(cohort=5)])
 def test_the_rounds_that_fit_and_not_one_more(sampling):
     plan = replace(MASKS, sampling=sampling, adjacency=None)
     target = 2 * budget.solve(plan, rounds=3).epsilon
@@ -58,22 +59,22 @@ def test_not_even_one_round_fits():
 
 
 def test_poisson_masks_are_padded_to_slots_that_hardly_ever_overflow():
-    coins = CoinRounds(plan=MASKS).coins()
+    coins = MASKS.mechanism.release(MASKS)
     assert isinstance(coins, BernoulliAggregate)
     assert binom.sf(coins.cohort, 50, 0.1) == pytest.approx(coins.overflow, rel=1e-9, abs=0)
     assert coins.overflow <= 1e-5 * 1e-5
     assert binom.sf(coins.cohort - 2, 50, 0.1) > 1e-5 * 1e-5
     assert f"padded to {coins.cohort} slots" in budget.solve(MASKS, rounds=1).notes[-1]
-    assert CoinRounds(plan=replace(MASKS, slots=40)).coins().cohort == 40
+    assert unsampled(replace(MASKS, slots=40).round()).cohort == 40
 
 
 def test_the_law_of_a_round_is_that_of_the_sampler():
-    fixed, everybody = replace(MASKS, sampling="fixed", adjacency=None), replace(MASKS, sampling="all")
+    fixed, everybody = replace(MASKS, sampling=FixedSize(cohort=5), adjacency=None), replace(MASKS, sampling=Everyone())
     assert fixed.sampler == FixedSizeSampling(cohort=5, clients=50)
     assert str(fixed.adjacency) == "replace-one"
-    assert CoinRounds(plan=fixed).coins().cohort == 5
+    assert fixed.mechanism.release(fixed).cohort == 5
     assert everybody.sampler == FullParticipation()
-    assert CoinRounds(plan=everybody).coins().cohort == 50
+    assert everybody.mechanism.release(everybody).cohort == 50
     assert MASKS.sampler == PoissonSampling(probability=0.1)
     assert isinstance(MASKS.round(), Subsampled)
     assert isinstance(everybody.round(), BernoulliAggregate)
@@ -104,18 +105,19 @@ def test_coins_have_no_noise_multiplier():
 @pytest.mark.slow
 def test_the_largest_clip_within_a_budget():
     epsilon = 3.0
-    plan = replace(MASKS, sampling="fixed", adjacency=None)
+    plan = replace(MASKS, sampling=FixedSize(cohort=5), adjacency=None)
     clip = budget.clip_norm(plan, epsilon=epsilon, rounds=5)
     assert budget.solve(replace(plan, clip_norm=clip), rounds=5).epsilon <= epsilon
     assert budget.solve(replace(plan, clip_norm=1.002 * clip), rounds=5).epsilon > epsilon
 
 
 def test_a_budget_that_any_clip_meets():
+    two = replace(MASKS, dimension=2, sampling=FixedSize(cohort=5), adjacency=None)
     with pytest.raises(CalibrationError, match="met without any L2 clip"):
-        budget.clip_norm(replace(MASKS, dimension=2, sampling="fixed", adjacency=None), epsilon=50.0, rounds=1)
+        budget.clip_norm(two, epsilon=50.0, rounds=1)
 
 
-@pytest.mark.parametrize("plan", [MASKS, replace(MASKS, sampling="fixed", adjacency=None), SEEN])
+@pytest.mark.parametrize("plan", [MASKS, replace(MASKS, sampling=FixedSize(cohort=5), adjacency=None), SEEN])
 def test_what_was_released_before_comes_on_top(plan):
     before = Composed(parts=((Gaussian(noise_multiplier=4.0, adjacency=plan.adjacency), 2),))
     together = replace(plan, before=before)
@@ -141,7 +143,7 @@ def test_what_was_released_before_comes_on_top(plan):
 )
 def test_plans_that_have_no_account_are_refused(changes, error, words):
     with pytest.raises(error, match=words):
-        replace(MASKS, **changes)
+        MASKS.changed(**changes)
 
 
 def test_coins_of_another_cohort_than_the_samplers_are_refused():
@@ -159,11 +161,11 @@ def test_slots_against_the_binomial_tail(cohort, clients):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+@pytest.mark.parametrize("sampling", [Poisson(cohort=5), FixedSize(cohort=5), Everyone()])
 def test_noise_before_the_coins_counts_under_every_sampling(sampling):
-    plain = replace(MASKS, sampling=sampling, adjacency=None, cohort=5, clip_norm=0.5)
+    plain = replace(MASKS, sampling=sampling, adjacency=None, clip_norm=0.5)
     noised = replace(plain, noise_std=0.3)
-    assert CoinRounds(plan=noised).coins().noise_std == 0.3
+    assert noised.mechanism.release(noised).noise_std == 0.3
     assert budget.solve(noised, rounds=3).epsilon < 0.9 * budget.solve(plain, rounds=3).epsilon
 
 

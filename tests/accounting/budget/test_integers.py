@@ -7,12 +7,12 @@ import pytest
 from scipy.stats import binom
 
 from accounting import DiscreteGaussian, Plan, Skellam, Subsampled, budget, guarantee
-from accounting.budget.integers import IntegerRounds
-from accounting.compose.accountant import overflow
+from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.integers.discrete_gaussian import shares_distortion
-from accounting.mechanisms.bernoulli import slots_for
+from accounting.mechanisms import unsampled
+from accounting.mechanisms.slots import slots_for
 from accounting.rounding import upwards
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -25,8 +25,8 @@ def planned(**fields):
     return Plan(**{"mechanism": "discrete-gaussian", **fields})
 
 
-def made(plan):
-    return IntegerRounds(plan=plan)
+def noise_of(plan, noise_multiplier=1.4):
+    return unsampled(plan.round(noise_multiplier))
 
 
 @LAWS
@@ -41,7 +41,7 @@ def test_the_round_is_what_a_ledger_should_state(law):
     assert noise.share_variance == math.ceil((1.4 * 8000) ** 2 / 90) == int(noise.share_variance)
     assert noise.variance >= (1.4 * 8000) ** 2
     assert noise.l2_bound == fixed_point.rounded_l2(8000, 1 << 21)
-    assert made(plan).bits(1.4) == 18
+    assert plan.mechanism.bits(plan, 1.4) == 18
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,18 @@ def test_the_round_is_what_a_ledger_should_state(law):
 def test_default_adjacency_and_shares(placement, sampling, adjacency):
     plan = planned(**COMMON, placement=placement, sampling=sampling)
     assert plan.adjacency == adjacency
-    assert made(plan).shares == (1 if placement == "server" else {"poisson": 165, "fixed": 100, "all": 1000}[sampling])
+    assert noise_of(plan).shares == (
+        1 if placement == "server" else {"poisson": 165, "fixed": 100, "all": 1000}[sampling]
+    )
 
 
 def test_slots_under_poisson_charge_their_overflow():
     plan = planned(**COMMON, slots=150)
-    noise = made(plan).noise(1.4)
+    noise = noise_of(plan, 1.4)
     assert noise.shares == 150
     assert noise.overflow == slots_for(100, 1000, allowed=0.5, slots=150)[1] > 0
     default = planned(**COMMON)
-    assert 0 < made(default).noise(1.4).overflow <= 1e-10
+    assert 0 < noise_of(default, 1.4).overflow <= 1e-10
     assert budget.solve(plan, noise_multiplier=1.4, rounds=1).epsilon > budget.solve(
         default, noise_multiplier=1.4, rounds=1
     ).epsilon * (1 + 1e-6)  # fmt: skip
@@ -79,14 +81,14 @@ def test_slots_under_poisson_charge_their_overflow():
 def test_a_secure_sum_under_poisson_is_filled_up_whoever_adds_the_noise(law):
     trusted = planned(**COMMON, mechanism=law, placement="server")
     secure = planned(**COMMON, mechanism=law, placement="server", secure=True, slots=150)
-    assert made(trusted).noise(1.4).overflow == 0
+    assert noise_of(trusted, 1.4).overflow == 0
     exact = float(binom.sf(150, COMMON["clients"] + 1, 0.1))  # with the client that add-remove may add
-    assert made(secure).noise(1.4).overflow == pytest.approx(exact, rel=1e-9, abs=0)
-    assert (made(secure).uploads, made(secure).shares, secure.adjacency) == (150, 1, "add-remove")
+    assert noise_of(secure, 1.4).overflow == pytest.approx(exact, rel=1e-9, abs=0)
+    assert (secure.mechanism.uploads(secure), noise_of(secure).shares, secure.adjacency) == (150, 1, "add-remove")
     for sampling in ("fixed", "all"):
         plan = planned(**COMMON, mechanism=law, placement="server", secure=True, sampling=sampling)
-        assert made(plan).noise(1.4).overflow == 0
-    lost = made(secure).noise(1.4).overflow
+        assert noise_of(plan, 1.4).overflow == 0
+    lost = noise_of(secure, 1.4).overflow
     stated = guarantee(secure.run(1.4, 3), delta=1e-5, accountant="rdp").epsilon
     without = guarantee(trusted.run(1.4, 3), delta=1e-5 - 3 * lost, accountant="rdp").epsilon
     assert stated == pytest.approx(without, rel=1e-9)
@@ -103,18 +105,20 @@ def test_no_account_looks_at_the_ring(law):
         plans = [
             planned(**COMMON, mechanism=law, placement=placement, secure=True, wrap_probability=p) for p in (1e-12, 0.9)
         ]
-        assert made(plans[0]).bits(1.4) > made(plans[1]).bits(1.4)
+        assert plans[0].mechanism.bits(plans[0], 1.4) > plans[1].mechanism.bits(plans[1], 1.4)
         assert plans[0].run(1.4, 5) == plans[1].run(1.4, 5)
 
 
 def test_the_default_scale_costs_one_percent_and_gives_good_shares():
-    assert planned(**COMMON).scale == fixed_point.least_scale(1 << 21)
-    assert planned(**COMMON, rotate=False).scale == fixed_point.least_scale(1_600_000)
+    assert planned(**COMMON).mechanism.scale == fixed_point.least_scale(1 << 21)
+    assert planned(**COMMON, rotate=False).mechanism.scale == fixed_point.least_scale(1_600_000)
     small = planned(clients=10_000, cohort=1000, dimension=2, sampling="fixed")
-    assert made(small).noise(0.5).share_variance >= 4
+    assert noise_of(small, 0.5).share_variance >= 4
     stated = budget.solve(small, noise_multiplier=1.0, rounds=1)
     plain = Plan(clients=10_000, cohort=1000, sampling="fixed")
-    real = math.sqrt(made(small).noise(1.0).variance) / small.scale  # whole share variances: more than asked for
+    real = (
+        math.sqrt(noise_of(small, 1.0).variance) / small.mechanism.scale
+    )  # whole share variances: more than asked for
     assert 1 < real < 1.03
     same = budget.solve(plain, noise_multiplier=real, rounds=1, with_lower_bound=False)
     assert same.epsilon < stated.epsilon < 1.02 * same.epsilon
@@ -167,7 +171,7 @@ def test_json_and_notes(law):
 def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
     """Closed form: epsilon of the noise multiplier shrunk by what rounding lengthens."""
     plan = planned(**COMMON, sampling="all", scale=6000, rotate=rotate)
-    longer = made(plan).l2_bound / 6000
+    longer = plan.mechanism.l2_bound / 6000
     ours = budget.solve(plan, noise_multiplier=1.4, rounds=1).epsilon
     theirs = budget.solve(
         Plan(clients=1000, cohort=1000, sampling="all", adjacency="zero-out", delta=1e-5),
@@ -183,7 +187,7 @@ def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
         ({"dimension": 0}, InvalidParameter, "dimension=0: must be a whole number from 1"),
         ({"cohort": 1001}, InvalidParameter, "cohort=1001 of clients=1000"),
         ({"mechanism": "gaussian"}, InvalidParameter, "dimension=1600000 with mechanism='gaussian': is for discrete"),
-        ({"dimension": None}, InvalidParameter, "dimension=None: must be a whole number from 1"),
+        ({"dimension": None}, InvalidParameter, "dimension is missing: mechanism='discrete-gaussian' needs it"),
         ({"sampling": "binomial"}, InvalidParameter, "sampling='binomial': must be one of poisson, fixed, all"),
         ({"placement": "both"}, InvalidParameter, "placement='both': must be one of clients, server"),
         ({"scale": 0.0}, InvalidParameter, "scale=0.0: must be a finite number above 0"),
@@ -214,7 +218,7 @@ def test_a_plan_refuses_and_says_what_is_allowed(changes, error, message):
 
 def test_one_client_and_its_whole_range():
     plan = planned(clients=1, cohort=1, dimension=1, delta=1e-5)
-    assert made(plan).shares == 1
+    assert noise_of(plan).shares == 1
     assert 0 < guarantee(plan.run(5.0, 10_000), delta=1e-5).epsilon < math.inf
 
 
@@ -225,15 +229,15 @@ def test_a_target_below_one_round_is_an_error():
 
 def test_the_largest_scale_and_the_most_slots_are_allowed():
     """2^53, the whole numbers of a double, and as many slots as there are clients; nothing beyond either."""
-    assert planned(**COMMON, scale=2.0**53).scale == 2.0**53
+    assert planned(**COMMON, scale=2.0**53).mechanism.scale == 2.0**53
     with pytest.raises(InvalidParameter, match=r"at most 2\^53"):
         planned(**COMMON, scale=2.0**53 + 2)
-    assert made(planned(**COMMON, slots=1000)).uploads == 1000
+    assert noise_of(planned(**COMMON, slots=1000)).shares == 1000
 
 
 def test_notes_state_how_far_shares_are_from_one_discrete_gaussian():
     coarse = planned(**COMMON, scale=9.0, slots=165)
-    noise = made(coarse).noise(1.0)
+    noise = noise_of(coarse, 1.0)
     tau = shares_distortion(noise.share_variance, noise.shares)
     assert tau > 1e-6
     assert any(f"tau = {upwards(tau)}:" in note for note in coarse.notes(1.0, 1))
@@ -244,11 +248,11 @@ def test_notes_state_how_far_shares_are_from_one_discrete_gaussian():
 def test_shares_that_arrive_at_the_least(cohort, dropout, shares):
     """Of 10 uploads a fraction of at most 0.25 missing is 2 missing."""
     plan = planned(clients=20, cohort=cohort, dimension=10, delta=1e-5, sampling="fixed", dropout=dropout)
-    assert made(plan).shares == shares
+    assert noise_of(plan).shares == shares
 
 
 @LAWS
 def test_a_share_that_is_whole_already_is_not_raised(law):
     plan = planned(clients=8, cohort=4, dimension=10, delta=1e-5, mechanism=law, sampling="fixed", scale=16)
-    assert made(plan).noise(1.0).share_variance == 64
-    assert made(plan).noise(1.001).share_variance == 65
+    assert noise_of(plan, 1.0).share_variance == 64
+    assert noise_of(plan, 1.001).share_variance == 65

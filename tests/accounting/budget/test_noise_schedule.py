@@ -105,7 +105,7 @@ def test_what_was_released_before_comes_first():
         ({"noise_schedule": (1.0, 1e-7)}, r"noise_schedule.*1e-06 to 1e\+06"),
         ({"sampling": "balls-and-bins", "participations": 3}, "equal noise"),
         ({"sampling": "cyclic"}, "equal noise"),
-        ({"noise": "banded", "bands": 3, "sampling": "cyclic"}, "equal noise"),
+        ({"noise": "banded", "bands": 3, "sampling": "cyclic"}, "is for independent"),
         ({"mechanism": "skellam", "dimension": 10}, "is for gaussian"),
         ({"mechanism": "bernoulli-aggregate", "dimension": 10, "edge": 0.1, "clip_norm": 1.0}, "is for gaussian"),
     ],

@@ -51,14 +51,14 @@ def test_participations_are_the_most_that_a_client_has():
 @pytest.mark.slow
 def test_a_comparison_has_the_same_cohort_by_schedules():
     rows = budget.compare(Plan(clients=600, cohort=100), noise_multiplier=1.4, rounds=12)
-    found = {row.plan.sampling: row for row in rows}
+    found = {row.plan.sampling.name: row for row in rows}
     assert {"balls-and-bins", "cyclic", "poisson", "fixed", "all"} == set(found)
     assert found["balls-and-bins"].epsilon < rows[2].epsilon < found["cyclic"].epsilon
     assert found["balls-and-bins"].to_dict()["participations"] == 2
     own = budget.compare(
         Plan(clients=600, cohort=100, sampling="allocation", participations=2), noise_multiplier=1.4, rounds=12
     )
-    assert own[0].plan.sampling == "allocation"
+    assert own[0].plan.sampling.name == "allocation"
 
 
 @pytest.mark.parametrize(

@@ -186,11 +186,11 @@ def test_progress_pays_for_a_lattice_that_is_felt_round_by_round():
 def test_coins_have_orders_of_their_own():
     coins = BernoulliAggregate(dimension=4, cohort=2, floor=0.25, adjacency="zero-out", l2_clip=0.2)
     sampled = Subsampled(mechanism=coins, sampling=PoissonSampling(probability=0.1))
-    assert accountant.orders(times(coins, 3)) is COIN_ORDERS
-    assert accountant.orders(times(sampled, 3)) is SAMPLED_COIN_ORDERS
-    assert accountant.orders(Composed(parts=((sampled, 1), (coins, 1)))) is COIN_ORDERS
-    assert accountant.orders(gaussian(1.0)) is rdp.FAR_ORDERS
-    assert accountant.orders(poisson(0.1, 1.0)) is rdp.ORDERS
+    assert rdp.orders(times(coins, 3)) is COIN_ORDERS
+    assert rdp.orders(times(sampled, 3)) is SAMPLED_COIN_ORDERS
+    assert rdp.orders(Composed(parts=((sampled, 1), (coins, 1)))) is COIN_ORDERS
+    assert rdp.orders(gaussian(1.0)) is rdp.FAR_ORDERS
+    assert rdp.orders(poisson(0.1, 1.0)) is rdp.ORDERS
 
 
 def test_a_lower_bound_above_epsilon_is_an_error_and_not_cut(monkeypatch):

@@ -97,9 +97,9 @@ def test_dp_accounting_states_the_same(runs, shape):
     from dp_accounting.rdp import rdp_privacy_accountant
 
     run = dp_event.PoissonSampledDpEvent(100 / 6000, dp_event.GaussianDpEvent(1.4))
-    theirs = rdp_privacy_accountant.RdpAccountant(list(accountant.orders(GOLDEN)))
+    theirs = rdp_privacy_accountant.RdpAccountant(list(rdp.orders(GOLDEN)))
     theirs.compose(dp_event.RepeatAndSelectDpEvent(dp_event.SelfComposedDpEvent(run, 180), runs.mean, shape))
-    orders = accountant.orders(GOLDEN)
+    orders = rdp.orders(GOLDEN)
     curve = selection.renyi(orders, rdp.curve(GOLDEN, orders), runs)
     ours = rdp.epsilon_from_curve(orders, curve, delta=1e-5).epsilon
     assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-6)

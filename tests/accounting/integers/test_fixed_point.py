@@ -10,7 +10,6 @@ from reference import integer_laws
 from scipy.stats import norm
 
 from accounting import Plan
-from accounting.budget.integers import IntegerRounds
 from accounting.errors import InvalidParameter
 from accounting.integers import fixed_point
 
@@ -191,10 +190,10 @@ def test_a_sum_promises_by_default_what_a_plan_does():
         scale=20.0,
     )
     z = 5.028937868102917
-    made = IntegerRounds(plan=plan)
-    assert IntegerRounds(plan=replace(plan, wrap_probability=2e-6)).bits(z) < made.bits(z)
+    noise, seldom = plan.mechanism, replace(plan, wrap_probability=2e-6)
+    assert seldom.mechanism.bits(seldom, z) < noise.bits(plan, z)
     bits = fixed_point.sum_bits(
         law="discrete-gaussian", uploads=50, dimension=64, scaled_clip=20.0, rotate=True,
-        noise_variance=made.noise(z).share_variance,
+        noise_variance=noise.release(plan, z).share_variance,
     )  # fmt: skip
-    assert bits == made.bits(z)
+    assert bits == noise.bits(plan, z)

@@ -9,8 +9,7 @@ from scipy.stats import skellam
 
 from accounting import Plan, budget
 from accounting.gaussian import privacy_profile
-from accounting.integers import skellam_steps
-from accounting.integers.skellam_steps import largest_step, shift_above
+from accounting.integers.skellam import _masses, _rounded_down, largest_step, shift_above
 
 
 def exact_steps(variance, far):
@@ -34,7 +33,7 @@ def test_the_largest_step_by_mpmath(variance, far):
 def test_masses_by_the_expansion_are_those_of_the_bessel_function(variance):
     x = np.array([0.0, 1.0, 30.0, 5 * math.sqrt(variance), 12 * math.sqrt(variance)]).round()
     exact = [float(mp.exp(-mp.mpf(variance)) * mp.besseli(mp.mpf(k), mp.mpf(variance), maxterms=10**6)) for k in x]
-    np.testing.assert_allclose(skellam_steps._masses(x, variance), exact, rtol=4e-13)
+    np.testing.assert_allclose(_masses(x, variance), exact, rtol=4e-13)
 
 
 @pytest.mark.parametrize(("variance", "shift"), [(0.7, 1), (4.0, 1), (4.0, 3), (60.0, 2), (60.0, 20)])
@@ -81,4 +80,4 @@ def test_beyond_what_doubles_reach_nothing_is_said(variance):
 
 def test_large_variances_are_rounded_down():
     for variance in (1e6, 3.7e8, 9.99e9):
-        assert variance * (1 - 2**-11) < skellam_steps._rounded_down(variance) <= variance
+        assert variance * (1 - 2**-11) < _rounded_down(variance) <= variance

@@ -71,7 +71,7 @@ def test_what_cannot_be_written_is_an_error_and_the_charge_stands(project, monke
     def full(path, content, **how):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("accounting.ledger.durable.put", full)
+    monkeypatch.setattr("accounting.ledger.regular_file.put", full)
     with pytest.raises(LedgerError, match=r"p\.jsonl\.head: cannot be written.*Nothing was released"):
         project.charge(release(3), run="a", population=WHO, repeatable=True)
     monkeypatch.undo()

@@ -351,6 +351,6 @@ def test_a_line_that_cannot_be_cut_off_is_an_error(ledger, monkeypatch):
     def refuse(*_):
         raise PermissionError("not ours")
 
-    monkeypatch.setattr("accounting.ledger.durable.cut", refuse)
+    monkeypatch.setattr("accounting.ledger.regular_file.cut", refuse)
     with pytest.raises(LedgerError, match=r"unfinished last line cannot be cut off \(not ours\)"):
         Ledger.resume(ledger.path)

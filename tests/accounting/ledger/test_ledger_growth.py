@@ -8,7 +8,7 @@ import pytest
 
 from accounting import Aborted, Composed, Gaussian, Header, Ledger, PoissonSampling, Release, Subsampled, guarantee
 from accounting.errors import EditedLedger, LedgerError, TruncatedLedger
-from accounting.ledger import durable as durable_module
+from accounting.ledger import regular_file
 
 HEADER = Header(unit="client", clients=1000, randomness="simulated")
 QUIET = Subsampled(
@@ -83,7 +83,7 @@ def test_a_second_writer_is_refused(tmp_path):
 def test_a_file_that_became_shorter_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     ledger.record_all([release(0), release(1)])
-    durable_module.cut(ledger.path, ledger.path.read_bytes().index(b"\n", 300) + 1)
+    regular_file.cut(ledger.path, ledger.path.read_bytes().index(b"\n", 300) + 1)
     with pytest.raises(EditedLedger, match="shorter than it was"):
         ledger.catch_up()
 

@@ -9,8 +9,8 @@ from scipy import stats
 
 from accounting import FixedSizeSampling, Gaussian, GaussianShares, PoissonSampling, guarantee, subsample
 from accounting.compose import over_rounds, profiles
-from accounting.compose.accountant import overflow
 from accounting.compose.second_opinion import second_opinion
+from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import BallsAndBins, Composed, from_dict, with_whole_noise

@@ -55,6 +55,6 @@ def test_rests(separation, printed):
 def test_errors_of_correlated_noise(fields, printed):
     plan = Plan(clients=6000, cohort=100, **{"noise": "banded", **fields})
     z = budget.noise_multiplier(plan, epsilon=2.0, rounds=180)
-    error = plan.correlated.prefix_error(z, 180)
+    error = plan.mechanism.prefix_error(plan, z, 180)
     assert 0 <= float(printed.strip("*")) - error < 0.011
     assert f"| {printed} |" in PAGE

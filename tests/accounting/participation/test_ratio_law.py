@@ -10,13 +10,13 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from accounting.compose import accountant, lower_bound
+from accounting.compose.shown_schedules import counts_law
 from accounting.gaussian import privacy_profile
 from accounting.gaussian.poisson import addition_profile, removal_profile
 from accounting.mechanisms import Composed, Gaussian, subsample
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation
 from accounting.participation import ratio_law
 from accounting.participation.blocks import OnceInBlock
-from accounting.participation.counts import counts_law
 from accounting.participation.ratio_law import divergences
 
 LOSSES = np.array([0.0, 0.05, 0.3, 1.0, 2.0])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from accounting.factorisation.public import squares
+from accounting.factorisation.toeplitz import squares
 from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.several_rounds import Stream
 from dpfed.mechanisms.gaussian import GaussianNoise

@@ -6,10 +6,11 @@ import pytest
 
 from dpfed.cli.budget import budget
 from dpfed.errors import ConfigError
+from dpfed.planner.question import Question
 
 
-def printed(capsys, **options):
-    budget(clients=6000, noise_multiplier=1.4, json=True, **options)
+def printed(capsys, compare=False, **options):
+    budget(options=Question(clients=6000, noise_multiplier=1.4, **options), compare=compare, json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -27,13 +28,14 @@ def test_words_of_every_schedule(capsys):
         ({"sampling": "min-separation", "separation": 5}, "at most once in 5 rounds"),
         ({"sampling": "cyclic"}, "every 60th round"),
     ):
-        budget(clients=6000, cohort=100, rounds=60, noise_multiplier=1.4, **options)
+        budget(options=Question(clients=6000, cohort=100, rounds=60, noise_multiplier=1.4, **options))
         assert words in " ".join(capsys.readouterr().out.split())
 
 
 def test_rounds_that_participations_do_not_divide():
+    options = Question(clients=6000, rounds=181, noise_multiplier=1.4, sampling="balls-and-bins", participations=3)
     with pytest.raises(ConfigError, match="multiple"):
-        budget(clients=6000, rounds=181, noise_multiplier=1.4, sampling="balls-and-bins", participations=3)
+        budget(options=options)
 
 
 def test_correlated_noise_with_a_separation_alone_is_a_public_order(capsys):

@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from accounting import GaussianShares, PoissonSampling
-from accounting.compose.accountant import overflow
+from accounting.compose.twins import overflow
 from accounting.mechanisms import unsampled
 from accounting.mechanisms.slots import default_slots
 from dpfed.config.tables import override, parse

@@ -12,6 +12,7 @@ from scipy.stats import binom
 
 from accounting import Aborted, Ledger
 from accounting.compose import accountant
+from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
 from accounting.mechanisms import Composed
 from accounting.mechanisms.slots import default_slots
@@ -306,7 +307,7 @@ def test_only_charges_by_what_arrived_say_how_many_did():
 @pytest.mark.parametrize("kind", ["masked", "protocol"])
 def test_a_secure_sum_under_poisson_sampling_charges_that_it_is_overfull(noise, kind):
     _, promise = accepted(("poisson", "zero-out", kind, noise, None, "sum", 12))
-    lost = accountant.overflow(promise.goal.mechanism)
+    lost = overflow(promise.goal.mechanism)
     assert lost == pytest.approx(binom.sf(promise.slots, 60, 12 / 60), rel=1e-9)
     assert 0 < lost <= 1e-5 * 1e-3
     assert promise.slots == promise.fill < 60
@@ -316,7 +317,7 @@ def test_a_secure_sum_under_poisson_sampling_charges_that_it_is_overfull(noise, 
 
 def test_under_add_remove_the_client_that_might_be_added_may_overfill_it_too():
     _, promise = accepted(("poisson", "add-remove", "masked", "gaussian", None, "sum", 12))
-    lost = accountant.overflow(promise.goal.mechanism)
+    lost = overflow(promise.goal.mechanism)
     assert lost == pytest.approx(binom.sf(promise.slots, 61, 12 / 60), rel=1e-9)
     assert lost > binom.sf(promise.slots, 60, 12 / 60)
 
@@ -324,7 +325,7 @@ def test_under_add_remove_the_client_that_might_be_added_may_overfill_it_too():
 def test_a_plain_sum_has_no_slots_and_charges_nothing_for_them():
     _, promise = accepted(("poisson", "unset", "plain", "gaussian", None, "sum", 12))
     assert promise.slots is promise.fill is None
-    assert accountant.overflow(promise.goal.mechanism) == 0
+    assert overflow(promise.goal.mechanism) == 0
     assert "overflow" not in promise.goal.mechanism.to_dict()["mechanism"]
 
 
@@ -336,10 +337,10 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
     outcome = federation.run(experiment, tmp_path / "run")
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert {one.mechanism for one in ledger.releases} == {experiment.goal.mechanism}
-    lost = accountant.overflow(ledger.releases[0].mechanism)
+    lost = overflow(ledger.releases[0].mechanism)
     assert lost > 0
     run = Composed(parts=((experiment.goal.mechanism, 3),))
-    assert accountant.overflow(run) == pytest.approx(3 * lost)
+    assert overflow(run) == pytest.approx(3 * lost)
     assert outcome.summary["epsilon"] == accountant.epsilon(run, delta=1e-3)
     found = audit_run(tmp_path / "run")
     assert [check.name for check in found.checks if check.passed is False] == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
-from accounting.participation.counts import counts_law
+from accounting.compose.shown_schedules import counts_law
 from dpfed.audit.evidence.cohort_law import sizes_follow_schedule
 from dpfed.audit.evidence.cohort_members import schedule_kept, times_of
 from dpfed.errors import ConfigError

@@ -86,7 +86,7 @@ def test_what_if_rows_are_those_of_compare():
     question = question_of({**FORWARD, "rounds": "30"})
     best = {}
     for row in compare(question.plan(), noise_multiplier=1.4, rounds=30):
-        key = row.plan.sampling, str(row.plan.adjacency)
+        key = row.plan.sampling.name, str(row.plan.adjacency)
         if row.valid:
             best[key] = min(row.epsilon, best.get(key, float("inf")))
     lines = answer(question)["others"]

@@ -136,7 +136,7 @@ def test_nothing_is_returned_that_the_ledger_does_not_hold(tmp_path, monkeypatch
     for step in private.rounds():
         with monkeypatch.context() as patch:
             patch.setattr(
-                "accounting.ledger.durable.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
+                "accounting.ledger.regular_file.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
             )
             with pytest.raises(LedgerError, match="was not released"):
                 step.release(rows(step))

@@ -9,7 +9,7 @@ import pytest
 
 from accounting import Gaussian, Header, Ledger, Release, Subsampled
 from accounting.errors import LedgerError
-from accounting.ledger import durable
+from accounting.ledger import regular_file
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import BallsAndBins
 from dpfed.audit.run import audit_run
@@ -106,7 +106,7 @@ def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, p
         return wrapped
 
     for name in ("create", "append", "put"):
-        monkeypatch.setattr(durable, name, deadly(getattr(durable, name)))
+        monkeypatch.setattr(regular_file, name, deadly(getattr(regular_file, name)))
     to_the_end(Folder(folder.path), project, kind, [])
     operations, marks = writes, 0
     assert operations >= 7  # a header; of each round its line, the project's line, the project's head

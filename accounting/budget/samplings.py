@@ -1,0 +1,191 @@
+"""Samplings of a plan: the clients of a round, and how often a client takes part in a run.
+
+docs/participation.md has what each of them hides, and for whom it is.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, get_args
+
+from accounting import require
+from accounting.budget.options import option
+from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, Sampling, schedules
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.slots import default_slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cohorts:
+    """Cohorts of a given size, or expected size."""
+
+    cohort: int = option("Clients a round: the expected number under poisson, the exact one under fixed.")
+    name: ClassVar[str]
+    is_schedule: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require.count(cohort=self.cohort)
+
+    def period(self, clients: int) -> int:
+        """Rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
+        return max(round(clients / self.cohort), 1)
+
+    def most_rounds(self, clients: int) -> int | None:
+        """Length of the schedule in rounds; None if it is unbounded."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson(_Cohorts):
+    """Each client independently, with probability cohort / clients, in every round."""
+
+    name: ClassVar[str] = "poisson"
+    is_schedule: ClassVar[bool] = False
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return PoissonSampling(probability=self.cohort / clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSize(_Cohorts):
+    """Exactly `cohort` clients without replacement in every round."""
+
+    name: ClassVar[str] = "fixed"
+    is_schedule: ClassVar[bool] = False
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return FixedSizeSampling(cohort=self.cohort, clients=clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everyone:
+    """All clients in every round."""
+
+    name: ClassVar[str] = "all"
+    is_schedule: ClassVar[bool] = False
+
+    def period(self, clients: int) -> int:
+        """Rounds from one participation of a client to the next: 1."""
+        return 1
+
+    def most_rounds(self, clients: int) -> int | None:
+        """Length of the schedule in rounds: None, it is unbounded."""
+        return None
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return FullParticipation()
+
+
+_PARTICIPATIONS = (
+    "balls-and-bins, allocation: in how many rounds a client takes part. With it the cohort follows from the rounds. "
+    "banded, blt: in how many at most."
+)
+_SEPARATION = "min-separation, banded, blt: a client that took part stays away from the next separation - 1 rounds."
+
+
+@dataclass(frozen=True, kw_only=True)
+class BallsAndBins(_Cohorts):
+    """One secret round of every clients / cohort, drawn anew in every such epoch; at most `participations` epochs."""
+
+    participations: int | None = option(_PARTICIPATIONS, None)
+    name: ClassVar[str] = "balls-and-bins"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.participations is not None:
+            require.count(participations=self.participations)
+
+    def most_rounds(self, clients: int) -> int | None:
+        """Length of the schedule in rounds; None if it is unbounded."""
+        return None if self.participations is None else self.participations * self.period(clients)
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return schedules.BallsAndBins(bins=self.period(clients), stream=stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation(_Cohorts):
+    """`participations` secret rounds of participations clients / cohort rounds, which are all of them."""
+
+    participations: int = option(_PARTICIPATIONS)
+    name: ClassVar[str] = "allocation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.count(participations=self.participations)
+
+    def most_rounds(self, clients: int) -> int:
+        """Length of the schedule in rounds."""
+        return round(self.participations * clients / self.cohort)
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return schedules.Allocation(participations=self.participations, rounds=self.most_rounds(clients), stream=stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinSeparation(_Cohorts):
+    """A client that took part rests for separation - 1 rounds; then it takes part at random in every round."""
+
+    separation: int = option(_SEPARATION)
+    name: ClassVar[str] = "min-separation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require.count(separation=self.separation)
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return schedules.MinSeparation(separation=self.separation, probability=self.cohort / clients, stream=stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cyclic(_Cohorts):
+    """Every client in every clients / cohort-th round, in a public order."""
+
+    name: ClassVar[str] = "cyclic"
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return schedules.Cyclic(period=self.period(clients), stream=stream)
+
+
+PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | MinSeparation | Cyclic
+
+SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {one.name: one for one in get_args(PlannedSampling)}
+"""Sampling of each name."""
+
+
+class Setting(Protocol):
+    """Population, sampling, neighbours and delta of a plan: all that its mechanism depends on besides itself."""
+
+    @property
+    def clients(self) -> int: ...
+
+    @property
+    def sampling(self) -> PlannedSampling: ...
+
+    @property
+    def cohort(self) -> int:
+        """Clients of a round, expected or exact."""
+        ...
+
+    @property
+    def sampler(self) -> Sampling: ...
+
+    @property
+    def period(self) -> int: ...
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def adjacency(self) -> Adjacency: ...
+
+    @property
+    def delta(self) -> float: ...
+
+    @property
+    def before(self) -> Composed | None: ...
+
+
+def slots_and_overflow(setting: Setting, slots: int | None) -> tuple[int, float]:
+    """Return the fixed number of uploads of a round, and the probability that more clients are drawn."""
+    if setting.sampling.name in ("fixed", "all"):
+        return setting.cohort, 0.0
+    return default_slots(setting.cohort, setting.clients, delta=setting.delta, adjacency=setting.adjacency, slots=slots)
