@@ -9,7 +9,6 @@ from importlib.resources import files
 import jinja2
 
 from accounting.rounding import upwards
-from dpfed import __version__
 from dpfed.records.summary import Summary
 from dpfed.report.about import About
 from dpfed.report.finished_run import FinishedRun
