@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -23,9 +24,12 @@ from accounting import Ledger, budget
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.audit.run import audit_run
-from dpfed.report.figures.run import plot_runs
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from curves import plot_curves  # noqa: E402
+
 METHODS = {
     "fedavg": "FedAvg",
     "dp-fedavg": "DP-FedAvg",
@@ -167,7 +171,7 @@ def main() -> None:
         runs.setdefault(name, []).append(numbers)
     for records in runs.values():
         records.sort(key=lambda record: record["round"])
-    plot_runs(runs, arguments.out / "table-1-curves.png")
+    plot_curves(runs, arguments.out / "table-1-curves.png")
     print(table(lines))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,13 +26,16 @@ from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
 from dpfed.models.mask_file import load_mask
-from dpfed.report.figures.run import plot_runs
 from dpfed.run import loop as federation
 from dpfed.run.evaluate import evaluate
 from dpfed.run.experiment import Experiment, build
 from dpfed.run.quantities import SAFELY
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from curves import plot_curves  # noqa: E402
+
 RESULTS, CURVES = HERE / "results.csv", HERE / "curves.csv"
 
 
@@ -243,7 +247,7 @@ def plot() -> None:
                     k: float(v) if v else None for k, v in line.items() if k not in ("group", "row", "seed")
                 }
         if curves:
-            plot_runs({name: list(rounds.values()) for name, rounds in curves.items()}, HERE / f"{group}.png")
+            plot_curves({name: list(rounds.values()) for name, rounds in curves.items()}, HERE / f"{group}.png")
 
 
 def main() -> None:
