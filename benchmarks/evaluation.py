@@ -2,7 +2,7 @@
 
     python benchmarks/evaluation.py [--images 2000] [--repeat 3] [--threads 1]
 
-Random images. Ways take turns; stated is the least of `--repeat`. `dpfed.run.evaluate` takes the last way where the
+Random images. Ways take turns; stated is the least of `--repeat`. `dpfed.runs.evaluate` takes the last way where the
 network gives the same for such images, and the first for everything else.
 """
 

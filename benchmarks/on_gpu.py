@@ -87,7 +87,7 @@ def parts(device: str, quick: bool, pfl: str | None, adapters: str | None) -> It
     yield (
         "Tests",
         printed(
-            sys.executable, "-m", "pytest", "-n", "0", "-rs", *chosen, HERE.parent / "tests/dpfed/run/test_devices.py"
+            sys.executable, "-m", "pytest", "-n", "0", "-rs", *chosen, HERE.parent / "tests/dpfed/runs/test_devices.py"
         ),
     )
     yield "Fed-SMP on Fashion-MNIST", whole_runs(device, quick)

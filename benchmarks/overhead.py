@@ -32,16 +32,16 @@ import numpy as np
 import torch
 
 import dpfed.diagnostics.watch
-import dpfed.run.loop
+import dpfed.runs.loop
 from dpfed import data
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
 from dpfed.round import cohort_of
-from dpfed.run.book import Book
-from dpfed.run.experiment import build
-from dpfed.run.folder import RunFolder
-from dpfed.run.loop import Run
+from dpfed.runs.book import Book
+from dpfed.runs.experiment import build
+from dpfed.runs.folder import RunFolder
+from dpfed.runs.loop import Run
 from dpfed.sources import Trained
 
 MODELS = {"CNN 0.58M": "fed-smp-cnn-unpadded", "CNN 1.66M": "fed-smp-cnn"}
@@ -166,11 +166,11 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("sum", type(total), "add"),
         ("sum", type(total), "close"),
         ("server step", type(method.server), "step"),
-        ("cohort", dpfed.run.loop, "cohort_of"),
+        ("cohort", dpfed.runs.loop, "cohort_of"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", Book, "record"),
-        ("evaluation", dpfed.run.loop, "tested"),
+        ("evaluation", dpfed.runs.loop, "tested"),
         ("checkpoint", RunFolder, "save_checkpoint"),
         ("metrics", RunFolder, "append"),
     ]

@@ -37,8 +37,8 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
     from dpfed.config.tables import parse
     from dpfed.data.dataset import Dataset
     from dpfed.round import cohort_of
-    from dpfed.run.experiment import build
-    from dpfed.run.loop import Run
+    from dpfed.runs.experiment import build
+    from dpfed.runs.loop import Run
     from dpfed.sources import Trained
 
     generator = np.random.default_rng(0)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfed.config.tables import parse
-from dpfed.run.experiment import build
-from dpfed.run.loop import run
+from dpfed.runs.experiment import build
+from dpfed.runs.loop import run
 
 TASKS: dict[str, dict[str, Any]] = {
     "digits, MLP 64-32, 40 rounds of 20 of 60": {

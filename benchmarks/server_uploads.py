@@ -26,7 +26,7 @@ from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.sums import PlainSums
 from dpfed.config.tables import parse
 from dpfed.round import open_round
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.chain import client_halves
 
 GOES = 5

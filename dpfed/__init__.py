@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dpfed import methods as methods
     from dpfed import models as models
     from dpfed.api.run import run as run
-    from dpfed.run.client_level import ClientLevel as ClientLevel
+    from dpfed.runs.client_level import ClientLevel as ClientLevel
 
 _ROOMS = ("audit", "compress", "data", "errors", "methods", "models")
-_HOMES = {"ClientLevel": "run.client_level", "run": "api.run"}
+_HOMES = {"ClientLevel": "runs.client_level", "run": "api.run"}
 
 __all__ = ["ClientLevel", "__version__", "audit", "compress", "data", "errors", "methods", "models", "run"]
 

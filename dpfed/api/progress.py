@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from accounting.rounding import downwards, upwards
 from dpfed.records.reading import Unavailable, json_object, validated
 from dpfed.records.round import RoundRecord
-from dpfed.run.loop import OnRound
+from dpfed.runs.loop import OnRound
 
 _COLUMNS = (
     TextColumn("round"),

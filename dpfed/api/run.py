@@ -25,13 +25,13 @@ from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
 from dpfed.report.run import write_report
-from dpfed.run.evaluate import Metric
-from dpfed.run.experiment import Experiment, build
-from dpfed.run.folder import free_folder
-from dpfed.run.loop import OnRound, Outcome
-from dpfed.run.resuming import with_delta_of
-from dpfed.run.summary import records_of
-from dpfed.run.training import Own, maker_of, name_of
+from dpfed.runs.evaluate import Metric
+from dpfed.runs.experiment import Experiment, build
+from dpfed.runs.folder import free_folder
+from dpfed.runs.loop import OnRound, Outcome
+from dpfed.runs.resuming import with_delta_of
+from dpfed.runs.summary import records_of
+from dpfed.runs.training import Own, maker_of, name_of
 
 Engine = Literal["in-process", "flower"]
 
@@ -98,7 +98,7 @@ def run(
     model:    an nn.Module, which is copied and starts from its weights, or a function, of nothing or of (input_shape,
               classes), that makes one with fresh weights
     loss:     f(outputs, targets) -> [n], in place of local.loss
-    metrics:  {name: f(outputs, targets) -> number} on the test half, beside run.metrics (`dpfed.run.evaluate.Metric`)
+    metrics:  {name: f(outputs, targets) -> number} on the test half, beside run.metrics (`dpfed.runs.evaluate.Metric`)
     out:      the folder; default: runs/NAME, the first free one. resume: go on with the interrupted run in it, given
               the same data, model and loss again
     ledger:   a project ledger (`dpfed ledger create`) that is charged as well; the run ends when its budget is spent
@@ -158,7 +158,7 @@ def carry_out(
         require_flower(simulation=True)
         from dpfed.engines.flower.simulation import simulate as train
     else:
-        from dpfed.run.loop import run as train
+        from dpfed.runs.loop import run as train
     outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project, stop=stop)
     write_report(outcome)
     return outcome

@@ -18,8 +18,8 @@ from dpfed.config.tables import flat
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import lines_of
-from dpfed.run.durable_files import append, put
-from dpfed.run.loop import OnRound
+from dpfed.runs.durable_files import append, put
+from dpfed.runs.loop import OnRound
 
 Kind = Literal["csv", "tensorboard", "mlflow"]
 _EXTRAS = {"tensorboard": ("torch.utils.tensorboard", "tensorboard"), "mlflow": ("mlflow", "mlflow")}

@@ -48,7 +48,7 @@ def deploy(
     load_files(load or [])
     checked, name = read_configuration(config, settings or [])
     check_engine(checked)
-    from dpfed.run.experiment import build
+    from dpfed.runs.experiment import build
 
     experiment = build(checked)  # refuses what cannot work here, before any node sees it
     write_app(experiment.config, out, name=name, own_code=named_files())

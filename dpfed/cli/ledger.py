@@ -211,7 +211,7 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
         return {}
     from dpfed.cli.run import read_configuration
     from dpfed.methods.privacy_target import PrivacyTarget
-    from dpfed.run.experiment import build
+    from dpfed.runs.experiment import build
 
     runs = []
     for given in plans:

@@ -40,7 +40,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def write_file(file: Path, text: str) -> None:
     """Write a text file whole. RunError where that is not possible."""
-    from dpfed.run.durable_files import put
+    from dpfed.runs.durable_files import put
 
     try:
         put(file, text.encode())

@@ -20,8 +20,8 @@ from dpfed.errors import ConfigError, RunInterrupted
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
-    from dpfed.run.experiment import Experiment
-    from dpfed.run.loop import Outcome
+    from dpfed.runs.experiment import Experiment
+    from dpfed.runs.loop import Outcome
 
 Engine = Literal["in-process", "flower"]
 Tracker = Literal["csv", "tensorboard", "mlflow"]
@@ -102,9 +102,9 @@ def run(
     if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
         raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     from dpfed.aggregation import ranks
-    from dpfed.run import loop as federation
-    from dpfed.run.experiment import build
-    from dpfed.run.folder import free_folder
+    from dpfed.runs import loop as federation
+    from dpfed.runs.experiment import build
+    from dpfed.runs.folder import free_folder
 
     folder = out or free_folder(Path("runs"), name)
     with ranks.from_environment() as among:
@@ -187,7 +187,7 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     """
     from dpfed.config.tables import override, parse, parse_written, read_toml
     from dpfed.methods import presets
-    from dpfed.run.resuming import configuration_in, with_delta_of
+    from dpfed.runs.resuming import configuration_in, with_delta_of
 
     if isinstance(given, Path):
         written = parse_written(configuration_in(given), source=str(given / "config.toml"))

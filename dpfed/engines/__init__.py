@@ -1,1 +1,1 @@
-"""Where a round's clients are: in this process (`dpfed.run.loop`), or on the nodes of a distributed engine."""
+"""Where a round's clients are: in this process (`dpfed.runs.loop`), or on the nodes of a distributed engine."""

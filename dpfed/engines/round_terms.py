@@ -16,7 +16,7 @@ from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed import compress
 from dpfed.aggregation.ranks import Task
 from dpfed.errors import ConfigError, WireError
-from dpfed.run.client_level.plan import Parts
+from dpfed.runs.client_level.plan import Parts
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages

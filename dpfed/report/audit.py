@@ -17,7 +17,7 @@ from dpfed.errors import RunError
 from dpfed.report.figures.audit import Observed, plot_audit
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.page import rendered
-from dpfed.run.durable_files import put
+from dpfed.runs.durable_files import put
 
 _FARTHEST = 50.0
 _PLAIN = ("filter", "direction")

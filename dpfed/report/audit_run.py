@@ -16,7 +16,7 @@ from dpfed.participation.sampling import sampler_of
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.page import rendered
-from dpfed.run.durable_files import put
+from dpfed.runs.durable_files import put
 
 _MEANING = {
     "pass": "Nothing in the run's files speaks against its claim.",

@@ -14,8 +14,8 @@ from typing import Any
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import FinishedRun, read_finished
-from dpfed.run.durable_files import put
-from dpfed.run.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
+from dpfed.runs.durable_files import put
+from dpfed.runs.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 
 SEED = "run.seed"
 _MOST_KEYS = 3

@@ -14,8 +14,8 @@ from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, short_card_of
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import Group, Mean, groups_of, mean_of, short, write_table
-from dpfed.run.durable_files import put
-from dpfed.run.quantities import QUANTITIES
+from dpfed.runs.durable_files import put
+from dpfed.runs.quantities import QUANTITIES
 
 _MOST_PLACES = 4
 _MOST_COLUMNS = 9

@@ -13,7 +13,7 @@ from dpfed.report.figures.experiment import Curve, Point, plot_curves, plot_over
 from dpfed.report.figures.figure import Look, looks_of
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.statistics import Group, groups_of, mean_of, short
-from dpfed.run.quantities import QUANTITIES
+from dpfed.runs.quantities import QUANTITIES
 
 _MOST_CURVES = 8
 _ACCURACY, _UPLINK, _EPSILON = "test_accuracy", "uplink_megabytes_total", "privacy.epsilon"

@@ -14,8 +14,8 @@ from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Fact, card_of
 from dpfed.report.privacy_words import sampler_name
 from dpfed.report.units import significant, size
-from dpfed.run.durable_files import put
-from dpfed.run.loop import Outcome
+from dpfed.runs.durable_files import put
+from dpfed.runs.loop import Outcome
 
 _COMPLETE = "The run is complete and saved; --resume makes the report."
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from dpfed.report.collection import SEED, Collection
 from dpfed.report.finished_run import FinishedRun
-from dpfed.run.durable_files import put
-from dpfed.run.quantities import QUANTITIES, SAFELY, Quantity
-from dpfed.run.sweep_folder import Published
+from dpfed.runs.durable_files import put
+from dpfed.runs.quantities import QUANTITIES, SAFELY, Quantity
+from dpfed.runs.sweep_folder import Published
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,8 +17,8 @@ from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.tables import flat, read_toml, shown
 from dpfed.errors import ConfigError
-from dpfed.run.quantities import quantity
-from dpfed.run.sweep_folder import Published
+from dpfed.runs.quantities import quantity
+from dpfed.runs.sweep_folder import Published
 from dpfed.sweep.row_settings import label
 
 _LARGEST = 1e100

@@ -10,7 +10,7 @@ from typing import Any
 from dpfed.config.tables import Config, flat, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
-from dpfed.run.experiment import check
+from dpfed.runs.experiment import check
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put_all, values_at
 

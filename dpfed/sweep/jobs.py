@@ -116,7 +116,7 @@ def run_job(job: Job) -> Result:
 
 def build_job(job: Job) -> Result:
     """Only make its objects: data there, sizes that fit, noise that can be calibrated."""
-    from dpfed.run.experiment import build
+    from dpfed.runs.experiment import build
 
     _settle(job)
     try:
@@ -129,9 +129,9 @@ def build_job(job: Job) -> Result:
 def _run(job: Job) -> Summary:
     from dpfed.report.finished_run import read_finished
     from dpfed.report.run import write_report
-    from dpfed.run import loop as federation
-    from dpfed.run.experiment import build
-    from dpfed.run.loop import Outcome
+    from dpfed.runs import loop as federation
+    from dpfed.runs.experiment import build
+    from dpfed.runs.loop import Outcome
 
     if job.state == "finished":
         found = read_finished(job.folder)
@@ -144,7 +144,7 @@ def _run(job: Job) -> Summary:
 
 
 def _config(job: Job) -> Config:
-    from dpfed.run.resuming import with_delta_of
+    from dpfed.runs.resuming import with_delta_of
 
     load_own_code()
     tables = with_delta_of(job.folder, job.config) if job.state == "interrupted" else job.config

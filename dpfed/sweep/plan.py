@@ -18,9 +18,9 @@ from accounting.caveats import LARGEST_DEFAULT_DELTA
 from dpfed.config.own_code import code_hash
 from dpfed.config.tables import flat, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
-from dpfed.run.experiment import own_code_of, resolved
-from dpfed.run.resuming import own_code_in, with_delta_of
-from dpfed.run.sweep_folder import Listed, Published, Sweep
+from dpfed.runs.experiment import own_code_of, resolved
+from dpfed.runs.resuming import own_code_in, with_delta_of
+from dpfed.runs.sweep_folder import Listed, Published, Sweep
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment, read_published
 from dpfed.sweep.grid import Cell, Grid, expand, slug
 from dpfed.version import __version__

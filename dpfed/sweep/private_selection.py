@@ -43,7 +43,7 @@ class Candidates:
 
 def candidates_of(plan: PlannedSweep) -> Candidates:
     """Every run of the grid, as one that may be drawn; ConfigError where the best of them has no account."""
-    from dpfed.run.experiment import build
+    from dpfed.runs.experiment import build
 
     cells = plan.grid.cells
     if plan.grid.choices:

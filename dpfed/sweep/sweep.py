@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
-from dpfed.run.durable_files import put
-from dpfed.run.sweep_folder import NAME, read_sweep, write_sweep
+from dpfed.runs.durable_files import put
+from dpfed.runs.sweep_folder import NAME, read_sweep, write_sweep
 from dpfed.sweep.grid import SEED, Cell, Choice
 from dpfed.sweep.jobs import Job, Result, Workers, build_job, run_job, workers
 from dpfed.sweep.plan import PlannedSweep, State, listing, state_of

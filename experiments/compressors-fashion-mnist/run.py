@@ -15,8 +15,8 @@ from pathlib import Path
 
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 HERE = Path(__file__).parent
 COMMON = [

@@ -13,9 +13,9 @@ from crash_points import How
 from accounting.ledger import Ledger, kept_head
 from accounting.ledger.hash_chain import sealed
 from dpfed.randomness import Simulated
-from dpfed.run import durable_files
-from dpfed.run.book import Book
-from dpfed.run.folder import RunFolder
+from dpfed.runs import durable_files
+from dpfed.runs.book import Book
+from dpfed.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ from accounting.compose import lower_bound
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of
 from dpfed.config.tables import override, parse
-from dpfed.run import loop as federation
-from dpfed.run.experiment import Experiment, build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import Experiment, build
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 240, "test_samples": 50},

@@ -26,8 +26,8 @@ from dpfed.models.flat import FlatModel
 from dpfed.report.collection import collect
 from dpfed.report.figures.experiment import Point, plot_over
 from dpfed.report.figures.figure import looks_of
-from dpfed.run.evaluate import evaluate
-from dpfed.run.experiment import build
+from dpfed.runs.evaluate import evaluate
+from dpfed.runs.experiment import build
 
 FIELDS = ("row", "x", "seed", "rounds", "training_loss", "training_accuracy", "test_accuracy")
 

@@ -27,7 +27,7 @@ from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config, override, parse
 from dpfed.data.dataset import Dataset
 from dpfed.report.figures.figure import figure
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.chain import client_halves
 from dpfed.sweep.plan import plan
 

@@ -28,8 +28,8 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods import presets
 from dpfed.round import Method, run_round
-from dpfed.run.evaluate import evaluate
-from dpfed.run.experiment import Experiment, build
+from dpfed.runs.evaluate import evaluate
+from dpfed.runs.experiment import Experiment, build
 from dpfed.server.state import ServerState
 from dpfed.sources import Trained
 from dpfed.stages.chain import Stages

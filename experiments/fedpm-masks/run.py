@@ -26,10 +26,10 @@ from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
 from dpfed.models.mask_file import load_mask
-from dpfed.run import loop as federation
-from dpfed.run.evaluate import evaluate
-from dpfed.run.experiment import Experiment, build
-from dpfed.run.quantities import SAFELY
+from dpfed.runs import loop as federation
+from dpfed.runs.evaluate import evaluate
+from dpfed.runs.experiment import Experiment, build
+from dpfed.runs.quantities import SAFELY
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

@@ -27,8 +27,8 @@ from dpfed import compress
 from dpfed.config.tables import Config
 from dpfed.report.figures.figure import figure
 from dpfed.round import run_round
-from dpfed.run.evaluate import evaluate
-from dpfed.run.experiment import Experiment, build
+from dpfed.runs.evaluate import evaluate
+from dpfed.runs.experiment import Experiment, build
 from dpfed.sources import Trained
 from dpfed.sweep.plan import plan
 

@@ -21,8 +21,8 @@ from accounting.rounding import upwards
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 RESULTS = Path(__file__).parent / "results.csv"
 SEEDS = 5

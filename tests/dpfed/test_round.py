@@ -9,7 +9,7 @@ import torch
 
 from accounting.errors import LedgerError
 from dpfed.data.partition import of_lists
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.clip import Clip
 
 from ..rounds import Book, only_state, random_updates, watched_round, with_updates

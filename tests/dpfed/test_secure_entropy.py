@@ -11,8 +11,8 @@ import torch
 
 from dpfed.config.tables import override, parse
 from dpfed.randomness import Secure
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 CALLS = 1 << 18
 """Two of so many draws from 32 bits of entropy are one but with chance e^-8; of fair 64 bits or more, with 2^-29."""

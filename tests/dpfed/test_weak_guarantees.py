@@ -8,8 +8,8 @@ from dpfed.config.tables import parse
 from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.run import write_report
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 DELTA_NOTE = "delta 0.1 is above 1/clients = 1/60"
 EPSILON_NOTE = "is above 20: it allows likelihood ratios of e^"

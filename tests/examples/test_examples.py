@@ -87,7 +87,7 @@ from torch import Tensor, nn
 
 import dpfed
 from accounting import Guarantee, Plan, budget
-from dpfed.run import loop
+from dpfed.runs import loop
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:

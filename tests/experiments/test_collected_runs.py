@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.sweep.plan import plan
 
 FED_SMP = Path(__file__).parents[2] / "experiments" / "fed-smp"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.sweep.plan import plan
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -12,8 +12,8 @@ from dpfed.config import tables as config
 from dpfed.methods import presets
 from dpfed.models import mask_file
 from dpfed.records.round import CheckpointReport, RoundRecord
-from dpfed.run import checkpoint
-from dpfed.run.binding import Binding
+from dpfed.runs import checkpoint
+from dpfed.runs.binding import Binding
 from dpfed.server.state import ServerState
 from dpfed.sweep.experiment_file import read_experiment
 

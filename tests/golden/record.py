@@ -29,8 +29,8 @@ from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse, put
 from dpfed.errors import DpfedError, RunInterrupted
 from dpfed.methods.presets import tables
-from dpfed.run.experiment import build
-from dpfed.run.loop import run
+from dpfed.runs.experiment import build
+from dpfed.runs.loop import run
 
 try:
     from golden.settings import LOOPS, SETTINGS, SMALL, UPLOAD_AUDITS

@@ -9,9 +9,9 @@ import torch
 
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
-from dpfed.run import experiment
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import experiment
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from reference.other_device import other_device
 
 

@@ -21,8 +21,8 @@ from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, lines_of
 from dpfed.records.round import RoundRecord
-from dpfed.run.client_level.book import diagnostics_of
-from dpfed.run.client_level.plan import config_of
+from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.client_level.plan import config_of
 
 _SAME = 1e-9
 

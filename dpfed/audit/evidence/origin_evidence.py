@@ -14,8 +14,8 @@ from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
 from dpfed.records.reading import Unavailable
-from dpfed.run.binding import configuration_hash
-from dpfed.run.experiment import own_code_of
+from dpfed.runs.binding import configuration_hash
+from dpfed.runs.experiment import own_code_of
 
 _HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safetensors"}
 

@@ -17,7 +17,7 @@ from accounting.rounding import upwards
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.records.reading import Unavailable
-from dpfed.run.book import lines_of
+from dpfed.runs.book import lines_of
 
 _STREAMED = 1e-3
 """Relative difference of epsilon during a run, which is computed by another order of convolutions."""

@@ -25,8 +25,8 @@ from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import LARGEST, OneLine, Unavailable, lines_of
 from dpfed.records.round import CanaryLine, RoundRecord
 from dpfed.records.summary import Summary
-from dpfed.run.experiment import Experiment, build
-from dpfed.run.resuming import own_code_in
+from dpfed.runs.experiment import Experiment, build
+from dpfed.runs.resuming import own_code_in
 
 _LONGEST = 1 << 40
 

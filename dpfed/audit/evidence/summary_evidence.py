@@ -18,11 +18,11 @@ from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import in_integers, is_linear, sends_coins
 from dpfed.records.reading import Unavailable
-from dpfed.run.binding import population_of, start_of
-from dpfed.run.experiment import Experiment
-from dpfed.run.protection import CHARGED_LOSSES, not_protected, on_nodes
-from dpfed.run.scores import tested, validated
-from dpfed.run.summary import (
+from dpfed.runs.binding import population_of, start_of
+from dpfed.runs.experiment import Experiment
+from dpfed.runs.protection import CHARGED_LOSSES, not_protected, on_nodes
+from dpfed.runs.scores import tested, validated
+from dpfed.runs.summary import (
     bytes_of,
     delta_for_failures,
     noise_kind,

@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import every_method, method
 from dpfed.participation.sampling import sampler
-from dpfed.run.experiment import Experiment, build
+from dpfed.runs.experiment import Experiment, build
 from dpfed.seeds import Seeds
 
 _SETTING = (

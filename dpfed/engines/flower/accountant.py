@@ -17,7 +17,7 @@ from accounting.mechanisms import SingleRelease
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.engines.flower.noisy_sums import NoisySum, model_of, sum_of
 from dpfed.errors import RunError
-from dpfed.run.client_level.book import LoopBook
+from dpfed.runs.client_level.book import LoopBook
 from dpfed.version import __version__
 
 _BACKEND, _SCHEMA = "dpfed", 1

@@ -16,7 +16,7 @@ from dpfed.engines.flower.conversation import note_loss
 from dpfed.engines.flower.inbox import only_once
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import WireError
-from dpfed.run.client_level import Step
+from dpfed.runs.client_level import Step
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -33,7 +33,7 @@ from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError, TrainingFailed, WireError
 from dpfed.methods.choices import counts_errors
-from dpfed.run.experiment import Experiment, build
+from dpfed.runs.experiment import Experiment, build
 from dpfed.stages.chain import client_halves
 from dpfed.stages.stage import Round
 

@@ -22,7 +22,7 @@ from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
 from dpfed.engines.flower.directory import Population
 from dpfed.engines.round_terms import RoundTerms, masked, options_of
 from dpfed.errors import ConfigError, RunError
-from dpfed.run.client_level import ClientLevel, Step
+from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.stages.shared_mask import kept_coordinates
 
 

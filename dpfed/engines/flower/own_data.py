@@ -17,7 +17,7 @@ from dpfed.data.dataset import exact_floats
 from dpfed.data.partition import Partition
 from dpfed.data.samples import check_letters
 from dpfed.errors import ConfigError, DataError
-from dpfed.run.experiment import Experiment
+from dpfed.runs.experiment import Experiment
 from dpfed.stages.weigh import Weigh
 
 LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]

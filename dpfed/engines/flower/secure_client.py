@@ -13,7 +13,7 @@ from dpfed.aggregation.client import Client
 from dpfed.aggregation.secure import SecureSums
 from dpfed.compress.ring import unpack
 from dpfed.errors import WireError
-from dpfed.run.experiment import Experiment
+from dpfed.runs.experiment import Experiment
 
 _STATE = "dpfed.secure-sum"
 _SESSION = 16

@@ -1,4 +1,4 @@
-"""The server app: a run of `dpfed.run.loop` whose clients are Flower's nodes."""
+"""The server app: a run of `dpfed.runs.loop` whose clients are Flower's nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dpfed.engines.flower.own_data import equal_weights
 from dpfed.engines.flower.settings import check_engine, fingerprint
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
-from dpfed.run.experiment import Experiment, build
-from dpfed.run.loop import OnRound, Outcome, Run
-from dpfed.run.protection import on_nodes
-from dpfed.run.resuming import with_delta_of
+from dpfed.runs.experiment import Experiment, build
+from dpfed.runs.loop import OnRound, Outcome, Run
+from dpfed.runs.protection import on_nodes
+from dpfed.runs.resuming import with_delta_of
 
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""

@@ -11,7 +11,7 @@ import secrets
 from dpfed.config.own_code import VARIABLE, code_hash, only_here
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import own_code_of, resolved
+from dpfed.runs.experiment import own_code_of, resolved
 from dpfed.version import __version__
 
 QUIET = {

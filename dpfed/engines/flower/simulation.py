@@ -23,8 +23,8 @@ from dpfed.engines.flower.client_app import client_app
 from dpfed.engines.flower.server_app import TIMEOUT, serve
 from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import Experiment
-from dpfed.run.loop import OnRound, Outcome
+from dpfed.runs.experiment import Experiment
+from dpfed.runs.loop import OnRound, Outcome
 
 _CLUSTER = "ray_bootstrap_config.yaml"
 

@@ -19,7 +19,7 @@ from dpfed.engines.nvflare.model_vectors import Arrays, arrays_of, moved, size_o
 from dpfed.engines.nvflare.update_filters import META, sent_update
 from dpfed.engines.round_terms import RoundTerms, masked, options_of
 from dpfed.errors import ConfigError, RunError, WireError
-from dpfed.run.client_level import ClientLevel, Step
+from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.stages.shared_mask import kept_coordinates
 
 

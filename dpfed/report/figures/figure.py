@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfed.errors import ConfigError, RunError
-from dpfed.run.durable_files import put
+from dpfed.runs.durable_files import put
 
 # Okabe and Ito's colours, distinguished with every kind of colour vision.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]

@@ -10,8 +10,8 @@ from accounting import Aborted, Ledger
 from dpfed.aggregation.sums import PlainSums
 from dpfed.errors import ConfigError
 from dpfed.round import NO_RESULT, cohort_of
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 from ...rounds import Book, random_updates, watched_round, with_updates
 

@@ -19,8 +19,8 @@ from torch import nn
 
 import dpfed
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import build
-from dpfed.run.training import Own
+from dpfed.runs.experiment import build
+from dpfed.runs.training import Own
 
 GENERATOR = torch.Generator().manual_seed(3)
 

@@ -18,7 +18,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.cli import status
 from dpfed.config.tables import override
 from dpfed.errors import ConfigError, DataError, RunError
-from dpfed.run.loop import Outcome
+from dpfed.runs.loop import Outcome
 
 TABLES = {
     "data": {"name": "digits"},
@@ -210,7 +210,7 @@ def test_a_refusal_by_a_project_leaves_no_folder(tmp_path, capsys):
 def test_a_failure_after_a_charge_keeps_the_folder(tmp_path, monkeypatch):
     """The other way round: what was charged is never taken away."""
     monkeypatch.setattr(
-        "dpfed.run.folder.RunFolder.save_checkpoint", lambda *_: (_ for _ in ()).throw(RunError("full"))
+        "dpfed.runs.folder.RunFolder.save_checkpoint", lambda *_: (_ for _ in ()).throw(RunError("full"))
     )
     with pytest.raises(RunError, match="full"):
         dpfed.run(TABLES, out=tmp_path / "run")
@@ -243,10 +243,10 @@ def test_importing_the_package_loads_nothing():
 
 
 def test_the_room_is_a_module_and_a_call():
-    from dpfed.run import loop
+    from dpfed.runs import loop
 
     assert loop.Outcome is Outcome
-    assert dpfed.run.loop is loop
+    assert dpfed.runs.loop is loop
     assert list(inspect.signature(dpfed.run).parameters)[:2] == ["config", "settings"]
     assert pickle.loads(pickle.dumps(dpfed.run)) is dpfed.run
     with pytest.raises(AttributeError, match="has no attribute 'clientlevel'"):

@@ -27,7 +27,7 @@ from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
 from dpfed.audit.trials import Share
 from dpfed.randomness import Simulated
 from dpfed.round import Method
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 DELTA = 1e-5

@@ -23,8 +23,8 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Simulated
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip

@@ -9,8 +9,8 @@ import tomli_w
 from accounting.ledger.hash_chain import sealed
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 TABLES = {
     "data": {"name": "digits"},

@@ -13,9 +13,9 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.participation.sampling import FixedSizeCohorts
-from dpfed.run import loop as federation
-from dpfed.run.client_level.book import diagnostics_of
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import RandomSharedMask
@@ -133,7 +133,7 @@ def test_another_sampler_than_the_accounts_is_found(tmp_path, monkeypatch):
     def draw(law, randomness, slots, number):
         return who.sample(randomness, number)
 
-    monkeypatch.setattr("dpfed.run.client_level.private_loop.draw_cohort", draw)
+    monkeypatch.setattr("dpfed.runs.client_level.private_loop.draw_cohort", draw)
     ran(tmp_path, rounds=40, **PLAIN)
     assert failed(tmp_path) == {"cohort sizes follow the sampler", "cohorts are the seed's, or not"}
 

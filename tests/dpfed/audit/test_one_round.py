@@ -13,7 +13,7 @@ from dpfed.audit.round.one_round import NoDraws, OneStream
 from dpfed.audit.round.round_audit import claimed
 from dpfed.audit.round.whole_round import WholeRounds
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 

@@ -24,7 +24,7 @@ from dpfed.audit.trials import Share
 from dpfed.cli import status
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 from .broken_rounds import no_clip_after_the_scale
 

@@ -10,8 +10,8 @@ from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.report.audit_run import write_audit_report
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 from . import run_folders
 from .broken_parts import WrongNormals

@@ -8,7 +8,7 @@ from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.several_rounds import Stream
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.schedules import CyclicCohorts
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 SMALL = ("model.hidden=[2]", "federation.cohort=2", "federation.rounds=6")
 BINS = (*SMALL, "federation.sampling=balls-and-bins")

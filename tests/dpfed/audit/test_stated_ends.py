@@ -6,7 +6,7 @@ import pytest
 
 from accounting import Ledger
 from dpfed.audit.run import audit_run
-from dpfed.run.protection import CHARGED_LOSSES
+from dpfed.runs.protection import CHARGED_LOSSES
 
 from . import run_folders
 from .run_folders import SURE, change_ledger, change_summary, copied, failed

@@ -10,7 +10,7 @@ from dpfed.audit.evidence.step_evidence import _same_sum
 from dpfed.audit.evidence.summary_evidence import not_checked
 from dpfed.audit.run import audit_run
 from dpfed.records.round import Probes
-from dpfed.run.protection import on_nodes
+from dpfed.runs.protection import on_nodes
 
 from .run_folders import run
 

@@ -14,7 +14,7 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.key_reference import EXCLUDES, every_table, keys_of, schema_of
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 DOCS = Path(__file__).parents[3] / "docs"
 

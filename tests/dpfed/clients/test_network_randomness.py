@@ -18,8 +18,8 @@ from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.models import register
 from dpfed.models.flat import FlatModel
 from dpfed.randomness import Simulated
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)

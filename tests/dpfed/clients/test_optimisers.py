@@ -18,8 +18,8 @@ from dpfed.data import Partition
 from dpfed.errors import ConfigError, RunError
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import freeze
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)

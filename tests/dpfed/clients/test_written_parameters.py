@@ -17,7 +17,7 @@ from dpfed.clients.schedule import draw_schedule
 from dpfed.data import Partition
 from dpfed.models import FlatModel
 from dpfed.randomness import Simulated
-from dpfed.run.evaluate import evaluate
+from dpfed.runs.evaluate import evaluate
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)

@@ -10,7 +10,7 @@ from dpfed.config.tables import override, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, DataError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 from ...rounds import DIGITS as TABLES
 

@@ -10,8 +10,8 @@ from dpfed import data
 from dpfed.config.tables import parse
 from dpfed.data.columns import Columns, load_columns
 from dpfed.errors import ConfigError, DataError
-from dpfed.run import loop
-from dpfed.run.experiment import build
+from dpfed.runs import loop
+from dpfed.runs.experiment import build
 
 pa = pytest.importorskip("pyarrow", reason="the extra `tables` is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -13,8 +13,8 @@ from torch import nn
 from dpfed import data, models
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DataError
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.stages.shared_mask import PublicTopMask
 
 RUN = {

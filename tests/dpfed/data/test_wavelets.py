@@ -10,7 +10,7 @@ from dpfed.config.tables import parse
 from dpfed.data.population import fingerprint
 from dpfed.data.wavelets import scattering
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 REACH = 16
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from accounting import Ledger
 from dpfed.config.tables import override, parse
 from dpfed.errors import DpfedError
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 from ...rounds import DIGITS
 from ...rounds import tables as changed

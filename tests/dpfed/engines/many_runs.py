@@ -21,7 +21,7 @@ from dpfed.config.tables import parse  # noqa: E402
 from dpfed.engines.flower.client_app import client_app  # noqa: E402
 from dpfed.engines.flower.server_app import serve  # noqa: E402
 from dpfed.engines.flower.settings import fingerprint  # noqa: E402
-from dpfed.run.experiment import build  # noqa: E402
+from dpfed.runs.experiment import build  # noqa: E402
 
 STEPS = ("default", "advertise", "share", "unmask")
 

@@ -6,7 +6,7 @@ import torch
 from dpfed.clients import loop
 from dpfed.config.tables import parse
 from dpfed.errors import TrainingFailed
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 KINDS = {
     "noise at the server": ("dp-fedavg", ("federation.sampling=all",), {"clip_norm": 1.0, "noise_multiplier": 2.0}),

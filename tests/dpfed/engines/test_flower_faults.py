@@ -14,8 +14,8 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError, RunInterrupted, WireError
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 pytest.importorskip("flwr")
 

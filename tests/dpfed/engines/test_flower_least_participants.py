@@ -7,7 +7,7 @@ from dpfed.aggregation.agreement import agree
 from dpfed.aggregation.server import Server
 from dpfed.config.tables import parse
 from dpfed.errors import DpfedError, SecureSumAborted, WireError
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 SHARES = {
     "clip_norm": 0.5,

@@ -20,8 +20,8 @@ from accounting import Ledger
 from dpfed import data
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.config.tables import override, parse
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 

@@ -10,7 +10,7 @@ import torch
 
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, DpfedError, WireError
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 INPUTS = int(os.environ.get("DPFED_FUZZ_INPUTS", "3000"))

@@ -12,7 +12,7 @@ from dpfed.compress import Floats, register
 from dpfed.config import registered
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages import RandomSharedMask
 
 pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")

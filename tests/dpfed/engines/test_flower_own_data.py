@@ -10,8 +10,8 @@ from accounting import Ledger
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DataError, RunError
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from accounting import Ledger
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 COINS = {"clip_norm": 0.5, "accountant": "rdp"}
 PRIVATE = {**COINS, "noise_multiplier": 2.0}

@@ -10,8 +10,8 @@ from accounting import Aborted, Ledger
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse
 from dpfed.errors import WireError
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 SHARES = {
     "clip_norm": 0.5,

@@ -12,8 +12,8 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
-from dpfed.run.experiment import build
-from dpfed.run.loop import run
+from dpfed.runs.experiment import build
+from dpfed.runs.loop import run
 from dpfed.seeds import Seeds
 
 from ..announced import a_round

@@ -19,7 +19,7 @@ from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_mov
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 from ..announced import a_round

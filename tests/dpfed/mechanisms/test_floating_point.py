@@ -19,7 +19,7 @@ from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
 from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.inversion import draw
 from dpfed.randomness import Secure, Simulated
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
 

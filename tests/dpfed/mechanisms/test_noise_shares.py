@@ -11,8 +11,8 @@ from accounting.compose import accountant
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 from ...rounds import Book, random_updates, watched_round, with_updates
 from ..announced import Recorder, announced

@@ -13,7 +13,7 @@ from dpfed.mechanisms.integers import Integers
 from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import AdaptiveClip, Clip

@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 from ..announced import a_round
@@ -135,7 +135,7 @@ def test_what_trials_are_not_for_is_refused(settings, named):
 @pytest.mark.parametrize("kind", ["plain", "protocol"])
 def test_a_run_through_sums_of_either_kind(kind, tmp_path):
     from dpfed.audit.run import audit_run
-    from dpfed.run.loop import run
+    from dpfed.runs.loop import run
 
     settings = (f"aggregation.kind={kind}", "federation.clients=40", "federation.cohort=8", "privacy.trials=3")
     run(build(chosen(*settings)), tmp_path / "run")

@@ -24,8 +24,8 @@ from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages, server_halves
 from dpfed.stages.project import Project

@@ -23,8 +23,8 @@ from dpfed.methods.choices import tolerance_of
 from dpfed.participation.sampling import sampler, sampler_of
 from dpfed.randomness import Simulated
 from dpfed.round import NO_RESULT, Method, cohort_of
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 from ...rounds import Book, watched_round

@@ -9,7 +9,7 @@ from dpfed.config.tables import override, parse
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, federated_method
 from dpfed.methods.privacy_target import target_of
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.shared_mask import PublicTopMask
 
 pytestmark = pytest.mark.slow_but_one_in(3)

@@ -10,8 +10,8 @@ from accounting.mechanisms import unsampled
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import build, check
-from dpfed.run.loop import run
+from dpfed.runs.experiment import build, check
+from dpfed.runs.loop import run
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
 from dpfed.stages.public_signs import SignedProbabilities

@@ -17,8 +17,8 @@ from dpfed.compress.payload import most_bytes
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.server.rules import Averaging
 from dpfed.stages.chain import Stages
 

@@ -16,9 +16,9 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.models.mask_file import load_mask
-from dpfed.run import loop as federation
-from dpfed.run.evaluate import evaluate
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.evaluate import evaluate
+from dpfed.runs.experiment import build
 
 from ...rounds import watched_round
 from ..announced import Recorder, bound

@@ -4,7 +4,7 @@ import pytest
 
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.run.experiment import check
+from dpfed.runs.experiment import check
 
 INTEGERS = {"clip_norm": 0.5, "noise_multiplier": 2.0, "noise": "skellam"}
 

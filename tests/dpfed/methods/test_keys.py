@@ -7,7 +7,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.keys import is_set, takers
-from dpfed.run.experiment import check
+from dpfed.runs.experiment import check
 
 AWAY = {
     "method.keep": "0.5",

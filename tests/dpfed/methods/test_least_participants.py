@@ -4,8 +4,8 @@ import pytest
 
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 TABLES = {
     "data": {"name": "digits", "train_samples": 200, "test_samples": 20},

@@ -10,8 +10,8 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
 from dpfed.methods.catalogue import method
-from dpfed.run import loop
-from dpfed.run.experiment import build
+from dpfed.runs import loop
+from dpfed.runs.experiment import build
 from dpfed.server.rules import BetaPosterior
 
 SMALL = ("model.hidden=[8]", "federation.clients=12", "federation.cohort=6", "federation.rounds=2")

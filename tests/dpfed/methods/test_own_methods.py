@@ -19,7 +19,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.soundness import require_forgetful
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS, every_method, method
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
 from dpfed.stages.project import Project

@@ -11,8 +11,8 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import every_method
-from dpfed.run import loop
-from dpfed.run.experiment import build
+from dpfed.runs import loop
+from dpfed.runs.experiment import build
 
 COINS = ("privacy.noise=coins", "privacy.noise_multiplier=")
 RELEASED = {

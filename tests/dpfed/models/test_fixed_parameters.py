@@ -17,8 +17,8 @@ from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import register
 from dpfed.models.flat import FlatModel
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)

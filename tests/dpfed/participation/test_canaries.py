@@ -11,8 +11,8 @@ from accounting import Ledger
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.participation.canaries import LOUD, Canaries
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 from ...rounds import watched_round

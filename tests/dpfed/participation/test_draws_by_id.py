@@ -25,7 +25,7 @@ from dpfed.participation import blocks, sampling
 from dpfed.participation.sampling import PoissonCohorts, draw_cohort, with_others
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts
 from dpfed.randomness import Secure, Simulated
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
 SEEDS = Seeds(root=5)

@@ -9,8 +9,8 @@ from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, no_norms, typical
 from dpfed.report.evidence import evidence_of
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 TABLES = {
     "data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [16]},

@@ -13,7 +13,7 @@ from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of, mean_of
-from dpfed.run.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
+from dpfed.runs.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -11,8 +11,8 @@ from visits import visited
 from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.run import write_report
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 
 
 class Pages(dict):

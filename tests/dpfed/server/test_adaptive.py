@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from dpfed.server.readout import MovingAverage
 from dpfed.server.rules import AdaptiveRule, Averaging
 from dpfed.server.state import ServerState
@@ -134,7 +134,7 @@ def rewritten(folder, change):
     """The checkpoint with other tensors, its digest made anew, as a careful forger would."""
     from safetensors import safe_open
 
-    from dpfed.run import checkpoint
+    from dpfed.runs import checkpoint
 
     path = folder / "checkpoint.safetensors"
     with safe_open(path, framework="pt") as file:

@@ -7,8 +7,8 @@ import torch
 
 from dpfed import server
 from dpfed.errors import ConfigError, RunInterrupted
-from dpfed.run import loop
-from dpfed.run.experiment import build
+from dpfed.runs import loop
+from dpfed.runs.experiment import build
 
 from ...rounds import only_state as run_round
 

@@ -14,8 +14,8 @@ from dpfed.audit.round.method_setting import configured, round_of
 from dpfed.audit.round.round_audit import claimed
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
-from dpfed.run import loop
-from dpfed.run.experiment import build
+from dpfed.runs import loop
+from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip_moves import ClipMoves
 

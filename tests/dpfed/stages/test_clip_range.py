@@ -18,7 +18,7 @@ from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed.clients.records import RecordLevel
 from dpfed.errors import ConfigError
 from dpfed.randomness import Simulated
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 from dpfed.stages import clip
 from dpfed.stages.clip import AdaptiveClip, Clipped, clip_rows, row_norms

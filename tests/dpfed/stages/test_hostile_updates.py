@@ -9,7 +9,7 @@ import torch
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.integers import Integers
 from dpfed.round import cohort_of
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.clip_moves import ClipMoves
 
 from ...rounds import Book, configured, random_updates, watched_round, with_updates

@@ -10,7 +10,7 @@ import dpfed.sources
 from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.data.dataset import Dataset
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
 
 from ...rounds import DIGITS, configured, watched_round

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpfed.errors import WireError
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 
 from ...rounds import DIGITS, configured
 from ..announced import announced, arrive, messages, read

@@ -12,7 +12,7 @@ from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError
-from dpfed.run.experiment import build
+from dpfed.runs.experiment import build
 from dpfed.sweep import private_selection
 from dpfed.sweep.plan import plan
 from dpfed.sweep.private_selection import candidates_of, select

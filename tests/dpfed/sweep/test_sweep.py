@@ -12,9 +12,9 @@ import run_folders
 
 from dpfed.cli import status
 from dpfed.errors import ConfigError, RunError, RunInterrupted
-from dpfed.run import loop as federation
-from dpfed.run.experiment import build
-from dpfed.run.sweep_folder import read_sweep
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.runs.sweep_folder import read_sweep
 from dpfed.sweep import sweep
 from dpfed.sweep.jobs import Job, Result, _settle, workers
 from dpfed.sweep.plan import plan

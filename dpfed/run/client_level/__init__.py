@@ -1,6 +1,0 @@
-"""A training loop of one's own with client-level privacy: sampler, clip, noise, charge and ledger are one object."""
-
-from dpfed.run.client_level.private_loop import ClientLevel
-from dpfed.run.client_level.step import Step
-
-__all__ = ["ClientLevel", "Step"]

@@ -1,0 +1,127 @@
+"""A checkpoint: what a run goes on from, as one file without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
+from dpfed.errors import RunError
+from dpfed.records.reading import Unavailable, json_object, validated
+from dpfed.records.round import CheckpointReport
+from dpfed.runs.binding import PARTS, Binding, Heads
+from dpfed.server.state import ServerState
+
+_FORMAT = "dpfed-checkpoint-5"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """After a round: the server's state, what its stages remember included, and what the run's files say of the round.
+
+    Saved at once, so a round is done or not. report: lines of the round in the other files of the run, which are
+    written on resume if a crash kept them out of there; None before the first round. heads: of the ledgers that held
+    the charges of the run.
+    """
+
+    state: ServerState
+    report: CheckpointReport | None = None
+    heads: Heads = field(default_factory=Heads)
+
+
+def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
+    """The file of a checkpoint of the run that is made of this."""
+    state = checkpoint.state
+    tensors = {"broadcast": state.broadcast.cpu()}
+    tensors |= {f"memory.{name}": kept.cpu() for name, kept in state.memory.items()}
+    tensors |= {f"clients.{name}": kept.cpu() for name, kept in state.stages.items()}
+    facts = {
+        "format": _FORMAT,
+        **_of_run(binding),
+        "ledger_head": checkpoint.heads.ledger,
+        "project_head": checkpoint.heads.project,
+        "round": str(state.round),
+        "clip_norm": repr(state.clip_norm),
+        "told": json.dumps({} if checkpoint.report is None else checkpoint.report.to_dict(), allow_nan=False),
+    }
+    return save(tensors, metadata=facts | {"digest": _digest(facts, tensors)})
+
+
+def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
+    """The checkpoint in this file, on the device of `start`; RunError where it is damaged, edited or another run's."""
+    try:
+        require_input(path, at_most=LARGEST_ARRAYS)
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        _check(facts, tensors)
+        _check_binding(path, facts, binding)
+        if tensors["broadcast"].shape != start.broadcast.shape:
+            raise ValueError("it is not a checkpoint of this run")
+        device, told = start.broadcast.device, json_object(facts["told"], "its report")
+        state = ServerState(
+            round=int(facts["round"]),
+            broadcast=tensors["broadcast"].to(device),
+            clip_norm=float(facts["clip_norm"]),
+            memory=_under("memory.", tensors, device),
+            stages=_under("clients.", tensors, device),
+        )
+        return Checkpoint(
+            state=state,
+            report=validated(CheckpointReport, told, "its report") if told else None,
+            heads=Heads(ledger=facts["ledger_head"], project=facts["project_head"]),
+        )
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, Unavailable) as error:
+        raise RunError(
+            f"{path}: the checkpoint cannot be read ({error}). Restore the file from a copy, or start a new run."
+        ) from None
+
+
+def _of_run(binding: Binding) -> dict[str, str]:
+    own = {"own_code": binding.own_code} if binding.own_code else {}
+    return {"run": binding.configuration, "population": binding.population, "start": binding.start} | own
+
+
+def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
+    """RunError unless the checkpoint is of this run."""
+    now = _of_run(binding)
+    other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
+    if other:
+        words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
+        raise RunError(
+            f"{path}: is the checkpoint of another run, or this one has changed since in {words}. Put back what it "
+            "began with, or start a new run."
+        )
+
+
+def _check(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    if facts.get("format") != _FORMAT:
+        raise ValueError(
+            f"its format is {facts.get('format')!r}, this version reads {_FORMAT!r}: a run is finished by the version "
+            "that began it"
+        )
+    kept = {name: value for name, value in facts.items() if name != "digest"}
+    if facts.get("digest") != _digest(kept, tensors):
+        raise ValueError("its digest does not match: it is damaged or was edited")
+
+
+def _digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Finds damage and careless edits, not a forger."""
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): one.to(device) for name, one in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,191 @@
+"""The ledger of a training loop of one's own, and what lies beside it.
+
+l.jsonl              what was released; each line on the disk before the release is returned
+l.jsonl.head         its last hash, so that a ledger that was cut is found
+l.jsonl.lock         held while a line is written
+l.jsonl.key          the secret key of the clients' fingerprint, where they have names
+l.diagnostics.jsonl  cohorts, clip counts, noise: covered by no epsilon, for the operator and audits only
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
+from accounting.ledger.hash_chain import sealed
+from accounting.ledger.regular_file import LARGEST_LINES, read_text
+from dpfed.errors import RunError
+from dpfed.records.round import RoundRecord
+from dpfed.runs import durable_files
+from dpfed.runs.book import has_no_header
+
+PATIENCE = 10.0
+"""Seconds to wait for another process that is writing."""
+
+
+def delta_in(ledger: Path) -> float | None:
+    """Return the delta that a ledger of 0.2 states in its header and not in its plan, the default then; else None.
+
+    LedgerError.
+    """
+    if not ledger.exists() or has_no_header(ledger):
+        return None
+    about: Any = Ledger.header_of(ledger).about
+    plan = about.get("plan")
+    delta = None if not isinstance(plan, Mapping) or "delta" in plan.get("privacy", {}) else about.get("delta")
+    return delta if isinstance(delta, float) else None
+
+
+def diagnostics_of(ledger: Path) -> Path:
+    """The file of diagnostics beside a ledger."""
+    return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
+
+
+class LoopBook:
+    """Charges one loop. A line that another process has written meanwhile is an error: two loops on one ledger would
+    draw the same rounds."""
+
+    def __init__(self, ledger: Ledger, lock: FileLock) -> None:
+        self.ledger, self._lock = ledger, lock
+        self._written: Entry | None = None
+
+    @classmethod
+    def open(cls, path: Path, header: Header) -> LoopBook:
+        """A new ledger, or the one that is there, if it is this plan's. RunError, LedgerError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{path}: its folder cannot be made ({error.strerror}).") from None
+        lock = FileLock(f"{path}.lock")
+        with _held(lock, path):
+            if has_no_header(path):  # killed while it was made: before the first round
+                path.unlink()
+            if not path.exists():
+                kept_head.write(path, sealed(header.to_dict(), "")[1])
+                return cls(Ledger.create(path, header), lock)
+            kept = kept_head.read(path)
+            ledger = Ledger.resume(path)
+            kept_head.check(ledger, kept, needed=True)
+        _check_header(path, ledger.header, header)
+        _drop_unfinished(diagnostics_of(path))
+        return cls(ledger, lock)
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that stand in the ledger; a round is never done twice, and so its noise never drawn twice."""
+        return max((entry.round + 1 for entry in self.ledger.entries), default=0)
+
+    def pending(self, number: int) -> bool:
+        """Return True if this process has charged round `number` last: a step that failed after the charge may be
+        repeated."""
+        return self._written is not None and self._written.round == number
+
+    def record(self, entry: Entry) -> None:
+        """The line of a round, on the disk when this returns; the very line that was written last stands."""
+        if entry == self._written:
+            return
+        with _held(self._lock, self.ledger.path):
+            if self.ledger.catch_up():
+                raise RunError(
+                    f"{self.ledger.path}: another process has written to it meanwhile. The round was not released; end "
+                    "one of the two loops, and give each its own ledger."
+                )
+            self.ledger.record(entry)
+            kept_head.write(self.ledger.path, self.ledger.head)
+            self._written = entry
+
+    def note(self, record: RoundRecord) -> None:
+        """Append a line of diagnostics."""
+        file = diagnostics_of(self.ledger.path)
+        try:
+            durable_files.append(file, (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode())
+        except OSError as error:
+            raise RunError(f"{file}: cannot be written ({error.strerror}). The round is charged.") from None
+
+
+def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
+    """Return the fingerprint of the clients' names in their order, under the key beside the ledger. new: the key of a
+    new ledger; None: from the operating system. Without the key the fingerprint reveals nothing of the names."""
+    file = path.with_name(f"{path.name}.key")
+    key = population_key.read(file)
+    if key is None or not path.exists():
+        key = population_key.fresh() if new is None else new
+        population_key.write(file, key)
+    return hmac.new(key, json.dumps(["dpfed-names-1", *names]).encode(), "sha256").hexdigest()
+
+
+def _check_header(path: Path, there: Header, header: Header) -> None:
+    """RunError where the ledger is of another plan, or other clients."""
+    if "plan" not in there.about:
+        raise RunError(f"{path}: is no ledger of a dpfed.ClientLevel. Give the path of a new one.")
+    before, now = _said(there), _said(header)
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if keys:
+        different = [f"{key} was {before.get(key, 'not given')}, is {now.get(key, 'not given')}" for key in keys]
+        raise RunError(
+            f"{path}: is the ledger of another plan: {'; '.join(different)}. Put back what it began with, or give the "
+            "path of a new ledger."
+        )
+    then, later = (one.about["plan"]["federation"].get("rounds", 0) for one in (there, header))
+    if later > then and "epsilon" not in header.about["plan"]["privacy"]:
+        raise RunError(
+            f"{path}: rounds={later} for a ledger that began with rounds={then} and without epsilon: its length would "
+            "be chosen by its results, which no epsilon covers. Give the path of a new ledger, and from the start both "
+            "noise_multiplier and epsilon: within that budget a loop can be prolonged."
+        )
+
+
+def _said(header: Header) -> dict[str, str]:
+    """Return the part of a plan that a loop must share with the loop that began its ledger. The number of rounds is a
+    part of it only if the noise was calibrated for them."""
+    plan: Any = header.about["plan"]
+    tables = {name: dict(plan.get(name, {})) for name in ("federation", "privacy", "run")}
+    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 have none where none was given
+    if "noise_multiplier" in tables["privacy"]:
+        tables["federation"].pop("rounds", None)
+    flat = {key: str(value) for table in tables.values() for key, value in table.items()}
+    return {
+        **flat,
+        "clients": str(header.clients),
+        "stages": str(header.about.get("stages")),
+        "the names of clients": "none" if header.population is None else f"{header.population[:12]}...",
+    }
+
+
+def _drop_unfinished(file: Path) -> None:
+    """A last line that a crash cut off."""
+    try:
+        text = read_text(file, at_most=LARGEST_LINES)
+        if text and not text.endswith("\n"):
+            durable_files.put(file, text[: text.rfind("\n") + 1].encode())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file}: cannot be read ({error}). Restore it from a copy.") from None
+
+
+class _held:
+    """The lock, or an error that says who might hold it."""
+
+    def __init__(self, lock: FileLock, path: Path) -> None:
+        self._lock, self._path = lock, path
+
+    def __enter__(self) -> None:
+        try:
+            self._lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            raise RunError(
+                f"{self._path}.lock: another process has held the ledger for {PATIENCE:g} s. Nothing was charged; end "
+                "that process or try again."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{self._path}.lock: cannot be locked ({error.strerror}). Nothing was charged.") from None
+
+    def __exit__(self, *problem: object) -> None:
+        self._lock.release()

@@ -1,0 +1,318 @@
+"""The composition root: a checked configuration becomes the objects of a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from accounting.caveats import default_delta
+from accounting.errors import AccountingError
+from dpfed import compress, data, models
+from dpfed.aggregation.ranks import Alone, Ranks
+from dpfed.clients.records_apart import require_records_apart
+from dpfed.clients.state import State
+from dpfed.clients.task import Start
+from dpfed.config import registered
+from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
+from dpfed.config.server_tables import PosteriorServer
+from dpfed.config.tables import Config
+from dpfed.data.dataset import Dataset
+from dpfed.data.samples import (
+    Public,
+    Validation,
+    check_letters,
+    public_samples,
+    validation_samples,
+    whole_data,
+    with_features,
+)
+from dpfed.errors import ConfigError, DpfedError
+from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_form, require_sound
+from dpfed.methods.catalogue import federated_method, method
+from dpfed.methods.choices import counts_errors
+from dpfed.methods.facts import MethodFacts
+from dpfed.methods.parts import ServerParts, TrainingParts
+from dpfed.methods.privacy_target import PrivacyTarget, slots_of
+from dpfed.methods.records import Goal, RecordTarget, private_records
+from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
+from dpfed.methods.release import check_release
+from dpfed.methods.settings import Settings
+from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
+from dpfed.models.flat import FlatModel
+from dpfed.participation.sampling import sampler_of
+from dpfed.randomness import randomness_of
+from dpfed.round import Method
+from dpfed.runs.evaluate import Objective, objective_of, with_own_loss
+from dpfed.runs.protection import not_protected
+from dpfed.runs.training import (
+    TRIAL_LIMITS,
+    Own,
+    after_trial,
+    device_of,
+    frozen_network,
+    group_of,
+    is_custom,
+    local_training,
+    network_of,
+    start_of_rounds,
+)
+from dpfed.seeds import Seeds
+from dpfed.server.readout import MovingAverage, Readout
+from dpfed.server.rules import check_name as check_rule
+from dpfed.server.state import ServerRule, ServerState
+from dpfed.stages.chain import Stages
+from dpfed.stages.encode import Encode
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Experiment:
+    """The objects of a run (`dpfed.runs.loop`).
+
+    readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
+    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares. own_code: what
+    of it does not come with dpfed.
+    """
+
+    config: Config
+    facts: MethodFacts
+    method: Method
+    seeds: Seeds
+    model: FlatModel
+    objective: Objective
+    readout: Readout
+    dataset: Dataset
+    device: torch.device
+    start: ServerState
+    goal: Goal | None
+    validation: Validation | None
+    not_protected: tuple[str, ...]
+    uplink_bits: int | None
+    secure_sum_bits: int
+    downlink_bits: int
+    own_code: tuple[OwnFile, ...] = ()
+
+
+def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
+    """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
+    load_own_code()
+    refuse_ranks(config, ranks or Alone())
+    chosen = method(config.method.name)
+    if own is None or own.data is None:
+        data.check_name(config.data.name)
+    if own is None or own.model is None:
+        models.check_name(config.model.name)
+    check_rule(config.server.rule)
+    check_release(config, chosen)
+    refuse(config, chosen)
+    return chosen
+
+
+def resolved(config: Config) -> Config:
+    """Return the configuration with privacy.delta set: the default delta of its clients where none is given."""
+    if config.privacy is None or config.privacy.delta is not None:
+        return config
+    return config.with_delta(default_delta(config.federation.clients))
+
+
+def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
+    """The objects of a run, of which the caller may have some of its `own`. ConfigError for a choice that cannot work,
+    with the nearest one that does; AccountingError for one that no account of privacy covers.
+    """
+    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    if own.loss is not None:
+        config = with_own_loss(config)
+    facts = check(config, ranks, own)
+    config = resolved(config)
+    seeds = Seeds(root=config.run.seed)
+    device = device_of(config.run.device, ranks)
+    division = Seeds(root=config.data.partition_seed)
+    dataset, public, validation = _samples(config, own.data, division, device)
+    model = network_of(config, dataset, seeds, own.model)
+    unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
+    if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
+        dataset = dataset.as_floats()
+        public = public and replace(public, inputs=public.inputs.float())
+        validation = validation and replace(validation, inputs=validation.inputs.float())
+    objective = objective_of(config, dataset, model, own.loss, own.metrics)
+    if unused is not None:
+        unused.restore()
+    start = None if unused is None else Start(model, objective.loss, device)
+    refuse_network(config, facts, model)
+    network = frozen_network(config, model, seeds, device) if facts.coins else None
+    randomness = randomness_of(config.run.randomness, seeds)
+    parts = TrainingParts(config=config, facts=facts, model=model, network=network, device=device)
+    course = federated_method(facts.name).course(parts)
+    clients = local_training(config, course, objective.loss, dataset, model, division, device)
+    records: RecordTarget | None = None
+    if config.local.record is not None:
+        clients, records = private_records(config, clients, randomness)
+        require_records_apart(
+            model,
+            objective.loss,
+            torch.from_numpy(dataset.test_inputs),
+            torch.from_numpy(dataset.test_labels),
+            batch_size=config.local.batch_size,
+            seeds=seeds,
+        )
+    broadcast, readout = start_of_rounds(config, network, model, dataset, seeds)
+    if start is not None:
+        clients = after_trial(config, clients, broadcast.to(device), dataset, start)
+    settings = Settings(
+        config=config,
+        facts=facts,
+        clients=clients,
+        sampler=sampler_of(config),
+        randomness=randomness,
+        seeds=seeds,
+        model=model,
+        device=device,
+        public=public,
+    )
+    stages = _chain(settings)
+    goal = _charged(settings, stages)
+    method = _method(settings, stages, goal, ranks)
+    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, goal)))
+    stated = goal or records
+    if records is not None:
+        config = config.with_delta(records.delta)
+    notes = [one.note for one in (public, validation) if one is not None]
+    if goal is not None and of_ones_own(stages):
+        notes.append(_taken_at_its_word(stages))
+    if start is not None and stated is not None:
+        notes.append(TRIAL_LIMITS)
+    return Experiment(
+        config=config,
+        facts=facts,
+        method=method,
+        seeds=seeds,
+        model=model,
+        objective=objective,
+        readout=readout,
+        dataset=dataset,
+        device=device,
+        start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
+        goal=stated,
+        validation=validation,
+        not_protected=not_protected(notes, config, stages.decodes_before_the_clip),
+        uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
+        secure_sum_bits=beside,
+        downlink_bits=_downlink_bits(settings, stages),
+        own_code=own_code_of(config),
+    )
+
+
+def _samples(
+    config: Config, given: Dataset | None, division: Seeds, device: torch.device
+) -> tuple[Dataset, Public | None, Validation | None]:
+    """Return the clients' data set, and the samples that are public or set aside for validation."""
+    whole = whole_data(config) if given is None else with_features(config.data, given)
+    check_letters(config.model.name, whole)
+    rest, validation = validation_samples(config, whole, division, device)
+    dataset, public = public_samples(config, rest, division, device)
+    return dataset, public, validation
+
+
+def own_code_of(config: Config) -> tuple[OwnFile, ...]:
+    """The files of a user's own that a run of this configuration is made of."""
+    method_of, scheme_of = config.method.name, method(config.method.name).scheme
+    return own_files(
+        [
+            ("method", method_of),
+            ("scheme", scheme_of or ""),
+            ("model", config.model.name),
+            ("data set", config.data.name),
+            ("data set", config.data.public_from or ""),
+            ("server rule", config.server.rule),
+        ]
+    )
+
+
+def _chain(settings: Settings) -> Stages:
+    """The method's; ConfigError with its line where a function of one's own fails."""
+    facts = settings.facts
+    try:
+        return require_form(federated_method(facts.name).stages(settings))
+    except (DpfedError, AccountingError):
+        raise
+    except Exception as error:  # the function may be the user's, and raise anything
+        if registered.file_of("method", facts.name) is None:
+            raise
+        raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
+
+
+def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
+    """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
+    charged for. ConfigError where that charge does not cover what the chain, or a scheme of one's own, does."""
+    goal = settings.goal(stages.project.sent)
+    if goal is None:
+        return None
+    require_sound(stages)
+    require_forgetful(stages, settings.clients)
+    _check_own_scheme(stages)
+    assert stages.private is not None
+    return replace(goal, private=stages.private)
+
+
+def _check_own_scheme(stages: Stages) -> None:
+    """A private run through a scheme of one's own rests on rows that do not depend on each other: what need not be
+    believed is tried."""
+    encode = stages.find(Encode)
+    if encode is None or registered.file_of("scheme", encode.scheme.name) is None:
+        return
+    found = compress.check(encode.scheme, statistics=False)
+    if not found.passed:
+        words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
+        raise ConfigError(
+            f"scheme {encode.scheme.name!r} with [privacy]: does not do what it claims ({words}) See `dpfed audit "
+            f"scheme {encode.scheme.name}`."
+        )
+
+
+def _method(settings: Settings, stages: Stages, goal: PrivacyTarget | None, ranks: Ranks) -> Method:
+    config = settings.config
+    return Method(
+        stages=stages,
+        sampler=settings.sampler,
+        randomness=settings.randomness,
+        clients=settings.clients,
+        aggregation=sums_of(config, stages, goal, settings.seeds),
+        server=_averaging_models(config, _server(settings)),
+        group=group_of(config, settings.model),
+        divisor=settings.sampler.expected if goal else None,
+        slots=slots_of(goal) if goal else None,
+        fill=filled_to(config, goal),
+        dropouts=dropouts_of(config, settings.randomness),
+        canaries=settings.canaries(goal),
+        ranks=ranks,
+        counts_errors=counts_errors(config),
+    )
+
+
+def _downlink_bits(settings: Settings, stages: Stages) -> int:
+    """Return the bits that a client receives in a round. With a reset in every round and a fixed cohort of K clients,
+    the probabilities are multiples of 1/K."""
+    config, choice = settings.config, stages.project.choice
+    server = config.server
+    counted = isinstance(server, PosteriorServer) and server.reset_every == 1 and server.prior == 1
+    if counted and config.privacy is None and config.federation.sampling != "poisson":
+        return int(settings.sampler.expected).bit_length() * choice.sent
+    return choice.downlink_bits
+
+
+def _server(settings: Settings) -> ServerRule:
+    parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
+    return federated_method(settings.facts.name).server(parts)
+
+
+def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
+    decay = config.server.average
+    return rule if decay is None else MovingAverage(rule=rule, decay=decay)
+
+
+def _taken_at_its_word(stages: Stages) -> str:
+    return (
+        f"against errors in code of your own: {', '.join(of_ones_own(stages))} bounds updates or makes them private, "
+        "and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
+    )

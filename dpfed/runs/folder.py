@@ -1,0 +1,277 @@
+"""The folder of a run: what it wrote, in an order that survives a crash.
+
+config.toml        the resolved configuration
+own_code.json      the files of the user's own that the run needs, if any: where they were, and their hashes
+ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
+metrics.jsonl      one line a round, safe to publish with the model
+diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
+                   operator and audits only
+canaries.jsonl     what was seen of each canary, if there were any
+checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
+population.key     the secret key of the fingerprint of the clients: stays with the operator
+schedule.key       in a run with secure randomness, what its participation schedule is drawn from: as secret
+model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
+lock               held while a process runs here
+
+A round is charged (ledger), done (checkpoint), reported (the rest), each on the disk before the next begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+from filelock import FileLock, Timeout
+from safetensors.torch import save
+
+from accounting.ledger import population_key
+from dpfed.config.own_code import OwnFile, code_hash
+from dpfed.config.tables import parse_written
+from dpfed.errors import RunError
+from dpfed.models.flat import FlatModel
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import Line, OneLine, Unavailable, lines_of
+from dpfed.records.round import CanaryLine, RoundRecord
+from dpfed.records.summary import Summary
+from dpfed.runs import checkpoint, durable_files
+from dpfed.runs.binding import Binding, configuration_hash
+from dpfed.runs.checkpoint import Checkpoint
+from dpfed.runs.resuming import OWN_CODE, configuration_in, differences, own_code_in, prolonged, with_delta_of
+from dpfed.server.state import ServerState
+
+_LOCK = "lock"
+SCHEDULE_KEY = "schedule.key"
+
+
+class RunFolder:
+    """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
+
+    `shorter`: the configuration that the run began with, where it is to be prolonged. `release` lets the next process
+    in; the end of this one does, too, whatever ends it.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path = path
+        self.configuration = configuration_hash(config)
+        self._binding: Binding | None = None
+        self.shorter: Mapping[str, Any] | None = None
+        self._made: tuple[Path, ...] | None = None
+        self._lock = FileLock(path / _LOCK, thread_local=False)
+        self.ledger = path / "ledger.jsonl"
+        self.report = path / "report.html"
+        self._metrics = path / "metrics.jsonl"
+        self._diagnostics = path / "diagnostics.jsonl"
+        self._canaries = path / "canaries.jsonl"
+        self._checkpoint = path / "checkpoint.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """A new folder holding the configuration; RunError if something is already there."""
+        folder = cls(path, config)
+        try:
+            folder._made = tuple(one for one in (path, *path.parents) if not one.exists())
+            path.mkdir(parents=True, exist_ok=True)
+            folder._refuse_content()
+            folder._hold()
+            folder._refuse_content()
+        except OSError as error:
+            raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
+        try:
+            folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
+        except RunError:
+            folder.discard()
+            raise
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """The folder of an interrupted run, or of one that is to be prolonged; RunError if it holds none, or one with
+        another configuration.
+
+        Of a setting that its version did not have yet, see `parse_written`.
+        """
+        before = configuration_in(path)
+        written = parse_written(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
+        changed = differences(written, dict(config))
+        if changed and not prolonged(written, config):
+            raise RunError(
+                f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
+                "or take the differences back."
+            )
+        folder = cls(path, before)  # its files name the configuration as it was written
+        folder._hold()
+        folder.shorter = before if changed else None
+        return folder
+
+    def prolong(self, rounds: int) -> None:
+        """Write the new number of rounds into config.toml."""
+        assert self.shorter is not None
+        tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
+        self._write("config.toml", tomli_w.dumps(tables).encode())
+
+    def key(self, new: Callable[[], bytes]) -> bytes:
+        """Return the key of the population's fingerprint; a new key for a run that has not begun, or if it is lost:
+        then no ledger and no checkpoint is this run's any more. LedgerError."""
+        path = self.path / "population.key"
+        key = population_key.read(path)
+        if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
+            key = new()
+            population_key.write(path, key)
+        return key
+
+    def schedule_key(self, new: bytes) -> bytes:
+        """Return the key that the schedule is drawn from; `new` for a run that has not begun. RunError if it is lost: a
+        schedule drawn anew is another schedule than the ledger's. LedgerError."""
+        path = self.path / SCHEDULE_KEY
+        key = population_key.read(path)
+        if key is None and (self.ledger.exists() or self._checkpoint.exists()):
+            raise RunError(f"{path}: is gone, so that nobody knows who is still to take part. Restore it from a copy.")
+        if key is None:
+            population_key.write(path, new)
+        return key or new
+
+    def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
+        """Note the code of the user's own that a new run needs; RunError where one that goes on has other code."""
+        if not resume:
+            if files:
+                content = json.dumps([one.to_dict() for one in files], indent=2) + "\n"
+                self._write(OWN_CODE, content.encode())
+            return
+        before = own_code_in(self.path)
+        if code_hash(before) != code_hash(files):
+            began, now = (", ".join(map(_named, each)) or "none" for each in (before, files))
+            raise RunError(
+                f"{self.path}: cannot resume with other code of your own: it began with {began}; there is {now} now. "
+                "Load the files as they were (--load), or start a new run."
+            )
+
+    def bind(self, binding: Binding) -> None:
+        """Set the hashes that checkpoints are written with, and must have been written with."""
+        self._binding = binding
+
+    def release(self) -> None:
+        """Release the lock on the run folder."""
+        self._lock.release()
+
+    def discard(self) -> None:
+        """Release it; a new folder, of a run that was refused before it charged or saved anything, is taken away."""
+        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, _LOCK)
+        if self._made is not None:
+            with suppress(OSError):  # what cannot be removed stays; why the run was refused is said all the same
+                for name in names:
+                    (self.path / name).unlink(missing_ok=True)
+                for folder in self._made:
+                    folder.rmdir()
+        self.release()
+
+    def _refuse_content(self) -> None:
+        """A run that was killed before it had a configuration has left nothing that counts."""
+        if any(one.name != _LOCK and one.suffix != ".part" for one in self.path.iterdir()):
+            self.release()
+            raise RunError(f"{self.path}: is not empty. Use --resume to go on with the run in it, or another --out.")
+
+    def _hold(self) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"{self.path}: another process is running in this folder. Wait for its end, end it, or use another "
+                "--out."
+            ) from None
+        except OSError as error:
+            raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
+
+    def append(self, line: MetricsLine, record: RoundRecord) -> None:
+        """Append the lines of a round to diagnostics.jsonl, canaries.jsonl and metrics.jsonl, in this order."""
+        self._append(self._diagnostics, record)
+        if record.canaries:
+            self._append(self._canaries, *record.canaries)
+        self._append(self._metrics, line)
+
+    def metrics(self, before_round: int) -> list[MetricsLine]:
+        """The lines of metrics.jsonl up to that round; later ones are dropped from this file and those beside it."""
+        self._drop_after(before_round, self._diagnostics, RoundRecord)
+        self._drop_after(before_round, self._canaries, CanaryLine)
+        return self._drop_after(before_round, self._metrics, MetricsLine)
+
+    def _drop_after(self, last: int, file: Path, kind: type[OneLine]) -> list[OneLine]:
+        """Drop lines of later rounds than `last` from a file, with a line that a crash cut off; return the others."""
+        if not file.exists():
+            return []
+        try:
+            kept = [one for one in lines_of(file, kind, running=True) if one.round <= last]
+        except Unavailable as error:
+            raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+        self._write(file.name, b"".join(_line(one) for one in kept))
+        return kept
+
+    def save_checkpoint(self, saved: Checkpoint) -> None:
+        """Atomically: a crash leaves the old one or this one."""
+        assert self._binding is not None
+        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
+
+    def load_checkpoint(self, start: ServerState) -> Checkpoint:
+        """Return the last checkpoint, or one of `start` if there is none."""
+        if not self._checkpoint.exists():
+            return Checkpoint(state=start)
+        assert self._binding is not None
+        return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
+
+    def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
+        """The final weights by parameter name, and the fixed ones, which the header names; the SHA-256 of the file."""
+        flat = weights.cpu()
+        tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
+        fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
+        about = {"fixed": json.dumps(sorted(fixed))} if fixed else None
+        return self._hashed("model.safetensors", save(tensors | fixed, metadata=about))
+
+    def save_mask(self, content: bytes) -> str:
+        """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""
+        return self._hashed("model.mask.safetensors", content)
+
+    def save_summary(self, summary: Summary) -> None:
+        """summary.json."""
+        self._write("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
+
+    def _hashed(self, name: str, content: bytes) -> str:
+        self._write(name, content)
+        return hashlib.sha256(content).hexdigest()
+
+    def _append(self, file: Path, *records: Line) -> None:
+        try:
+            durable_files.append(file, b"".join(_line(record) for record in records))
+        except OSError as error:
+            raise _not_written(file, error) from None
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            durable_files.put(self.path / name, content)
+        except OSError as error:
+            raise _not_written(self.path / name, error) from None
+
+
+def _named(one: OwnFile) -> str:
+    return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
+
+
+def _not_written(file: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{file}: cannot be written ({error.strerror}). Nothing written before is lost; free space or fix the folder, "
+        "then --resume."
+    )
+
+
+def free_folder(parent: Path, name: str) -> Path:
+    """parent/name, or the first of name-2, name-3, ... that does not exist."""
+    candidates = (parent / (name if n == 1 else f"{name}-{n}") for n in range(1, 1_000_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _line(record: Line) -> bytes:
+    return (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode()

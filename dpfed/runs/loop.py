@@ -1,0 +1,345 @@
+"""The loop of a run: rounds, evaluation, checkpoints, and stopping before a round that the budget cannot pay."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.errors import BudgetSpent
+from accounting.ledger import Header
+from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import Schedule
+from dpfed.data.samples import require_samples_here
+from dpfed.errors import RunError, RunInterrupted, TrainingFailed
+from dpfed.methods.records import Goal
+from dpfed.randomness import Secure
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.round import INTERRUPTED, CheckpointReport
+from dpfed.records.summary import Summary
+from dpfed.round import (
+    NO_RESULT,
+    RoundResult,
+    Source,
+    cohort_of,
+    left_out,
+    run_round,
+    share_of_round,
+)
+from dpfed.runs.binding import Binding, Heads, binding_of, new_key
+from dpfed.runs.book import Book
+from dpfed.runs.checkpoint import Checkpoint
+from dpfed.runs.experiment import Experiment
+from dpfed.runs.folder import RunFolder
+from dpfed.runs.resuming import require_same_rounds
+from dpfed.runs.scores import Scores, scores_of, tested, validated
+from dpfed.runs.spending import over_budget, over_project_budget, spending
+from dpfed.runs.summary import summary_of, uplink_megabytes
+from dpfed.sources import InProcess, Trained, training_errors
+from dpfed.version import __version__
+
+OnRound = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Folder and records of a finished run. `summary` and `metrics` are their JSON objects, for scripts."""
+
+    folder: Path
+    record: Summary
+    lines: list[MetricsLine]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """JSON object of summary.json."""
+        return self.record.to_dict()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """JSON objects of metrics.jsonl."""
+        return [line.to_dict() for line in self.lines]
+
+
+def run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    resume: bool = False,
+    on_round: OnRound = lambda record: None,
+    project: ProjectLedger | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Run or resume the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is charged
+    too and ends the run when its budget is spent; `stop` is called before every round.
+
+    Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
+    whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
+    LedgerError where the folder or the ledger cannot be trusted or written, or where training fails; what was written
+    before stays valid and the run can be resumed. RunInterrupted if it was asked to stop.
+    """
+    opened: Run | None = None
+    try:
+        require_samples_here(experiment.config)
+        opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
+        outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
+    except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
+        raise
+    except BaseException:
+        _let_go(experiment)
+        raise
+    finally:
+        if opened is not None:
+            opened.release()
+    _let_go(experiment)
+    return outcome
+
+
+def follow(experiment: Experiment) -> None:
+    """Train this process's part of every round that rank 0 leads."""
+    method, seeds = experiment.method, experiment.seeds
+    with training_errors("a round"):
+        for task in method.ranks.follow(experiment.start):
+            share_of_round(task, method, Trained(seeds=seeds), seeds)
+
+
+def _let_go(experiment: Experiment) -> None:
+    """End the other processes; a process that has died already does not answer."""
+    with suppress(RuntimeError):
+        experiment.method.ranks.stop()
+
+
+class Run:
+    """A run, round by round, with clients of this process or of another engine (its source of rows). The claims are
+    those of `run`."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        saved: Checkpoint,
+        on_round: OnRound,
+        binding: Binding,
+        project: ProjectLedger | None = None,
+    ) -> None:
+        self._began = time.monotonic()
+        self.experiment, self.state, self._project = experiment, saved.state, project
+        self._folder, self._on_round, self._binding = folder, on_round, binding
+        goal = experiment.goal
+        self._book = _open_book(experiment, goal, folder, saved, binding, project) if goal else None
+        self._lines = folder.metrics(before_round=saved.state.round - 1)
+        self._spent = spending(experiment, self._book, saved.state.round)
+        self._uplink = 0
+        self._stopped_by = "rounds"
+        self._exceeded: Callable[[], str] = str
+        if saved.report is not None:  # whatever kept it out of the other files
+            self._write_report(saved.report, self._spent.charge(None))
+        scheduled = isinstance(experiment.method.sampler.law, Schedule)
+        if scheduled and self._book is not None and self._book.charged_apart(self.state.round):
+            self._leave_out()
+
+    @classmethod
+    def open(
+        cls,
+        experiment: Experiment,
+        out: Path,
+        *,
+        resume: bool,
+        on_round: OnRound = lambda record: None,
+        project: ProjectLedger | None = None,
+    ) -> Run:
+        """Open a run in a new folder, or in the folder of an interrupted run, which is locked until `release` or
+        `close` (or the end of this process)."""
+        _check_project(experiment, project)
+        if not resume and experiment.goal is not None:
+            experiment.goal.require_statement(experiment.config.federation.rounds)
+        config = experiment.config.to_dict()
+        folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
+        try:
+            folder.own_code(experiment.own_code, resume=resume)
+            if folder.shorter is not None:
+                sent = experiment.method.stages.project.choice.sent
+                require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
+                folder.prolong(experiment.config.federation.rounds)
+            key = folder.key(partial(new_key, experiment, project))
+            binding = binding_of(experiment, folder.configuration, key)
+            folder.bind(binding)
+            saved = folder.load_checkpoint(experiment.start)
+            randomness = experiment.method.randomness
+            if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
+                randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
+            return cls(experiment, folder, saved, on_round, binding, project)
+        except BaseException:
+            folder.discard()
+            raise
+
+    def release(self) -> None:
+        """Release the lock on the run folder."""
+        self._folder.release()
+
+    @property
+    def finished(self) -> bool:
+        """True if all rounds are done, or no budget pays for another round."""
+        return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
+
+    def all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Run every remaining round that a budget pays for, and write the summary. RunInterrupted if `stop` returns
+        True."""
+        while not self.finished:
+            if stop():
+                done, rounds = self.state.round, self.experiment.config.federation.rounds
+                raise RunInterrupted(f"interrupted after round {done} of {rounds}, which is saved.")
+            self.one_round(source)
+        return self.close()
+
+    def one_round(self, source: Source) -> None:
+        """Run one round: affordable, charged, saved, reported, in this order. No effect if no budget pays for it."""
+        experiment, state = self.experiment, self.state
+        cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
+        if not self._affordable(cohort):
+            self._stopped_by = "budget"
+            return
+        try:
+            done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
+        except BudgetSpent as why:  # another run was faster
+            self._project_refuses(why)
+            return
+        self._save(done, time.monotonic() - started)
+
+    def _save(self, done: RoundResult, seconds: float) -> None:
+        """Write the checkpoint, which holds the lines of the round as well; then these lines in their files."""
+        self.state, record = done.state, done.record
+        report = CheckpointReport(
+            uplink=self._uplink + (record.uplink_bytes or 0),
+            diagnostics=replace(record, seconds=seconds),
+            canaries=record.canaries,
+        )
+        heads = self._book.heads if self._book is not None else Heads()
+        self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
+        self._write_report(report, self._spent.charge(done.release))
+
+    def _leave_out(self) -> None:
+        """Skip the next round, which was charged before an interruption: a round of a schedule is not repeated with
+        other noise, but stays charged and has no result."""
+        self._save(left_out(self.state, self.experiment.method), 0.0)
+
+    def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
+        """The lines of a round that is saved."""
+        self._uplink = report.uplink
+        line = self._line(epsilon, report.diagnostics.aborted)
+        self._folder.append(line, report.record)
+        self._lines.append(line)
+        self._on_round(line.to_dict())
+
+    def _line(self, epsilon: float, aborted: str | None) -> MetricsLine:
+        """The public line of the last round; `aborted`: why it has no result, for the operator."""
+        experiment, state = self.experiment, self.state
+        scores: Scores = {"test_accuracy": None, "test_loss": None}
+        if (
+            state.round % experiment.config.run.evaluate_every == 0
+            or state.round == experiment.config.federation.rounds
+        ):
+            scores |= tested(experiment, state) | validated(experiment, state)
+        return MetricsLine(
+            round=state.round,
+            scores=scores,
+            epsilon=None if math.isnan(epsilon) else epsilon,
+            clip_norm=state.clip_norm if math.isfinite(state.clip_norm) else None,
+            uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
+            aborted=aborted if aborted in (None, INTERRUPTED) else NO_RESULT,
+        )
+
+    def close(self) -> Outcome:
+        """The model and the summary. RunError if the budget did not pay for a single round."""
+        experiment, folder = self.experiment, self._folder
+        if experiment.goal and self.state.round == 0:
+            if self._book is not None and not self._book.ledger.entries:
+                folder.discard()
+            raise RunError(self._exceeded())
+        summary = summary_of(
+            experiment,
+            self.state,
+            self._book,
+            self._lines,
+            scores=scores_of(experiment, self.state, self._lines),
+            stopped_by=self._stopped_by,
+            seconds=time.monotonic() - self._began,
+            binding=self._binding,
+        )
+        summary = replace(
+            summary, model_sha256=folder.save_model(experiment.model, experiment.readout.weights(self.state))
+        )
+        content = experiment.readout.file(self.state)
+        if content is not None:
+            bits = 8 * len(content) / experiment.model.size
+            summary = replace(summary, mask_sha256=folder.save_mask(content), model_bits_per_parameter=bits)
+        folder.save_summary(summary)
+        self.release()
+        return Outcome(folder=folder.path, record=summary, lines=self._lines)
+
+    def _project_refuses(self, why: BudgetSpent) -> None:
+        """Stop by the project's budget, which could still pay when the round began."""
+        self._stopped_by, goal = "budget", self.experiment.goal
+        assert self._project is not None
+        assert goal is not None
+        self._exceeded = partial(over_project_budget, goal, self._project, str(why))
+
+    def _affordable(self, cohort: NDArray[np.int64]) -> bool:
+        """Return True if the run's own budget and its project's pay for one more round."""
+        goal, project, book, number = self.experiment.goal, self._project, self._book, self.state.round
+        after = self._spent.with_round(cohort, number)
+        if goal is None or book is None:
+            return True
+        if goal.budget is not None and after > goal.budget:
+            self._exceeded = partial(over_budget, goal, after)
+            return False
+        if project is None or goal.unit == "record" or book.paid(number):
+            return True
+        why = project.refusal(goal.of_round(number), run=book.run, number=number)
+        self._exceeded = partial(over_project_budget, goal, project, why or "")
+        return why is None
+
+
+def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:
+    if project is not None and (experiment.goal is None or experiment.goal.unit == "record"):
+        raise RunError(
+            f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
+            "Remove --ledger, or make the run private."
+        )
+
+
+def _open_book(
+    experiment: Experiment,
+    goal: Goal,
+    folder: RunFolder,
+    saved: Checkpoint,
+    binding: Binding,
+    project: ProjectLedger | None,
+) -> Book:
+    rounds = experiment.config.federation.rounds
+    about = {"package": f"dpfed {__version__}", "method": experiment.facts.name, "delta": goal.delta}
+    if project is not None:
+        about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
+        about["project_head"] = project.ledger.head
+    header = Header(
+        unit=goal.unit,
+        clients=experiment.config.federation.clients,
+        randomness=experiment.method.randomness.name,
+        about=about,
+        population=binding.population,
+        binding=binding.to_header(),
+        plan=goal.planned(rounds),
+    )
+    book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
+    if goal.unit == "client":
+        book.require_own_stream(goal.mechanism)
+        book.begin(goal, first=saved.state.round, rounds=rounds)
+    return book

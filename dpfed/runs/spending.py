@@ -1,0 +1,154 @@
+"""Epsilon during a run: spent so far, after one more round, and the error texts of a budget too small for a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accounting.caveats import no_round_fits
+from accounting.compose import accountant, over_rounds
+from accounting.compose.histories import Histories
+from accounting.compose.running import Running
+from accounting.ledger import LocalRelease, Release
+from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import Composed, SingleRelease, schedule_of
+from dpfed.methods.privacy_target import PrivacyTarget
+from dpfed.methods.records import Goal, RecordTarget
+from dpfed.runs.book import Book
+from dpfed.runs.experiment import Experiment
+
+_TOLERANCE = 1e-2
+"""Relative tolerance of a running account, beside the account of the whole run."""
+
+
+class Spending(Protocol):
+    """A running account: asked before a round, charged after it."""
+
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
+        """Epsilon if a round of this cohort is charged, at the most it may cost."""
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        """Epsilon now that a round has released this, or nothing."""
+
+
+def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
+    """Return the running account for the remaining rounds. Every value is an upper bound; NaN in a run without
+    privacy."""
+    goal = experiment.goal
+    if goal is None or book is None:
+        return NotSpending()
+    before = book.standing(rounds_done)
+    if goal.unit == "record":
+        return OfRecords(experiment, goal, before)
+    mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
+    if goal.varies or goal.schedule is not None or schedule_of(goal.mechanism) is not None:
+        return OfVariousRounds(goal, experiment.config.federation.rounds, mechanisms)
+    return OfEqualRounds(goal, experiment.config.federation.rounds, len(mechanisms))
+
+
+class NotSpending:
+    """The account of a run without privacy."""
+
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
+        return math.nan
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        return math.nan
+
+
+class OfEqualRounds:
+    """Every released round is the same mechanism: one convolution a round."""
+
+    def __init__(self, goal: PrivacyTarget, rounds: int, charged: int) -> None:
+        self._goal = goal
+        self._values: list[float] = [0.0]
+        self._stream: Iterator[float] = over_rounds.epsilons(
+            goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
+        )
+        self._charged = charged
+
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
+        return self._after(self._charged + 1)
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        self._charged += release is not None
+        return self._after(self._charged)
+
+    def _after(self, count: int) -> float:
+        while len(self._values) <= count:
+            self._values.append(next(self._stream))
+        return _stated(self._goal, self._values[count], lambda: Composed(parts=((self._goal.mechanism, count),)))
+
+
+class OfVariousRounds:
+    """Rounds that are charged with the noise that arrived, the next one at most as `goal.of_round` says; rounds whose
+    noise changes by a plan; or rounds of a participation schedule, which are accounted together."""
+
+    def __init__(self, goal: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
+        self._goal, self._released = goal, list(before)
+        self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
+        for release in before:
+            self._running.add(release)
+
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
+        release = self._goal.of_round(number)
+        return _stated(self._goal, self._running.epsilon(release), lambda: Composed.of([*self._released, release]))
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        if isinstance(release, Release):
+            self._running.add(release.mechanism)
+            self._released.append(release.mechanism)
+        return _stated(self._goal, self._running.epsilon(), lambda: Composed.of(self._released))
+
+
+def _stated(goal: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
+    """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
+    Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
+    if goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
+        return found
+    return min(found, accountant.epsilon(releases(), delta=goal.delta, accountant=goal.accountant))
+
+
+class OfRecords:
+    """Every client is charged for its own steps; the worst one counts."""
+
+    def __init__(self, experiment: Experiment, goal: RecordTarget, before: list[Release | LocalRelease]) -> None:
+        self._local, self._goal, self._histories = experiment.method.clients, goal, Histories()
+        for release in before:
+            if isinstance(release, LocalRelease):
+                self._histories.add(release.steps)
+
+    def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
+        release = self._local.release(cohort, number=number)
+        assert release is not None
+        self._histories.add(release.steps)
+        return self._epsilon()
+
+    def charge(self, release: Release | LocalRelease | None) -> float:
+        return self._epsilon()
+
+    def _epsilon(self) -> float:
+        return self._histories.epsilon(delta=self._goal.delta, accountant=self._goal.accountant)
+
+
+def over_budget(goal: Goal, after: float) -> str:
+    """Error text for a run whose own epsilon does not pay for the first round, which would bring it to `after`."""
+    return no_round_fits(
+        f"{goal.table}.epsilon",
+        allowed=goal.budget or 0.0,
+        after=after,
+        delta=goal.delta,
+        advice=f"{goal.advice} or {goal.table}.epsilon.",
+    )
+
+
+def over_project_budget(goal: Goal, project: ProjectLedger, why: str) -> str:
+    """Error text for a run whose project, for the reason `why`, does not pay for the first round."""
+    return (
+        f"{project.ledger.path} (a project ledger): not even one round fits: {why} {goal.advice}, or do without the "
+        "run."
+    )

@@ -1,0 +1,181 @@
+"""summary.json: the statement of a finished run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from accounting.compose.twins import overflow
+from accounting.errors import ContradictoryBounds
+from accounting.ledger import Ledger, LocalRelease, Release
+from dpfed.config.tables import Config
+from dpfed.methods.privacy_target import PrivacyTarget
+from dpfed.methods.records import RecordTarget
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.summary import LocalTraining, Summary
+from dpfed.runs.binding import Binding
+from dpfed.runs.book import Book
+from dpfed.runs.experiment import Experiment
+from dpfed.runs.protection import hostile_clients_view, server_view
+from dpfed.server.state import ServerState
+
+
+def summary_of(
+    experiment: Experiment,
+    state: ServerState,
+    book: Book | None,
+    metrics: Sequence[MetricsLine],
+    *,
+    scores: Mapping[str, float | None],
+    stopped_by: str,
+    seconds: float,
+    binding: Binding,
+) -> Summary:
+    """Return the summary of a finished run. Epsilon is recomputed from the ledger's file alone."""
+    config, clients, goal = experiment.config, experiment.method.clients, experiment.goal
+    ledger = Ledger.read(book.ledger.path) if book is not None and goal is not None else None
+    return Summary(
+        method=experiment.facts.name,
+        dataset=config.data.name,
+        model=config.model.name,
+        parameters=experiment.model.size,
+        fixed_parameters=sum(tensor.numel() for tensor in experiment.model.fixed.values()),
+        local_training=LocalTraining(**asdict(clients.plan), precision=clients.precision),
+        clients=config.federation.clients,
+        cohort=int(experiment.method.sampler.expected),
+        sampling=config.federation.sampling,
+        rounds=state.round,
+        loss=experiment.objective.loss.name,
+        scores=scores,
+        unit=goal.unit if goal else "none",
+        clip_norm=state.clip_norm if goal else None,
+        for_release=config.run.for_release if goal else None,
+        aggregation=config.aggregation.kind,
+        randomness=experiment.method.randomness.name,
+        interrupted_charges=book.interrupted(state.round) if book else 0,
+        not_protected=experiment.not_protected,
+        aborted_rounds=sum(line.aborted is not None for line in metrics),
+        seconds=seconds,
+        device=str(experiment.device),
+        processes=experiment.method.ranks.count,
+        seed=config.run.seed,
+        population=binding.population,
+        stopped_by=stopped_by,
+        **_stated(experiment, book, ledger),
+        **_of_project(book),
+        **bytes_of(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
+    )
+
+
+def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
+    """Return the fields of a private run; none for others."""
+    config, goal = experiment.config, experiment.goal
+    if goal is None or ledger is None or book is None:
+        return {}
+    try:
+        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        found: dict[str, Any] = {
+            "epsilon": stated.epsilon,
+            "lower_bound": stated.lower_bound,
+            "adjacency": stated.adjacency,
+            "accountant": stated.method,
+            "notes": stated.notes,
+        }
+    except ContradictoryBounds as error:  # the run is saved, and states nothing
+        found = {"no_statement": str(error)}
+    return found | {
+        "delta": goal.delta,
+        "delta_charged_for_failures": delta_for_failures(ledger),
+        "noise_multiplier": goal.noise_multiplier,
+        "noise_placement": noise_placement(book.ledger.releases),
+        "noise": noise_kind(goal),
+        **schedule_facts(goal),
+        **other_epsilons(config, goal, len(ledger.releases)),
+        "ledger_head": ledger.head,
+        "ledger_entries": len(ledger.entries),
+    }
+
+
+def _of_project(book: Book | None) -> dict[str, Any]:
+    """Return the fields of a run that is charged to a project's ledger; none for others."""
+    if book is None or book.project is None:
+        return {}
+    project = book.project
+    return {
+        "project_ledger": str(project.ledger.path),
+        "project_epsilon": project.terms.epsilon,
+        "project_condition": project.condition,
+        "project_head": project.ledger.head,
+    }
+
+
+def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
+    """Bytes and bits of what clients send and get; megabytes: of all uploads of so many rounds."""
+    uploads = uploads_of_a_round(experiment) * rounds
+    upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
+    return {
+        "uplink_bits_per_parameter": (experiment.uplink_bits or 8 * upload_bytes) / experiment.model.size,
+        "uplink_bytes_per_client_round": math.ceil(upload_bytes),
+        "uplink_megabytes_total": megabytes,
+        "secure_sum_bytes_per_client_round": math.ceil(experiment.secure_sum_bits / 8),
+        "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
+    }
+
+
+def delta_for_failures(ledger: Ledger) -> float:
+    """Return the part of delta that the stated epsilon charges for unlikely events: the sum over all releases of the
+    probability that more clients are drawn than a sum has slots."""
+    released = ledger.mechanism() if ledger.header.unit == "client" else None
+    return overflow(released) if released is not None else 0.0
+
+
+def records_of(experiment: Experiment) -> int | None:
+    """Return the number of records if the unit is a record, else None."""
+    return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordTarget) else None
+
+
+def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
+    """Sizes fixed beforehand count by the expected cohort, since the realised one is secret under Poisson sampling;
+    others as measured (nothing is private there, or every upload is seen anyway)."""
+    if experiment.uplink_bits is None:
+        return measured / 1e6
+    return math.ceil(experiment.uplink_bits / 8) * uploads_of_a_round(experiment) * rounds / 1e6
+
+
+def uploads_of_a_round(experiment: Experiment) -> float:
+    """Uploads of a round: those expected, or always so many."""
+    return experiment.method.fill or experiment.method.sampler.expected
+
+
+def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, Any]:
+    """Factors of the noise multiplier in equal parts of the planned rounds; None where all rounds have it as it is."""
+    schedule = goal.schedule if isinstance(goal, PrivacyTarget) else None
+    return {
+        "noise_schedule": list(schedule.factors) if schedule else None,
+        "noise_schedule_rounds": schedule.rounds if schedule else None,
+    }
+
+
+def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases: int) -> dict[str, Any]:
+    """Return the epsilons against the server and against hostile clients, with the rounds they are for."""
+    found: dict[str, Any] = {}
+    for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
+        against = view(config, goal, releases)
+        found[name] = against.epsilon if against else None
+        found[f"{name}_rounds"] = against.rounds if against else None
+    return found
+
+
+def noise_placement(releases: Sequence[Release | LocalRelease]) -> str | None:
+    """Return where the last noise was added: server, clients (shares), uploads, coins; "local steps" for records."""
+    last = releases[-1] if releases else None
+    return last.noise_placement if isinstance(last, Release) else "local steps" if last else None
+
+
+def noise_kind(goal: PrivacyTarget | RecordTarget) -> str:
+    """Return the kind of noise: gaussian, discrete-gaussian, skellam, coins."""
+    if goal.noise_multiplier is None:
+        return "coins"
+    return goal.integers.kind if isinstance(goal, PrivacyTarget) and goal.integers is not None else "gaussian"

@@ -1,0 +1,91 @@
+"""The folder of a sweep: sweep.json says what belongs to it, and where each run's folder is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
+from dpfed.errors import RunError
+from dpfed.runs.durable_files import put
+from dpfed.runs.quantities import quantity
+
+NAME = "sweep.json"
+_LONGEST = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One number that the paper prints, in the unit it prints (accuracies in percent); `x` is the axis's label,
+    None for the row at every x."""
+
+    row: str
+    x: str | None
+    quantity: str
+    value: Annotated[float, Field(ge=-1e100, le=1e100)]
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One run: its row, where it is on the axes, and its folder, relative to the sweep's."""
+
+    row: str
+    at: Mapping[str, str]
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Content of sweep.json."""
+
+    title: str
+    paper: str
+    profile: str | None
+    note: str
+    quantities: tuple[str, ...]
+    x: str | None
+    rows: tuple[str, ...]
+    runs: tuple[Listed, ...]
+    published: tuple[Published, ...]
+    command: str
+    versions: Mapping[str, str]
+    commit: str | None
+    tuned: tuple[Mapping[str, Any], ...] = ()
+
+
+_SWEEP = TypeAdapter(Sweep)
+
+
+def write_sweep(folder: Path, sweep: Sweep) -> None:
+    """Write sweep.json."""
+    target = folder / NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        put(target, (json.dumps(asdict(sweep), indent=2) + "\n").encode())
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written ({error.strerror}).") from None
+
+
+def read_sweep(folder: Path) -> Sweep:
+    """Read sweep.json; RunError if it cannot be read."""
+    try:
+        found = _SWEEP.validate_json(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
+        for key in found.quantities:
+            quantity(key, where="quantities")
+        for one in found.runs:
+            _check_inside(one.folder)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder / NAME}: is no description of a sweep ({str(error)[:_LONGEST]}).") from None
+    return found
+
+
+def _check_inside(folder: str) -> None:
+    path = Path(folder)
+    if path.is_absolute() or ".." in path.parts or "\0" in folder:
+        raise ValueError(f"the folder {folder[:100]!r} of a run is not below it")

@@ -1,0 +1,188 @@
+"""Parts of an experiment that train: device, network, local training, step of the server; some given in Python."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpfed import models
+from dpfed.aggregation.ranks import Ranks, local_device
+from dpfed.clients.losses import LOSSES, Loss, OfSamples
+from dpfed.clients.task import Course, Start
+from dpfed.clients.training import LocalTraining
+from dpfed.clients.trial import SECONDS, tried, tried_together
+from dpfed.config.tables import Config
+from dpfed.config.training_tables import Mask
+from dpfed.data.dataset import Dataset
+from dpfed.data.samples import partition_of
+from dpfed.errors import ConfigError
+from dpfed.models.flat import FlatModel
+from dpfed.models.frozen import FrozenNetwork, freeze
+from dpfed.models.mask_file import Recipe
+from dpfed.runs.evaluate import Metric
+from dpfed.seeds import Seeds
+from dpfed.server.readout import Averaged, Masked, Readout, Weights
+
+TRIAL_LIMITS = (
+    "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
+    f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
+)
+"""Limitation of the guarantee where a network or a loss does not come with dpfed."""
+
+Maker = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Own:
+    """Objects given in Python in place of names in a configuration; None: the name counts.
+
+    model:   called as model(input_shape, classes)
+    loss:    f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own"
+    metrics: beside those of run.metrics, by name (`dpfed.runs.evaluate.Metric`)
+    """
+
+    data: Dataset | None = None
+    model: Maker | None = None
+    loss: OfSamples | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the given objects."""
+        given = tuple(name for name in ("data", "model", "loss") if getattr(self, name) is not None)
+        return (*given, "metrics") if self.metrics else given
+
+
+def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
+    """Return a maker of networks. A module is copied and starts from its own weights; a function of nothing, or of
+    (input_shape, classes), makes a network with fresh weights from run.seed."""
+    if isinstance(model, nn.Module):
+        return lambda input_shape, classes: copy.deepcopy(model)
+    if not callable(model):
+        raise ConfigError(f"model: {type(model).__name__}; must be a torch.nn.Module or a function that makes one.")
+    if _takes_nothing(model):
+        return lambda input_shape, classes: model()
+    return model
+
+
+def name_of(model: nn.Module | Callable[..., nn.Module]) -> str:
+    """Return the model's name for reports."""
+    return str(getattr(model, "__name__", type(model).__name__))
+
+
+def _takes_nothing(maker: Callable[..., nn.Module]) -> bool:
+    try:
+        inspect.signature(maker).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
+    """Initial weights, and fixed ones where a part is not trained, are those of the run's seed."""
+    name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
+    if own is not None:
+        return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed)
+    return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
+
+
+def model_options(config: Config) -> dict[str, Any]:
+    return {} if config.model.hidden is None else {"hidden": list(config.model.hidden)}
+
+
+def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch.device) -> FrozenNetwork:
+    table = config.mask or Mask()
+    return freeze(
+        model, seeds, constant=table.constant, biases=table.biases, scale=table.scale, spread=table.spread
+    ).to(device)
+
+
+def group_of(config: Config, model: FlatModel) -> int:
+    """Clients whose moves are in memory at a time."""
+    return config.run.group if model.size > 100_000 else max(config.run.group, 100)
+
+
+def local_training(
+    config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
+) -> LocalTraining:
+    return LocalTraining(
+        model=model,
+        course=course,
+        inputs=torch.from_numpy(dataset.train_inputs).to(device),
+        labels=torch.from_numpy(dataset.train_labels).to(device),
+        partition=partition_of(config, dataset, seeds),
+        epochs=config.local.epochs,
+        steps=config.local.steps,
+        batch_size=config.local.batch_size,
+        loss=loss,
+        strategy=config.local.strategy,
+        chunk=config.local.chunk,
+        memory=config.local.memory,
+        at_once=min(config.federation.cohort, group_of(config, model)),
+        precision=config.local.precision,
+    )
+
+
+def is_custom(config: Config, own: Own) -> bool:
+    """True if the network or the loss does not come with dpfed."""
+    given = own.model is not None or own.loss is not None
+    return given or config.model.name not in models.MODELS or config.local.loss not in (None, *LOSSES)
+
+
+def after_trial(
+    config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
+) -> LocalTraining:
+    """Local training of a custom network or loss, tried on test samples. ConfigError (`dpfed.clients.trial`)."""
+    samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
+    if config.privacy is None and config.local.record is None:
+        return tried_together(clients, broadcast, samples, start)
+    return tried(clients, broadcast, samples, start, cohort=config.federation.cohort)
+
+
+def start_of_rounds(
+    config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
+) -> tuple[torch.Tensor, Readout]:
+    """Return the first broadcast, and the readout that makes weights of the server's state."""
+    readout: Readout
+    if network is None:
+        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+    else:
+        broadcast, readout = _masks(config, network, dataset, seeds)
+    return broadcast, readout if config.server.average is None else Averaged(last=readout)
+
+
+def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
+    table = config.mask or Mask()
+    recipe = Recipe(
+        model=config.model.name,
+        input_shape=dataset.input_shape,
+        classes=dataset.outputs,
+        options=model_options(config),
+        seed=seeds.root,
+        constant=table.constant,
+        biases=table.biases,
+        scale=table.scale,
+        spread=table.spread,
+    )
+    start = network.initial.clamp(table.edge, 1 - table.edge)
+    return start, Masked(network=network, recipe=recipe, how=table.readout)
+
+
+def device_of(name: str, ranks: Ranks) -> torch.device:
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda"):
+        name = local_device() if ranks.count > 1 else "cuda"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
+    return device

@@ -1,0 +1,100 @@
+"""`dpfed.ClientLevel` with a chain of stages of one's own: charged for what it does, or refused."""
+
+from functools import partial
+
+import pytest
+from private_loops import D, level, releases, rows
+
+from accounting import Adjacency, Ledger
+from dpfed.compress.levels import Dense
+from dpfed.errors import ConfigError, RunError
+from dpfed.mechanisms.gaussian import GaussianNoise
+from dpfed.participation.sampling import sampler
+from dpfed.randomness import Secure, Simulated
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.seeds import Seeds
+from dpfed.stages.chain import Stages
+from dpfed.stages.clip import Clip
+from dpfed.stages.encode import Encode
+from dpfed.stages.maps import SendAll
+from dpfed.stages.project import Project
+from dpfed.stages.shared_mask import RandomSharedMask
+
+
+def masked(kept, s):
+    return Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "discrete-gaussian"])
+def test_a_chain_of_ones_own(tiny_config, tmp_path, noise):
+    """Fed-SMP's, as a run has it: the same lines."""
+    config = tiny_config("method.name=fed-smp-randk", "method.k=90", f"privacy.noise={noise}")
+    experiment = build(config)
+    federation.run(experiment, tmp_path / "run")
+    size = experiment.model.size
+    private = level(tmp_path, noise=noise, dimension=size, stages=partial(masked, 90))
+    weights = experiment.start.broadcast.clone()
+    for step in private.rounds():
+        moves = experiment.method.clients.train(weights, step.cohort, number=step.round, seeds=experiment.seeds)
+        found = step.release(moves)
+        assert int((found != 0).sum()) <= 90
+        weights = weights + found
+    assert Ledger.read(private.ledger).entries == Ledger.read(tmp_path / "run" / "ledger.jsonl").entries
+    with pytest.raises(RunError, match="stages was own, is whole update"):
+        level(tmp_path, noise=noise, dimension=size)
+
+
+def noisy(s, **changes):
+    how = {"noise_multiplier": 1.0, "adjacency": s.goal(s.size).mechanism.adjacency, "sampler": s.sampler,
+           "randomness": s.randomness} | changes  # fmt: skip
+    return GaussianNoise(**how)
+
+
+def chain(s, *middle, **encode):
+    return Stages(Project(choice=SendAll(size=s.size)), *middle, Encode(scheme=Dense(), seeds=s.seeds, **encode))
+
+
+SEEDED = Simulated(seeds=Seeds(root=0))
+
+
+UNSOUND = [
+    (lambda s: chain(s, Clip(), noisy(s, sampler=sampler("poisson", clients=60, cohort=6))), "cohorts are drawn by"),
+    (lambda s: chain(s, Clip(), noisy(s, sampler=sampler("all", clients=60, cohort=60))), "cohorts are drawn by"),
+    (lambda s: chain(s, Clip(), noisy(s, randomness=Secure())), "draws secure randomness, the loop's is 'simulated'"),
+    (lambda s: chain(s, Clip()), "no stage makes it private"),
+    (lambda s: chain(s, noisy(s)), "right before"),
+    (lambda s: chain(s, Clip(), noisy(s), noisy(s)), "one is charged"),
+    (lambda s: chain(s, Clip(), noisy(s), feedback=60), "changes rows|remembered error"),
+]
+
+
+@pytest.mark.parametrize(("stages", "complaint"), UNSOUND, ids=range(len(UNSOUND)))
+def test_a_chain_that_is_not_charged_for_what_it_does_is_refused(tmp_path, stages, complaint):
+    """Planted faults: each would run, and state an epsilon that is not true."""
+    with pytest.raises(ConfigError, match=complaint):
+        level(tmp_path / "new", dimension=D, stages=stages)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_chain_with_its_own_noise_is_charged_for_that(tmp_path):
+    private = level(tmp_path, dimension=D, stages=lambda s: chain(s, Clip(), noisy(s, noise_multiplier=0.7)))
+    releases(private)
+    assert {one.noise_std for one in Ledger.read(private.ledger).releases} == {0.7}
+    plain = level(noise_multiplier=0.7)
+    releases(plain)
+    assert private.guarantee().epsilon == plain.guarantee().epsilon
+
+
+def test_uploads_that_are_releases_are_charged_before_they_are_read(tmp_path):
+    def seen(s):
+        return chain(s, Clip(), noisy(s, placement="uploads", adjacency=Adjacency.ZERO_OUT))
+
+    private = level(tmp_path, dimension=D, stages=seen, adjacency="zero-out")
+    for step in private.rounds():
+        if step.round == 1:
+            with pytest.raises(ConfigError):
+                step.release(rows(step)[1:])
+            assert len(Ledger.read(private.ledger).releases) == 2
+        step.release(rows(step))
+    assert [one.round for one in Ledger.read(private.ledger).releases] == [0, 1, 2]

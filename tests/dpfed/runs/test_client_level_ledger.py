@@ -1,0 +1,189 @@
+"""The ledger of `dpfed.ClientLevel`: interrupted, cut, edited, shared; no round is repeated, none stays uncharged."""
+
+import multiprocessing
+
+import pytest
+import torch
+from private_loops import level, releases, rows
+
+from accounting import Header, Ledger
+from accounting.errors import LedgerError
+from dpfed.audit.run import audit_run
+from dpfed.errors import ConfigError, RunError
+from dpfed.runs.client_level.book import diagnostics_of
+
+from ...rounds import Killed
+
+
+def test_it_goes_on_with_its_ledger(tmp_path):
+    whole = level(tmp_path / "whole", rounds=6)
+    expected = releases(whole)
+    found = []
+    for _ in range(3):
+        for step in level(tmp_path / "parts", rounds=6).rounds():
+            found.append(step.release(rows(step)))
+            if step.round % 2:
+                break
+    assert len(found) == 6
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    parts = level(tmp_path / "parts", rounds=6)
+    assert parts.guarantee() == whole.guarantee()
+    assert list(parts.rounds()) == []
+    assert len(diagnostics_of(parts.ledger).read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"clients": 61}, "clients was 60, is 61"),
+        ({"cohort": 13}, "cohort was 12, is 13"),
+        ({"sampling": "fixed"}, "sampling was poisson, is fixed"),
+        ({"clip_norm": 2.0}, "clip_norm was 1.0, is 2.0"),
+        ({"noise_multiplier": 3.0}, "noise_multiplier was 2.0, is 3.0"),
+        ({"epsilon": 3.0}, "epsilon was not given, is 3.0"),
+        ({"delta": 1e-3}, "delta was 0.0001, is 0.001"),
+        ({"adjacency": "zero-out"}, "adjacency was not given, is zero-out"),
+        ({"noise": "skellam"}, "noise was gaussian, is skellam"),
+        ({"randomness": "secure"}, "randomness was simulated, is secure"),
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"clients": [f"c{i}" for i in range(60)]}, "the names of clients was none"),
+    ],
+    ids=range(12),
+)
+def test_a_ledger_of_another_plan_is_refused(tmp_path, change, complaint):
+    releases(level(tmp_path, rounds=1))
+    before = (tmp_path / "l.jsonl").read_bytes()
+    with pytest.raises(RunError, match=complaint):
+        level(tmp_path, **change)
+    assert (tmp_path / "l.jsonl").read_bytes() == before
+
+
+def test_a_key_that_is_gone_from_the_plan_is_seen_too(tmp_path):
+    releases(level(tmp_path, rounds=1, delta=1e-3))
+    with pytest.raises(RunError, match=r"delta was 0.001, is 0.0001"):
+        level(tmp_path)
+
+
+def test_more_rounds_may_be_planned_within_a_budget_that_the_noise_does_not_follow_from(tmp_path):
+    releases(level(tmp_path, rounds=2, epsilon=8.0))
+    private = level(tmp_path, rounds=5, epsilon=8.0)
+    assert len(releases(private)) == 3
+    assert private.guarantee().epsilon == 8.0
+    found = {one.name: one.passed for one in audit_run(tmp_path / "l.jsonl").checks}
+    assert found["every round is charged once"] is True
+    assert found["ledger follows the plan"] is True
+    releases(level(tmp_path / "without", rounds=2))
+    with pytest.raises(RunError, match=r"rounds=5 for a ledger that began with rounds=2 and without epsilon"):
+        level(tmp_path / "without", rounds=5)
+    assert not releases(level(tmp_path / "without", rounds=1))  # fewer are no choice of more
+    calibrated = {"epsilon": 3.0, "noise_multiplier": None}
+    releases(level(tmp_path / "other", rounds=2, **calibrated))
+    with pytest.raises(RunError, match="rounds was 2, is 5"):
+        level(tmp_path / "other", rounds=5, **calibrated)
+
+
+def test_clients_have_names(tmp_path):
+    names = [f"ward {i}" for i in range(60)]
+    for step in level(tmp_path, clients=names).rounds():
+        assert step.names == tuple(f"ward {one}" for one in step.cohort)
+        step.release(rows(step))
+    assert "ward" not in (tmp_path / "l.jsonl").read_text()
+    level(tmp_path, clients=names)
+    with pytest.raises(RunError, match=r"the names of clients was .*, is "):
+        level(tmp_path, clients=names[::-1])
+    with pytest.raises(ConfigError, match="a name occurs twice"):
+        level(clients=["a", "b", "a"], cohort=2)
+    assert next(level().rounds()).names[0].isdecimal()
+
+
+def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
+    releases(level(tmp_path))
+    ledger = tmp_path / "l.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(lines[:-1]))
+    with pytest.raises(LedgerError, match="Lines were cut off"):
+        level(tmp_path)
+    ledger.write_text("".join(lines).replace('"noise_std":2.0', '"noise_std":3.0'))
+    with pytest.raises(LedgerError):
+        level(tmp_path)
+    ledger.unlink()
+    Ledger.create(ledger, Header(unit="client", clients=60, randomness="simulated"))
+    with pytest.raises(LedgerError, match="has no line of hash"):
+        level(tmp_path)
+    (tmp_path / "l.jsonl.head").write_text(f"{Ledger.read(ledger).head}\n")
+    with pytest.raises(RunError, match=r"is no ledger of a dpfed\.ClientLevel"):
+        level(tmp_path)
+
+
+def test_a_round_that_was_charged_and_interrupted_stays_charged_and_is_not_repeated(tmp_path, monkeypatch):
+    private = level(tmp_path, rounds=4)
+    steps = private.rounds()
+    first = next(steps).release(rows(private._step))
+    step = next(steps)
+    with monkeypatch.context() as patch:
+        patch.setattr("dpfed.runs.client_level.book.LoopBook.note", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            step.release(rows(step))
+    again = level(tmp_path, rounds=4)
+    found = {step.round: step.release(rows(step)) for step in again.rounds()}
+    assert list(found) == [2, 3]
+    assert [one.round for one in Ledger.read(again.ledger).releases] == [0, 1, 2, 3]
+    assert not any(torch.equal(first, one) for one in found.values())
+
+
+def test_nothing_is_returned_that_the_ledger_does_not_hold(tmp_path, monkeypatch):
+    private = level(tmp_path)
+    for step in private.rounds():
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "accounting.ledger.regular_file.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full"))
+            )
+            with pytest.raises(LedgerError, match="was not released"):
+                step.release(rows(step))
+        assert len(Ledger.read(private.ledger).releases) == step.round
+        step.release(rows(step))
+
+
+def test_a_line_that_was_written_in_half_is_cut_off(tmp_path):
+    expected = releases(level())
+    private = level(tmp_path)
+    first = next(private.rounds()).release(rows(private._step))
+    for file in (private.ledger, diagnostics_of(private.ledger)):
+        with file.open("a") as half:
+            half.write('{"round": 1, "chain": "')
+    rest = releases(level(tmp_path))
+    assert all(torch.equal(one, other) for one, other in zip([first, *rest], expected, strict=True))
+    assert len(diagnostics_of(private.ledger).read_text().splitlines()) == 3
+
+
+def test_killed_while_the_ledger_was_made(tmp_path):
+    (tmp_path / "l.jsonl").write_text('{"chain":"')
+    assert len(releases(level(tmp_path))) == 3
+
+
+def _one_round(path):
+    private = level(path)
+    step = next(private.rounds())
+    step.release(rows(step))
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_ledger_cannot_both_go_on(tmp_path):
+    mine = level(tmp_path)
+    step = next(mine.rounds())
+    process = multiprocessing.get_context("spawn").Process(target=_one_round, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    with pytest.raises(RunError, match="another process has written to it meanwhile"):
+        step.release(rows(step))
+    assert len(Ledger.read(mine.ledger).releases) == 1
+
+
+def test_two_loops_on_one_ledger_cannot_both_go_on(tmp_path):
+    mine = level(tmp_path)
+    step = next(mine.rounds())
+    _one_round(tmp_path)
+    with pytest.raises(RunError, match="another process has written to it meanwhile"):
+        step.release(rows(step))
+    assert len(Ledger.read(mine.ledger).releases) == 1

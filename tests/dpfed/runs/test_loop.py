@@ -1,0 +1,270 @@
+"""The loop: its folder, its budget, and what an interruption leaves."""
+
+import errno
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from accounting import Ledger, guarantee
+from accounting.compose import lower_bound
+from accounting.errors import ContradictoryBounds, LedgerError
+from dpfed.cli import status
+from dpfed.errors import RunError
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+
+from ...rounds import Killed, killed_after
+
+SUMMARY_KEYS = {
+    "method", "dataset", "model", "parameters", "clients", "cohort", "sampling", "rounds", "test_accuracy",
+    "best_test_accuracy", "epsilon", "delta", "unit", "adjacency", "accountant", "noise_multiplier", "clip_norm",
+    "uplink_bits_per_parameter", "uplink_bytes_per_client_round", "uplink_megabytes_total",
+    "downlink_bytes_per_client_round", "seconds", "device", "seed", "stopped_by",
+}  # fmt: skip
+
+
+def weights_of(folder):
+    tensors = load_file(folder / "model.safetensors")
+    return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
+
+
+def test_a_run_leaves_its_whole_folder(tiny_config, tmp_path):
+    outcome = federation.run(build(tiny_config()), tmp_path / "run")
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.toml", "ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "summary.json"} <= files
+    assert "model.safetensors" in files
+    assert set(outcome.summary) >= SUMMARY_KEYS
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == outcome.summary
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in metrics] == [1, 2, 3]
+    assert metrics == outcome.metrics
+
+
+def test_epsilon_comes_from_the_ledger_and_equals_the_mechanism_that_ran(tiny_config, tmp_path):
+    experiment = build(tiny_config("federation.sampling=fixed"))
+    outcome = federation.run(experiment, tmp_path / "run")
+    book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert len(book.releases) == 3
+    assert outcome.summary["epsilon"] == book.guarantee(1e-4).epsilon
+    assert outcome.summary["epsilon"] == guarantee(book.mechanism(), delta=1e-4).epsilon
+    assert (outcome.summary["sampling"], outcome.summary["adjacency"]) == ("fixed", "replace-one")
+    assert outcome.metrics[-1]["epsilon"] == pytest.approx(outcome.summary["epsilon"], rel=1e-6)
+
+
+def test_published_files_do_not_hold_the_secret_cohort_size(tiny_config, tmp_path):
+    federation.run(build(tiny_config()), tmp_path / "run")
+    for name in ("metrics.jsonl", "summary.json", "ledger.jsonl"):
+        text = (tmp_path / "run" / name).read_text()
+        assert '"clipped"' not in text
+        assert '"cohort": ' not in text or name == "summary.json"
+        assert '"seconds"' not in text or name == "summary.json"
+    sizes = [json.loads(line)["cohort"] for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
+    assert len(set(sizes)) > 1
+
+
+def test_a_run_without_privacy_has_no_epsilon_and_no_ledger(tiny_config, tmp_path):
+    outcome = federation.run(build(tiny_config("method.name=fedavg", without=["privacy"])), tmp_path / "run")
+    assert outcome.summary["epsilon"] is None
+    assert outcome.summary["unit"] == "none"
+    assert not (tmp_path / "run" / "ledger.jsonl").exists()
+
+
+def test_the_run_stops_before_the_round_that_would_exceed_the_budget(tiny_config, tmp_path):
+    two_rounds = federation.run(build(tiny_config("federation.rounds=2")), tmp_path / "two").summary["epsilon"]
+    budget = two_rounds * 1.001
+    config = tiny_config("federation.rounds=50", f"privacy.epsilon={budget}")
+    summary = federation.run(build(config), tmp_path / "many").summary
+    assert (summary["stopped_by"], summary["rounds"]) == ("budget", 2)
+    assert summary["epsilon"] <= budget
+
+
+def test_a_budget_that_no_round_fits_is_one_error(tiny_config, tmp_path):
+    words = (
+        r"^privacy\.epsilon: not even one round fits\. It would bring epsilon to \d+\.\d+ at delta 0?\.?\S+; "
+        r"allowed is 0\.001\. Raise privacy\.noise_multiplier or privacy\.epsilon\.$"
+    )
+    with pytest.raises(RunError, match=words):
+        federation.run(build(tiny_config("privacy.epsilon=1e-3")), tmp_path / "run")
+
+
+@pytest.mark.slow_but_one_in(2)
+@pytest.mark.parametrize("sampling", ["poisson", "fixed", "all"])
+def test_noise_is_calibrated_to_the_budget_over_the_planned_rounds(tiny_config, tmp_path, sampling):
+    config = tiny_config("privacy.epsilon=2.0", f"federation.sampling={sampling}")
+    tables = config.to_dict()
+    del tables["privacy"]["noise_multiplier"]
+    from dpfed.config.tables import parse
+
+    summary = federation.run(build(parse(tables, source="test")), tmp_path / "run").summary
+    assert summary["rounds"] == 3
+    assert 2.0 * (1 - 1e-3) <= summary["epsilon"] <= 2.0
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize("settings", [(), ("server.momentum=0.9",), ("privacy.adaptive.quantile=0.5",)])
+def test_a_resumed_run_ends_where_an_unbroken_one_does(tiny_config, tmp_path, settings):
+    config = tiny_config("federation.rounds=5", *settings)
+    whole = federation.run(build(config), tmp_path / "whole")
+    with pytest.raises(Killed):
+        federation.run(build(config), tmp_path / "broken", on_round=killed_after(3))
+    resumed = federation.run(build(config), tmp_path / "broken", resume=True)
+    assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "broken"))
+    assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
+    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
+    assert [record["round"] for record in resumed.metrics] == [1, 2, 3, 4, 5]
+    assert [r["epsilon"] for r in resumed.metrics] == pytest.approx([r["epsilon"] for r in whole.metrics], rel=1e-9)
+
+
+def killed_between_charge_and_checkpoint(config, folder, monkeypatch):
+    real = federation.RunFolder.save_checkpoint
+
+    def save(self, saved):
+        if saved.state.round == 2:
+            raise Killed
+        real(self, saved)
+
+    monkeypatch.setattr(federation.RunFolder, "save_checkpoint", save)
+    with pytest.raises(Killed):
+        federation.run(build(config), folder)
+    monkeypatch.undo()
+    assert len(Ledger.read(folder / "ledger.jsonl").releases) == 2
+
+
+def test_a_simulated_round_killed_after_its_charge_is_repeated_and_charged_once(tiny_config, tmp_path, monkeypatch):
+    whole = federation.run(build(tiny_config()), tmp_path / "whole")
+    killed_between_charge_and_checkpoint(tiny_config(), tmp_path / "run", monkeypatch)
+    resumed = federation.run(build(tiny_config()), tmp_path / "run", resume=True)
+    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 3
+    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
+    assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
+
+
+def test_a_secure_round_killed_after_its_charge_is_charged_again(tiny_config, tmp_path, monkeypatch):
+    config = tiny_config("run.randomness=secure", "privacy.noise=discrete-gaussian")
+    whole = federation.run(build(config), tmp_path / "whole")
+    killed_between_charge_and_checkpoint(config, tmp_path / "run", monkeypatch)
+    resumed = federation.run(build(config), tmp_path / "run", resume=True)
+    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4
+    assert resumed.summary["epsilon"] > whole.summary["epsilon"]
+    assert resumed.metrics[-1]["epsilon"] == pytest.approx(resumed.summary["epsilon"], rel=1e-6)
+    assert (whole.summary["interrupted_charges"], resumed.summary["interrupted_charges"]) == (0, 1)
+    assert resumed.summary["for_release"]
+
+
+def test_resuming_with_another_configuration_names_the_difference(tiny_config, tmp_path):
+    with pytest.raises(Killed):
+        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(1))
+    with pytest.raises(RunError, match=r"privacy\.clip_norm was 1\.0, is 2\.0"):
+        federation.run(build(tiny_config("privacy.clip_norm=2.0")), tmp_path / "run", resume=True)
+
+
+def test_resuming_where_nothing_ran_and_starting_where_something_did(tiny_config, tmp_path):
+    with pytest.raises(RunError, match="no run to resume"):
+        federation.run(build(tiny_config()), tmp_path / "none", resume=True)
+    federation.run(build(tiny_config()), tmp_path / "run")
+    with pytest.raises(RunError, match="not empty"):
+        federation.run(build(tiny_config()), tmp_path / "run")
+
+
+def test_a_ledger_that_lost_releases_stops_the_resume(tiny_config, tmp_path):
+    with pytest.raises(Killed):
+        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2))
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:2]))
+    with pytest.raises(RunError, match="without a charge"):
+        federation.run(build(tiny_config()), tmp_path / "run", resume=True)
+
+
+def test_a_damaged_checkpoint_is_one_error(tiny_config, tmp_path):
+    with pytest.raises(Killed):
+        federation.run(build(tiny_config()), tmp_path / "run", on_round=killed_after(2))
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RunError, match="checkpoint"):
+        federation.run(build(tiny_config()), tmp_path / "run", resume=True)
+
+
+def test_a_disk_that_fills_up_keeps_what_was_written(tiny_config, tmp_path, monkeypatch):
+    real = os.write
+    config = tiny_config("federation.rounds=4")
+
+    def write(descriptor, data):
+        if b'"round":2' in bytes(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(LedgerError, match="round 2"):
+        federation.run(build(config), tmp_path / "run")
+    monkeypatch.undo()
+    whole = federation.run(build(config), tmp_path / "whole")
+    resumed = federation.run(build(config), tmp_path / "run", resume=True)
+    assert resumed.summary["epsilon"] == whole.summary["epsilon"]
+    assert weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not(tiny_config, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        federation.run(build(tiny_config(f"run.seed={seed}")), tmp_path / name)
+    assert weights_of(tmp_path / "a").equal(weights_of(tmp_path / "b"))
+    assert not weights_of(tmp_path / "a").equal(weights_of(tmp_path / "c"))
+
+
+def test_adaptive_clipping_costs_what_a_fixed_norm_costs(tiny_config, tmp_path):
+    fixed = federation.run(build(tiny_config()), tmp_path / "fixed").summary
+    adaptive = federation.run(
+        build(tiny_config("privacy.adaptive.quantile=0.5", "privacy.adaptive.count_noise_std=3.0")),
+        tmp_path / "adaptive",
+    ).summary
+    assert adaptive["epsilon"] == pytest.approx(fixed["epsilon"], rel=1e-9)
+    assert adaptive["clip_norm"] != fixed["clip_norm"]
+
+
+def test_clients_without_samples_run(tiny_config, tmp_path):
+    """1,437 samples over 60 clients leave nobody empty; an empty one is made by hand."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    experiment = build(tiny_config())
+    partition = experiment.method.clients.partition
+    sizes = partition.sizes.copy()
+    sizes[1] += sizes[0]
+    sizes[0] = 0
+    emptied = replace(partition, offsets=np.concatenate([[0], np.cumsum(sizes)]))
+    method = replace(experiment.method, clients=replace(experiment.method.clients, partition=emptied))
+    assert federation.run(replace(experiment, method=method), tmp_path / "run").summary["rounds"] == 3
+
+
+def contradict(monkeypatch):
+    """A planted error of the account: a lower bound above any epsilon."""
+    monkeypatch.setattr(lower_bound, "epsilon", lambda *_, **__: 1e6)
+
+
+def test_no_round_is_run_where_the_bounds_of_the_plan_contradict(tiny_config, tmp_path, monkeypatch):
+    experiment = build(tiny_config())
+    contradict(monkeypatch)
+    with pytest.raises(ContradictoryBounds, match="no epsilon is stated"):
+        federation.run(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_bounds_contradict_at_its_end_is_saved_and_states_nothing(tmp_path, monkeypatch, capsys):
+    real = federation.Run.one_round
+
+    def contradicted(self, *arguments):
+        contradict(monkeypatch)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(federation.Run, "one_round", contradicted)
+    out, changes = tmp_path / "run", ("federation.clients=60", "federation.cohort=12", "federation.rounds=3")
+    settings = [word for change in changes for word in ("--set", change)]
+    assert status(["run", "dp-fedavg-digits", *settings, "--out", str(out)]) == 1
+    assert "no statement" in capsys.readouterr().out
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["epsilon"], summary["lower_bound"], summary["rounds"]) == (None, None, 3)
+    assert "one of the two is wrong" in summary["no_statement"]
+    assert (out / "model.safetensors").exists()
+    assert "No statement: nothing is claimed" in (out / "report.html").read_text()

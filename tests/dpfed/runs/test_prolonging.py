@@ -1,0 +1,77 @@
+"""A run that goes on for more rounds is the run that had them from the start; and is refused where it would not be."""
+
+import tomllib
+
+import pytest
+from safetensors.numpy import load_file
+
+from accounting.ledger import Ledger
+from dpfed.audit.run import audit_run
+from dpfed.config.tables import override, parse
+from dpfed.errors import RunError
+from dpfed.methods import presets
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+
+SMALL = ("federation.clients=60", "federation.cohort=12", "local.epochs=1", "model.hidden=[8]", "run.evaluate_every=1")
+BUDGET = ("privacy.noise_multiplier=2.0", "privacy.epsilon=8.0")
+
+
+def experiment(preset, rounds, *settings):
+    tables = override(presets.tables(preset), [*SMALL, f"federation.rounds={rounds}", *settings])
+    return build(parse(tables, source="test"))
+
+
+def prolonged(folder, preset, first, then, *settings):
+    federation.run(experiment(preset, first, *settings), folder)
+    return federation.run(experiment(preset, then, *settings), folder, resume=True)
+
+
+@pytest.mark.parametrize(("preset", "settings"), [("dp-fedavg-digits", BUDGET), ("fedavg-digits", ())])
+def test_a_prolonged_run_is_the_longer_run(tmp_path, preset, settings):
+    whole = federation.run(experiment(preset, 5, *settings), tmp_path / "whole").summary
+    later = prolonged(tmp_path / "later", preset, 2, 5, *settings).summary
+    for key in ("rounds", "test_accuracy", "noise_multiplier", "stopped_by", "uplink_megabytes_total"):
+        assert later[key] == whole[key], key
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "later"))
+    assert all((one[key] == other[key]).all() for key in one)
+    assert tomllib.loads((tmp_path / "later" / "config.toml").read_text())["federation"]["rounds"] == 5
+    if settings:  # who prolongs a run has seen its results: the budget covers that, the epsilon of five rounds does not
+        assert later["epsilon"] == 8.0 > whole["epsilon"]
+        fixed = Ledger.read(tmp_path / "later" / "ledger.jsonl").if_fixed_in_advance(later["delta"])
+        assert fixed.epsilon == whole["epsilon"]
+        assert audit_run(tmp_path / "later").verdict == "pass"
+
+
+@pytest.mark.slow
+def test_the_budget_ends_a_prolonged_run(tmp_path):
+    settings = ("privacy.noise_multiplier=2.0", "privacy.epsilon=2.0")
+    summary = prolonged(tmp_path / "run", "dp-fedavg-digits", 2, 400, *settings).summary
+    assert summary["stopped_by"] == "budget"
+    assert summary["epsilon"] <= 2.0
+    assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").entries) == summary["rounds"] < 400
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize(
+    ("preset", "settings", "reason"),
+    [
+        ("dp-fedavg-digits", ("privacy.epsilon=8.0",), "noise follows from the number of rounds"),
+        ("dp-fedavg-digits", ("privacy.noise_multiplier=2.0", "privacy.epsilon="), "has no budget"),
+        ("fedsparsify-digits", (), "sparsity of fedsparsify follows from it"),
+    ],
+)
+def test_what_would_be_another_run_is_refused_and_stays_as_it_was(tmp_path, preset, settings, reason):
+    folder = tmp_path / "run"
+    federation.run(experiment(preset, 2, *settings), folder)
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != "lock"}
+    with pytest.raises(RunError, match=reason):
+        federation.run(experiment(preset, 4, *settings), folder, resume=True)
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir() if file.name != "lock"}
+
+
+@pytest.mark.parametrize("changed", ["federation.rounds=1", "local.learning_rate=0.1"])
+def test_fewer_rounds_or_another_setting_are_another_configuration(tmp_path, changed):
+    federation.run(experiment("fedavg-digits", 2), tmp_path / "run")
+    with pytest.raises(RunError, match="another configuration"):
+        federation.run(experiment("fedavg-digits", 3, changed), tmp_path / "run", resume=True)

@@ -1,0 +1,95 @@
+"""What whoever knows the cohorts may learn: the rounds of one client, without their sampling."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from accounting.compose import accountant
+from accounting.gaussian import privacy_profile, smallest_epsilon
+from accounting.mechanisms import Composed
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.runs.protection import hostile_clients_view, server_view
+
+SHARES = ("privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out")
+MASKED = ("aggregation.kind=masked",)
+
+
+def test_it_is_that_of_the_unsampled_rounds(tiny_config):
+    """Discrete noise is nearly the continuous one: the closed form of the accounted shares, within 1%."""
+    experiment = build(tiny_config(*SHARES, *MASKED, "aggregation.dropout=0.1"))
+    view = server_view(experiment.config, experiment.goal, 3)
+    assert view.rounds == 3
+    inside = experiment.goal.mechanism.mechanism
+    mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
+    assert view.epsilon == pytest.approx(smallest_epsilon(experiment.goal.delta, mu=mu * 3**0.5), rel=1e-2)
+    assert view.epsilon > accountant.epsilon(experiment.goal.mechanism, delta=experiment.goal.delta)
+
+
+def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
+    """300 simulated runs: more than the bound in at most 3 expected; 12 or more would be chance 1e-4."""
+    experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100", "privacy.delta=0.011"))
+    most = server_view(experiment.config, experiment.goal, 100).rounds
+    drawn = np.random.default_rng(3).random((300, 100, 60)) < 0.2
+    assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most) < 12
+    assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
+
+
+def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
+    """The whole law, over all numbers of rounds that a client may be drawn in: its delta is within the run's."""
+    rounds = 100
+    for settings, view_of in (((*SHARES, *MASKED), server_view), (MASKED, hostile_clients_view)):
+        experiment = build(tiny_config(*settings, f"federation.rounds={rounds}"))
+        view = view_of(experiment.config, experiment.goal, rounds)
+        delta = experiment.goal.delta
+        inside = experiment.goal.mechanism.mechanism
+        mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
+        drawn = np.arange(1, rounds + 1)
+        each = [float(privacy_profile(view.epsilon, mu=mu * times**0.5)) for times in drawn]
+        assert float(binom.pmf(drawn, rounds, 0.2) @ each) <= delta
+        assert view.charged == float(binom.sf(view.rounds, rounds, 0.2))
+        assert 0 < view.charged <= delta / 50
+        assert float(binom.sf(view.rounds - 1, rounds, 0.2)) > delta / 50  # and it is no idle bound
+
+
+@pytest.mark.slow
+def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny_config):
+    """All others send residues from which the model shows the cohort: then delta is the mean over the rounds that a
+    client was drawn in. At the sampled epsilon it is above what is claimed, at the hostile clients' below."""
+    experiment = build(tiny_config(*MASKED, "federation.sampling=fixed", "federation.rounds=30"))
+    goal, inside = experiment.goal, experiment.goal.mechanism.mechanism
+    mu = 2 * inside.l2_bound / inside.variance**0.5  # replace-one
+
+    def shown(epsilon):
+        drawn = np.arange(1, 31)
+        return float(binom.pmf(drawn, 30, 0.2) @ [float(privacy_profile(epsilon, mu=mu * t**0.5)) for t in drawn])
+
+    view = hostile_clients_view(experiment.config, experiment.goal, 30)
+    assert shown(view.epsilon) <= goal.delta
+    sampled = accountant.epsilon(Composed(parts=((goal.mechanism, 30),)), delta=goal.delta)
+    assert shown(sampled) > 1.5 * goal.delta
+
+
+def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path):
+    summary = federation.run(build(tiny_config(*MASKED, "federation.sampling=all")), tmp_path / "run").summary
+    assert summary["hostile_clients_epsilon"] == pytest.approx(summary["epsilon"], rel=1e-9)
+    assert summary["hostile_clients_epsilon_rounds"] == 3
+
+
+def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
+    experiment = build(tiny_config(*SHARES, *MASKED, "federation.sampling=all"))
+    assert server_view(experiment.config, experiment.goal, 7).rounds == 7
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [SHARES, MASKED, (*MASKED, "privacy.noise=skellam"), ("method.name=dp-fedavg",)],
+    ids=["trusted-sum", "discrete-gaussian-of-the-server", "skellam-of-the-server", "plain"],
+)
+def test_nothing_is_stated_where_the_server_sees_more(tiny_config, tmp_path, settings):
+    summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
+    assert summary["server_epsilon"] is None
+    assert (summary["hostile_clients_epsilon"] is None) == (MASKED[0] not in settings)
+    experiment = build(tiny_config(*SHARES, *MASKED))
+    assert server_view(experiment.config, experiment.goal, 0) is None
+    assert hostile_clients_view(experiment.config, experiment.goal, 3) is None
