@@ -20,6 +20,7 @@ from dpfed.audit.evidence.summary_evidence import not_checked
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
+from dpfed.records.reading import Misread, Unavailable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,12 +156,22 @@ def _canaries(files: RunFiles, alpha: float) -> tuple[Check, CanaryResult | None
 
 def _require_claim(files: RunFiles) -> None:
     private = files.config.privacy is not None or files.config.local.record is not None
-    if private or (files.path / "ledger.jsonl").exists() or _or_none(lambda: files.epsilon) is not None:
+    if private or (files.path / "ledger.jsonl").exists() or _states_epsilon(files):
         return
     raise ConfigError(
         f"{files.path}: this run is not private and states no epsilon, so there is no claim to audit. Audit a run with "
         "[privacy] or [local.record]."
     )
+
+
+def _states_epsilon(files: RunFiles) -> bool:
+    """True if summary.json states an epsilon, or has values that no run writes."""
+    try:
+        return files.summary.epsilon is not None
+    except Misread:
+        return True
+    except Unavailable:
+        return False
 
 
 def _or_none(number: Callable[[], float]) -> float | None:

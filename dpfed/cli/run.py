@@ -267,6 +267,7 @@ def _plan_words(experiment: Experiment) -> str:
 def _show(outcome: Outcome) -> None:
     """Print the card of the run, what ran, and the files; lists of the card as notes below."""
     from dpfed.report.privacy_card import card_of
+    from dpfed.report.privacy_words import statement
     from dpfed.report.run import what_ran
 
     summary, out = outcome.record, console()
@@ -277,6 +278,8 @@ def _show(outcome: Outcome) -> None:
     for fact in (*card.facts, *what_ran(summary)):
         if not fact.lines:
             table.add_row(fact.name, fact.words)
+    if summary.no_statement:
+        table.add_row("No statement", statement(summary).removeprefix("No statement: "))
     for name, file in _FILES.items():
         if (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))

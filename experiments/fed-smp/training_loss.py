@@ -78,10 +78,10 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     for run in found.runs:
         loss, accuracy = training_loss(run.folder, run.config)
-        tested = run.summary["test_accuracy"]
-        values = (run.row, run.at.get(axis, ""), run.summary["seed"], run.summary["rounds"], loss, accuracy, tested)
+        tested = run.summary.test_accuracy
+        values = (run.row, run.at.get(axis, ""), run.summary.seed, run.summary.rounds, loss, accuracy, tested)
         lines.append(dict(zip(FIELDS, values, strict=True)))
-        print(f"{run.row} {run.at.get(axis, '')} seed {run.summary['seed']}: {loss:.4f}")
+        print(f"{run.row} {run.at.get(axis, '')} seed {run.summary.seed}: {loss:.4f}")
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "training-loss.csv", "w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, FIELDS)

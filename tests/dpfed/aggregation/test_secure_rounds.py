@@ -73,9 +73,9 @@ def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, nam
     masked, facts = after_one_round(experiment)
     plain, expected = after_one_round(experiment, trusted)
     assert facts.aborted is None
-    if facts.probes is not None and "bits" in facts.probes:  # a masked sum is known modulo 2^bits
-        modulus = 1 << facts.probes["bits"]
-        one, other = ({**each.probes, "summed": each.probes["summed"] % modulus} for each in (facts, expected))
+    if facts.probes is not None and facts.probes.bits is not None:  # a masked sum is known modulo 2^bits
+        modulus = 1 << facts.probes.bits
+        one, other = (replace(each.probes, summed=each.probes.summed % modulus) for each in (facts, expected))
         facts, expected = replace(facts, probes=one), replace(expected, probes=other)
     assert facts == expected
     assert torch.equal(masked, plain)

@@ -354,7 +354,7 @@ def test_a_failed_audit_is_status_1(capsys, monkeypatch):
         (["dp-fedavg", "--confidence", "1"], "confidence"),
         (["dp-fedavg", "--trials", "0"], "trials"),
         (["dp-fedavg", "--trials", "1"], "trials"),
-        (["fedpm", "--noise-multiplier", "1"], "noise_multiplier with coins"),
+        (["fedpm", "--noise-multiplier", "1"], "privacy.noise_multiplier with privacy.noise='coins'"),
         (["dp-fedavg", "--set", "privacy.clip=1"], "clip_norm"),
     ],
 )

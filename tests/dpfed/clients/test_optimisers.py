@@ -140,9 +140,9 @@ def test_a_run_takes_them_from_its_configuration(tiny_config: Any, tmp_path: Any
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        (["local.schedule=step"], "needs local.schedule_rounds"),
-        (["local.schedule=cosine", "local.learning_rate_decay=0.9"], "both lower the learning rate"),
-        (["local.schedule_rounds=3"], "local.schedule='step'"),
+        (["local.schedule=step"], "local.schedule='step' needs it"),
+        (["local.schedule=cosine", "local.learning_rate_decay=0.9"], "is for constant, step"),
+        (["local.schedule_rounds=3"], "is for step"),
         (["local.schedule=cosin"], "schedule"),
         (["local.schedule=[]"], "schedule"),
         (["local.optimizer=adam", "local.momentum=0.5"], "local.optimizer='sgd'"),

@@ -120,13 +120,28 @@ HUGE = {
 }
 
 
+BESIDE = {
+    "privacy.slots": "privacy.noise=discrete-gaussian",
+    "aggregation.neighbours": "aggregation.kind=masked",
+    "data.samples": "data.partition=resampled",
+    "server.prior": "server.rule=posterior",
+}
+"""The choice that a key belongs to."""
+
+
 @pytest.mark.parametrize("key", sorted(HUGE))
 def test_a_configuration_names_no_number_that_takes_all_memory(folder, capfd, key):
     table, _, name = key.partition(".")
     tables = tomllib.loads((folder / "config.toml").read_text())
     tables.setdefault(table, {})[name] = HUGE[key]
-    if key == "privacy.slots":
-        tables["privacy"]["noise"] = "discrete-gaussian"
+    if key in BESIDE:
+        other, _, choice = BESIDE[key].partition(".")
+        choice, _, value = choice.partition("=")
+        tables[other] = {
+            **{k: v for k, v in tables[other].items() if key != "server.prior"},
+            name: HUGE[key],
+            choice: value,
+        }
     (folder / "config.toml").write_text(tomli_w.dumps(tables))
     with bounded():
         assert status(["audit", "run", str(folder), "--json"]) == 2

@@ -90,7 +90,7 @@ def test_every_way_of_training_runs_and_the_summary_states_the_record(config, tm
     assert (summary["adjacency"], summary["delta"]) == ("add-remove", 1e-5)
     assert (summary["noise_multiplier"], summary["clip_norm"]) == (1.0, 1.0)
     assert any("the unit is a record" in note for note in summary["not_protected"])
-    assert statement(summary).startswith("Record-level differential privacy: epsilon at most")
+    assert statement(outcome.record).startswith("Record-level differential privacy: epsilon at most")
 
 
 @pytest.mark.slow

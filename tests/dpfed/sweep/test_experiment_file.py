@@ -31,7 +31,11 @@ def refusal(path, **options):
         ('method.name = "fedavg"', 'preset = "fedavg-digit"', ["fedavg-digit", "'fedavg-digits'"]),
         ('data.name = "digits"', 'data.name = "digit"', ["row 'FedAvg'", "Did you mean 'digits'?"]),
         ('{ name = "mlp"', '{ name = "mlq"', ["row 'FedAvg'", "Did you mean 'mlp'?"]),
-        ('name = "FedAvg"', 'name = "FedAvg"\nset = { "privacy.clip_norm" = 1.0 }', ["never private"]),
+        (
+            'name = "FedAvg"',
+            'name = "FedAvg"\nset = { "privacy.clip_norm" = 1.0, "privacy.noise_multiplier" = 1.0 }',
+            ["never private"],
+        ),
         ('name = "FedAvg"', 'name = "FedAvg"\ndrop = ["privacy"]', ["drop 'privacy'", "no such key"]),
         ('note = "one seed"', 'drop = ["privacy.epsilon"]', ["drop 'privacy.epsilon'", "no row"]),
         ('note = "one seed"', 'rows = ["FedAvgg"]', ["there is no row 'FedAvgg'", "Did you mean 'FedAvg'?"]),
