@@ -306,12 +306,12 @@ def rounds(
 def _once(
     plan: Plan, *, noise_multiplier: float | None = None, rounds: int | None = None
 ) -> tuple[float | None, int | None]:
-    """Return noise multiplier and rounds, of the plan or as given. InvalidParameter for what is given twice."""
+    """Return noise multiplier and rounds, of the plan or as given. InvalidParameter for two different values."""
     for name, given, planned in (
         ("noise_multiplier", noise_multiplier, plan.noise_multiplier),
         ("rounds", rounds, plan.rounds),
     ):
-        if given is not None and planned is not None:
+        if given is not None and planned is not None and given != planned:
             raise InvalidParameter(f"{name}={given} with a plan of {name}={planned}: give it once.")
     return (
         plan.noise_multiplier if noise_multiplier is None else noise_multiplier,

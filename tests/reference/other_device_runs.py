@@ -20,7 +20,7 @@ def both(preset: str, settings: list[str], here: Path, there: Path) -> tuple[flo
     config = parse(override(presets.tables(preset), settings), source=preset)
 
     def run(device: torch.device, folder: Path) -> float:
-        experiment._device = lambda *_: device
+        experiment.device_of = lambda *_: device
         made = build(config)
         assert made.start.broadcast.device == device
         return float(federation.run(made, folder).summary["test_accuracy"])

@@ -69,8 +69,8 @@ def configured(sampling, adjacency, kind, noise, tolerance, release, cohort):
 
 def accepted(combination):
     """Configuration and promise, or None where the combination is refused."""
-    config = configured(*combination)
     try:
+        config = configured(*combination)
         return config, promise_of(config, 40)
     except (ConfigError, AccountingError):
         return None

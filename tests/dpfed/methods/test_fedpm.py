@@ -91,9 +91,8 @@ def test_fedmask_sends_thresholds():
 def test_each_private_way_has_its_ledger_event(tmp_path, settings, kind):
     """(b) sums, (c) noise and sums, (a) noised uploads; epsilon is that of the plan that was computed apart."""
     slots = settings and ("fixed" in settings[0] or "uploads" in settings[0])
-    chosen = config(*settings)
-    if slots:
-        chosen = parse(override({**TABLES, "privacy": {"clip_norm": 0.8}}, settings), source="test")
+    privacy = {"clip_norm": 0.8} if slots else TABLES["privacy"]
+    chosen = parse(override({**TABLES, "privacy": privacy}, settings), source="test")
     outcome = federation.run(build(chosen), tmp_path / "run")
     book = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert [release.round for release in book.releases] == [0, 1, 2]
