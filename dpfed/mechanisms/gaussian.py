@@ -89,6 +89,8 @@ class GaussianNoise(Private):
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "
                 "or 'all', or privacy.noise='discrete-gaussian', whose sums always hold as many shares."
             )
+        if self.shares is not None and self.shares < 1:
+            raise ConfigError(f"shares={self.shares} of Gaussian noise: must be at least 1.")
         if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
                 "privacy.placement='clients' with privacy.adjacency='add-remove': a client more or less is a share of "
@@ -288,7 +290,7 @@ class GaussianNoise(Private):
     @property
     def _shares(self) -> int:
         """Number of shares that are the whole noise."""
-        return self.shares or int(self.sampler.expected)
+        return int(self.sampler.expected) if self.shares is None else self.shares
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))

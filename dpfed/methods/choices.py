@@ -6,6 +6,7 @@ from dpfed.aggregation.steps import most_missing
 from dpfed.config.privacy_tables import CoinPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
+from dpfed.errors import ConfigError
 from dpfed.methods.facts import MethodFacts
 
 EDGE_OF_SIGNS = 0.1
@@ -71,14 +72,24 @@ def others_of(config: Config) -> str:
 
 
 def tolerance_of(config: Config) -> float | None:
-    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest."""
+    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest.
+
+    ConfigError if so many clients drop out that no share of noise is sure to arrive.
+    """
     table, federation = config.aggregation, config.federation
     if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
         return table.tolerance
     uploads = federation.clients if federation.sampling == "all" else federation.cohort
     if table.lost:
         return min(sum(table.lost.values()) / uploads, 0.99)
-    return most_missing(uploads, table.dropout) / uploads
+    missing = most_missing(uploads, table.dropout)
+    if missing >= uploads:
+        raise ConfigError(
+            f"aggregation.dropout={table.dropout} with privacy.placement='clients': all {uploads} uploads of a round "
+            "may be missing (with probability above 1e-3), so no share of noise is sure to arrive. Give "
+            "aggregation.tolerance, take larger cohorts, or let the server add the noise."
+        )
+    return missing / uploads
 
 
 def counts_errors(config: Config, *, on_nodes: bool = False) -> bool:

@@ -240,7 +240,11 @@ def test_the_epsilon_of_a_plan_is_that_of_the_run(tiny_config, tmp_path):
     assert outcome.summary["noise"] == "discrete-gaussian"
 
 
+FIXED = ("privacy.placement=clients", "federation.sampling=fixed")
 REFUSED = {
+    (*FIXED, "federation.cohort=2", "aggregation.dropout=0.1"): "no share of noise is sure to arrive",
+    (*FIXED, "federation.cohort=10", "aggregation.dropout=0.7"): "no share of noise is sure to arrive",
+    (*FIXED, "privacy.noise=skellam", "federation.cohort=2", "aggregation.dropout=0.1"): "sure to arrive",
     (
         "privacy.noise=skellam",
         "privacy.release=uploads",
