@@ -1,1 +1,1 @@
-"""Where a round's clients are: in this process (`dpfed.runs.loop`), or on the nodes of a distributed engine."""
+"""Engines whose nodes hold the clients of a round; `dpfed.runs.loop` trains them in this process."""

@@ -268,3 +268,28 @@ REFUSED = {
 def test_what_has_no_account_is_refused(tiny_config, settings, complaint):
     with pytest.raises((ConfigError, ValueError), match=complaint):
         build(tiny_config(*settings))
+
+
+LOSSES = (
+    "aggregation.dropout=0.05",
+    "aggregation.dropout=0.3",
+    "aggregation.lost.upload=2",
+    "aggregation.tolerance=0.98",
+)
+
+
+@pytest.mark.slow_but_one_in(6)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("cohort", [2, 3, 10, 40])
+@pytest.mark.parametrize("noise", ["gaussian", "skellam"])
+def test_the_fewest_uploads_of_a_released_sum_carry_the_charged_noise(tiny_config, noise, cohort, loss):
+    """Or the setting is refused: in sums of 2 at dropout .05 all may be missing."""
+    try:
+        made = build(tiny_config(*FIXED, f"privacy.noise={noise}", f"federation.cohort={cohort}", loss))
+    except ConfigError:
+        assert cohort <= 3
+        return
+    private, tolerance = made.method.stages.private, made.method.aggregation.tolerance
+    arrived = next(n for n in range(cohort + 1) if n and n >= cohort * (1 - tolerance) - 1e-9)
+    shares = private._shares if noise == "gaussian" else private.noise.shares
+    assert shares <= arrived
