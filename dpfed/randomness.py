@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfed import replayed
 from dpfed.seeds import Seeds
 
 if TYPE_CHECKING:
@@ -120,4 +121,6 @@ class Secure:
 
 def randomness_of(name: str, seeds: Seeds) -> Randomness:
     """Return the randomness that run.randomness names: "secure", or "simulated" from the seeds."""
-    return Secure() if name == "secure" else Simulated(seeds=seeds)
+    made: Randomness = Secure() if name == "secure" else Simulated(seeds=seeds)
+    replay = replayed.current()
+    return made if replay is None else replay.randomness(made)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
+from dpfed import replayed
 from dpfed.aggregation.ranks import Alone, Ranks, Task
 from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
@@ -26,7 +27,7 @@ from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.stage import Observer, Round, Tally, Together
+from dpfed.stages.stage import Observer, Private, Round, Tally, Together
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -140,6 +141,8 @@ class OpenRound(Generic[Opened]):
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Add rows as they arrived."""
         assert self.now.observer is not None
+        if (compared := _compared()) is not None:
+            rows = compared.arrived(rows, ids)
         self.now.observer.added(rows, ids)
         self.total.add(ids, rows)  # type: ignore[attr-defined]
 
@@ -154,6 +157,27 @@ class OpenRound(Generic[Opened]):
         for some in groups(ids, self.method.group):
             assert self.method.canaries is not None
             self.halves(self.method.canaries.updates(some, self.now.broadcast.device), some, counted=False)
+
+
+class Compared(Protocol):
+    """Comparison of a round in a replay audit (`dpfed.audit.replays.rounds`)."""
+
+    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
+        """Compare what is announced and who takes part; return an observer of rows."""
+
+    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+        """Compare uploads, and return the first run's where each upload is released."""
+
+    def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
+        """Compare what enters the private stage at the sum, and return the first run's output."""
+
+    def closes(self, done: RoundResult) -> None:
+        """Compare what a round ends with."""
+
+
+def _compared() -> Compared | None:
+    replay = replayed.current()
+    return None if replay is None else replay.rounds
 
 
 class Source(Protocol):
@@ -204,7 +228,7 @@ def run_round(
         _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
         after = replace(state, round=state.round + 1)
         record = watch.record(now, aborted=str(reason))
-        return RoundResult(state=after, record=record, release=of_uploads)
+        return _closed(RoundResult(state=after, record=record, release=of_uploads))
     now = replace(now, uploads=len(summed.included))
     moved = server_halves(method.stages, summed.total, now)
     release = of_uploads or method.release(now)
@@ -212,7 +236,13 @@ def run_round(
     divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
     after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
-    return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
+    return _closed(RoundResult(state=after, record=record, release=release, mean=moved / divisor))
+
+
+def _closed(done: RoundResult) -> RoundResult:
+    if (compared := _compared()) is not None:
+        compared.closes(done)
+    return done
 
 
 def left_out(state: ServerState, method: Method) -> RoundResult:
@@ -257,7 +287,10 @@ def open_round(now: Round, method: Method, *, observer: Observer | None = None) 
         number=now.number,
     )
     watch = Watch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
-    seen = watch if observer is None else Together((watch, observer))
+    observers: list[Observer] = [watch] if observer is None else [watch, observer]
+    if (compared := _compared()) is not None:
+        observers.append(compared.opens(now, method, total.arriving))
+    seen = watch if len(observers) == 1 else Together(observers)
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
 

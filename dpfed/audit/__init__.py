@@ -3,6 +3,7 @@
     found = dpfed.audit.upload(f, claim=accounting.Gaussian(...))       # anybody's function: docs/audit.md
     found = dpfed.audit.upload("fed-smp-randk")                         # a method of this package
     found = dpfed.audit.accountant("dp-accounting")                     # anybody's accountant
+    found = dpfed.audit.replay(call)                                    # what call(data, out) trains: docs/replay.md
 
 `statistics` tests scores without torch, `functions` audits a user's function, `round` a method's round, `evidence` the
 files of a run, and `others` accountants and Flower's strategies.
@@ -18,15 +19,28 @@ if TYPE_CHECKING:
     from dpfed.audit.one_call import accountant as accountant
     from dpfed.audit.one_call import claim as claim
     from dpfed.audit.one_call import upload as upload
+    from dpfed.audit.replays.audit import replay as replay
+    from dpfed.audit.replays.pairs import Pair as Pair
+    from dpfed.replayed import mechanism as mechanism
+    from dpfed.replayed import outside as outside
 
-_HOMES = {"accountant": "one_call", "upload": "one_call", "claim": "one_call", "Worlds": "functions.worlds"}
+_HOMES = {
+    "Pair": "dpfed.audit.replays.pairs",
+    "Worlds": "dpfed.audit.functions.worlds",
+    "accountant": "dpfed.audit.one_call",
+    "claim": "dpfed.audit.one_call",
+    "mechanism": "dpfed.replayed",
+    "outside": "dpfed.replayed",
+    "replay": "dpfed.audit.replays.audit",
+    "upload": "dpfed.audit.one_call",
+}
 
-__all__ = ["Worlds", "accountant", "claim", "upload"]
+__all__ = ["Pair", "Worlds", "accountant", "claim", "mechanism", "outside", "replay", "upload"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,6 +17,7 @@ from accounting.ledger import LocalRelease
 from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed import replayed
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
@@ -80,10 +81,20 @@ class RecordLevel:
         """h [size] of a batch of rows, whose per-record slopes [b, size] `slopes` gives. `path` names the noise:
         (round, client, step)."""
         total = torch.zeros(size, device=batch.device)
+        replay = replayed.current()
         for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
-            total += clip_rows(slopes(rows), self.clip_norm).rows.sum(dim=0)
+            clipped = clip_rows(slopes(rows), self.clip_norm).rows
+            if replay is not None:
+                replay.rounds.clipped(clipped, rows, self.clip_norm, path)
+            total += clipped.sum(dim=0)
         noise = self.randomness.normal(size, "local.noise", *path, device=str(batch.device))
-        return total.add_(noise, alpha=self.noise_multiplier * self.clip_norm).div_(expected)
+        if replay is None:
+            noisy = total.add_(noise, alpha=self.noise_multiplier * self.clip_norm)
+        else:
+            noisy = total.add(noise, alpha=self.noise_multiplier * self.clip_norm)
+            step, bound = f"step {path[2]} of private records", self.clip_norm
+            noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
+        return noisy.div_(expected)
 
 
 def step_of(noise_multiplier: float, batches: PoissonBatches, size: int) -> SingleRelease:

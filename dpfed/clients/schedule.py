@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfed import replayed
 from dpfed.data.partition import Holdings
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
@@ -83,7 +84,9 @@ class PoissonBatches:
         if count == 0:
             return []
         drawn = (randomness.uniform(size, "local.records", number, client, step) for step in range(count))
-        return [rows[uniforms < self.probability(size)] for uniforms in drawn]
+        batches = [rows[uniforms < self.probability(size)] for uniforms in drawn]
+        replay = replayed.current()
+        return batches if replay is None else [replay.batch(batch) for batch in batches]
 
 
 def count_steps(

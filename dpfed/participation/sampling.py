@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from dpfed import replayed
 from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
@@ -120,7 +121,9 @@ def draw_cohort(who: Sampler, randomness: Randomness, slots: int | None, number:
     Claim: given who was drawn, every subset of `slots` clients is equally likely; one client less in an overfull cohort
     lets one other client in and changes nothing else.
     """
-    cohort = who.sample(randomness, number)
+    cohort, replay = who.sample(randomness, number), replayed.current()
+    if replay is not None:
+        cohort = replay.drawn(cohort)
     if slots is None or len(cohort) <= slots:
         return cohort
     values = uniforms_of(cohort, who.clients, randomness, "cohort.slots", number)

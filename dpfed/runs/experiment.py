@@ -9,7 +9,7 @@ import torch
 
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
-from dpfed import compress, data, models
+from dpfed import compress, data, models, replayed
 from dpfed.aggregation.ranks import Alone, Ranks
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
@@ -121,6 +121,8 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     with the nearest one that does; AccountingError for one that no account of privacy covers.
     """
     ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    if (replay := replayed.current()) is not None:
+        own = replay.own(own, config)
     if own.loss is not None:
         config = with_own_loss(config)
     facts = check(config, ranks, own)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpfed import models
+from dpfed import models, replayed
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
 from dpfed.clients.task import Course, Start
@@ -111,7 +111,7 @@ def group_of(config: Config, model: FlatModel) -> int:
 def local_training(
     config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
-    return LocalTraining(
+    training = LocalTraining(
         model=model,
         course=course,
         inputs=torch.from_numpy(dataset.train_inputs).to(device),
@@ -127,6 +127,8 @@ def local_training(
         at_once=min(config.federation.cohort, group_of(config, model)),
         precision=config.local.precision,
     )
+    replay = replayed.current()
+    return training if replay is None else replay.training(training)
 
 
 def is_custom(config: Config, own: Own) -> bool:

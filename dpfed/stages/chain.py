@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed import replayed
 from dpfed.errors import ConfigError
 from dpfed.server.state import ServerState
 from dpfed.stages.clip import Clip
@@ -190,5 +191,9 @@ def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
     for stage in reversed(stages):
         if now.observer is not None:
             now.observer.summed(stage, total)
-        total = stage.server(total, now)
+        if stage is stages.private and (replay := replayed.current()) is not None:
+            kept = total.clone()
+            total = replay.rounds.noised(stage, kept, stage.server(total, now), now)
+        else:
+            total = stage.server(total, now)
     return total

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
+from dpfed import replayed
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 from dpfed.server.state import ServerState
@@ -76,7 +77,14 @@ class AdaptiveClip:
 
     def next_norm(self, norm: float, centred_count: float, number: int) -> float:
         """The clip norm of the round after this one, from the sum of (b_i - 1/2) and the noise of round `number`."""
-        return self.moved(norm, centred_count + self.count_noise_std * self._draw(number))
+        return self.moved(norm, self.noisy(centred_count, number))
+
+    def noisy(self, centred_count: float, number: int) -> float:
+        """Return the count of round `number` with its noise."""
+        noisy = centred_count + self.count_noise_std * self._draw(number)
+        if (replay := replayed.current()) is not None:
+            return replay.mechanism("count of clients within the clip norm", centred_count, noisy, sensitivity=0.5)
+        return noisy
 
     def moved(self, norm: float, noisy_count: float) -> float:
         """The clip norm after `norm`. It stops at the ends of what float32 holds: post-processing of the noisy count,

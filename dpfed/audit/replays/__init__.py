@@ -1,0 +1,1 @@
+"""Replay audits: two runs on neighbouring data, equal in all that no mechanism protects."""

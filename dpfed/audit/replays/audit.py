@@ -1,0 +1,270 @@
+"""The replay audit: a run on data D is recorded, runs on neighbours D' are compared with it (`dpfed.audit.replay`)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import multiprocessing
+import os
+import pickle
+import random
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfed import replayed
+from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, Pair, default_pairs
+from dpfed.audit.replays.verdict import PairResult, ReplayAudit, result_of
+from dpfed.audit.replays.world import Difference, Recording, Seen, Stopped, World, seed_all
+from dpfed.errors import DataError, DpfedError
+
+Call = Callable[["Neighbour", Path], object]
+
+_CHANGES = ("far", "one class", "negated", "huge")
+_OF_RECORDS = ("huge", "far", REMOVED, "negated", "one class")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Data of one run of the audit, as its `call` is given them: `data(clients)` returns the clients of this run.
+
+    reporting: True where the run is to be evaluated and tracked as much as it can be
+    """
+
+    pair: Pair | None
+
+    def __call__(self, clients: Any) -> Any:
+        """Return the clients (a sequence, a mapping, a dpfed Dataset) as this run has them."""
+        world = replayed.current()
+        if isinstance(world, World) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
+            world.seen.units = len(clients)
+            world.seen.rows += 0 if self.pair is None else len(self.pair.clients)
+        return clients if self.pair is None else self.pair.changed(clients)
+
+    @property
+    def reporting(self) -> bool:
+        return self.pair is not None and self.pair.change == REPORTING
+
+
+def replay(
+    call: Call,
+    pairs: Sequence[Pair] | int | None = None,
+    seed: int = 0,
+    *,
+    rounds: int | None = None,
+    name: str = "",
+    progress: Callable[[str], None] = lambda words: None,
+) -> ReplayAudit:
+    """Run `call` on data D and again on neighbours D', with all mechanisms' outputs frozen, and compare the rest.
+
+    call:   call(data, out) trains anything. `data(clients)` gives back the clients of the run: of the first run as they
+            are, of the others with the pair's clients changed. A `dpfed.run` needs no `data`: its data set is changed
+            inside. `out` is an empty folder, whose public files are compared
+    pairs:  what differs; a number: so many of the default pairs; None: all of them, about thirteen. Those are a random
+            half of the clients that took part, then the other half, with their values, targets and numbers of samples
+            changed, and single clients; for private records, single records
+    seed:   of the pairs, and of the global generators at the start of every run
+    rounds: rounds of dpfed after which a run ends; None: all
+
+    Claim: the verdict is "fail" only if, for the printed pair, a value outside all mechanisms depends on the changed
+    clients, a row exceeds its bound, the input of a mechanism moves by more than its declared sensitivity, or the code
+    is not repeatable. A pass is a test of the pairs and the code that they reached, and no proof.
+    Source: Annamalai et al., arXiv 2602.17454. Every run is a process of its own, forked from this one, so that state
+    in modules, closures and generators is the same at the start of each.
+
+        found = dpfed.audit.replay(lambda data, out: dpfed.run("dp-fedavg-digits", out=out))
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:
+        runs = _Runs(call=call, seed=seed, most=rounds, folder=Path(folder))
+        progress("the first run")
+        first = runs.record(loop=False)
+        _load(first.modules)
+        if first.error:
+            raise DpfedError(f"the first run of the replay audit fails: {first.error}")
+        chosen = list(pairs) if isinstance(pairs, Sequence) else pairs_of(first, seed)
+        results = [result_of(SAME_PAIR, first)] if first.differences else []
+        for pair in chosen[: pairs if isinstance(pairs, int) else None]:
+            if results and results[-1].outcome == "fail" and results[-1].pair.change == SAME:
+                break
+            progress(pair.words)
+            results.append(runs.compare(pair))
+    return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=time.monotonic() - began)
+
+
+SAME_PAIR = Pair((), SAME)
+
+
+def pairs_of(first: Seen, seed: int) -> list[Pair]:
+    """Return the default pairs for what the first run has shown."""
+    if first.of_records:
+        here = sorted({client for one in first.present for client in one})
+        alone = [client for client in here if first.of_records.get(client)][:: max(1, len(here) // 5)][
+            : len(_OF_RECORDS)
+        ]
+        places = [(client, place % first.of_records[client]) for place, client in enumerate(alone)]
+        changes = [_OF_RECORDS[place % len(_OF_RECORDS)] for place in range(max(len(places), 5))]
+        places = [places[place % len(places)] for place in range(len(changes))] if places else []
+        return [SAME_PAIR, *(Pair((who,), change, at) for (who, at), change in zip(places, changes, strict=False))]
+    present: Sequence[Sequence[int]] = first.present
+    of_rounds = bool(present)
+    if not of_rounds and first.units:
+        present = [range(first.units)]
+    sizes = ("zeroed", "many", REMOVED) if of_rounds and first.of_dataset else ()
+    pairs = default_pairs(present, seed=seed, changes=_CHANGES[:2], sizes=sizes)
+    return [*pairs, Pair((), REPORTING)] if of_rounds and first.of_dataset else pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Runs:
+    call: Call
+    seed: int
+    most: int | None
+    folder: Path
+
+    def record(self, *, loop: bool) -> Seen:
+        """Make the first run, in this form of local training."""
+        at = self._recording(loop)
+        at.mkdir()
+        return self._made(None, at, loop=loop)
+
+    def compare(self, pair: Pair) -> PairResult:
+        """Make the second run of a pair, and the first one in a loop if none of that form is recorded."""
+        loop = pair.changes_sizes
+        if loop and not self._recording(loop).exists():
+            failed = self.record(loop=True).error
+            if failed:
+                return result_of(pair, Seen(error=failed, refused=True))
+        return result_of(pair, self._made(pair, self._recording(loop), loop=loop))
+
+    def _recording(self, loop: bool) -> Path:
+        return self.folder / ("in-a-loop" if loop else "first")
+
+    def _made(self, pair: Pair | None, at: Path, *, loop: bool) -> Seen:
+        """Make one run in a process of its own, and return what it has shown."""
+        answer = self.folder / f"answer-{hashlib.sha256(repr((pair, loop)).encode()).hexdigest()[:12]}"
+        process = _context().Process(target=_run, args=(self, pair, at, loop, answer))
+        with warnings.catch_warnings():  # newer Pythons warn of forks beside threads; a run begins no thread before it
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        process.join()
+        if not answer.exists():
+            return Seen(error=f"the process of the run died with status {process.exitcode}", differences=_died(pair))
+        seen: Seen = pickle.loads(answer.read_bytes())
+        return seen
+
+
+_LIBRARIES = ("accounting", "dpfed", "matplotlib", "numpy", "opacus", "scipy", "sklearn", "torch")
+
+
+def _load(modules: Sequence[str]) -> None:
+    """Load the libraries' modules that a run has loaded, once, so that the next runs' processes begin with them."""
+    for name in modules:
+        if name.partition(".")[0] in _LIBRARIES and name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def _died(pair: Pair | None) -> list[Difference]:
+    return [] if pair is None else [Difference(value="the run", words="its process died in the second run only")]
+
+
+def _context() -> Any:
+    """Return the way to start a run's process: a fork; where this process uses a GPU, a fresh one."""
+    torch = sys.modules.get("torch")
+    on_gpu = torch is not None and torch.cuda.is_initialized()
+    return multiprocessing.get_context("spawn" if on_gpu else "fork")
+
+
+def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
+    """Make one run in this process, and write what it has shown to `answer`."""
+    world = _world(pair, Recording(at) if pair is None else Recording.load(at), loop=loop, most=runs.most)
+    began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
+    replayed.enter(world)
+    seen = world.seen
+    try:
+        with _quiet(runs.folder), _repeatable(runs.seed):
+            runs.call(Neighbour(pair), out)
+        world.round = 1 << 30
+        _compare_files(world, out)
+    except Stopped:
+        pass
+    except Exception as error:  # of the code under audit
+        words = f"{type(error).__name__}: {str(error)[:400]}"
+        seen.error = words
+        seen.refused = pair is not None and isinstance(error, DataError)
+        if pair is not None and not seen.refused and not seen.differences:
+            key = (world.round, "the run", None, 0)
+            world.finding(f"raises in the second run only ({words})", key)
+    if pair is None:
+        world.recording.save()
+        seen.modules = tuple(sys.modules)
+    seen.seconds = time.monotonic() - began
+    seen.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    answer.with_suffix(".new").write_bytes(pickle.dumps(seen))
+    answer.with_suffix(".new").rename(answer)
+
+
+def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None) -> World:
+    """Return a run that compares rounds of dpfed where those can be trained here, else marked values alone."""
+    try:
+        from dpfed.audit.replays.rounds import RoundsWorld
+    except ImportError:
+        return World(pair, recording)
+    return RoundsWorld(pair, recording, loop=loop, most=most)
+
+
+def _compare_files(world: World, out: Path) -> None:
+    from dpfed.audit.replays.files import public_files
+
+    found = public_files(out) if out.exists() else {}
+    if world.first:
+        world.recording.files = found
+        return
+    if world.pair is not None and world.pair.change == REPORTING:
+        names = [name for name in found if name.endswith(".safetensors")]
+    elif world.only is not None:
+        names = []
+    else:
+        names = sorted({*found, *world.recording.files})
+    for name in names:
+        one, two = (str(files.get(name, "not there")) for files in (world.recording.files, found))
+        if one != two:
+            at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
+            first, second = (text[max(0, at - 30) : at + 40] for text in (one, two))
+            world.finding(f"differs ({first!r} and {second!r})", (-1, f"file {name}", None, 0))
+            return
+    world.ends()
+
+
+@contextlib.contextmanager
+def _quiet(folder: Path) -> Iterator[None]:
+    """Send what the code under audit prints to a file."""
+    with (folder / "output.txt").open("a") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        yield
+
+
+@contextlib.contextmanager
+def _repeatable(seed: int) -> Iterator[None]:
+    """Make the global generators, and the operating system's, the same in every run; this process is a run's own."""
+    seed_all(seed)
+    drawn = 0
+
+    def repeatable(count: int) -> bytes:
+        nonlocal drawn
+        drawn += 1
+        return hashlib.shake_256(f"{seed} {drawn}".encode()).digest(count)
+
+    before = os.urandom
+    os.urandom = random._urandom = repeatable  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        os.urandom = random._urandom = before  # type: ignore[attr-defined]

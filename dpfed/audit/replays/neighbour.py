@@ -1,0 +1,122 @@
+"""Neighbour of a `dpfed.run`'s data: the same data set with what the clients of a pair hold changed.
+
+The data set is changed before anything is carved out of it, so that public and validation samples are under test; who
+holds which sample is what it is in the first run, since the division makes the data that a guarantee is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, SIZES, VALUES, Pair
+from dpfed.config.tables import Config
+from dpfed.data.dataset import Dataset
+from dpfed.data.partition import Holdings, Partition
+from dpfed.data.resampled import Resampled
+from dpfed.data.samples import partition_of, public_samples, validation_samples, whole_data
+from dpfed.seeds import Seeds
+
+Ids = NDArray[np.int64]
+
+
+def changed_own(given: Dataset | None, config: Config, pair: Pair | None) -> tuple[Dataset | None, Holdings]:
+    """Return the data of this run (None: those that the configuration names), and who holds which training sample."""
+    whole = _unaltered(config) if given is None else given
+    rows, dataset = _rest(config, whole)
+    held = partition_of(config, dataset, Seeds(root=config.data.partition_seed))
+    if pair is None or pair.change in (SAME, REPORTING) or isinstance(held, Resampled):
+        return given, held
+    mine = np.concatenate([np.zeros(0, dtype=np.int64), *(held.of(client) for client in pair.clients)])
+    if pair.record is not None:
+        mine = mine[[pair.record]]
+    at = rows[mine]
+    change = VALUES.get(pair.change, VALUES["negated"])
+    inputs, labels = whole.train_inputs.copy(), whole.train_labels.copy()
+    inputs[at], labels[at] = change(inputs[at], labels[at])
+    if pair.change in (REMOVED, "zeroed"):  # what is gone must not be readable anywhere
+        labels[at] = labels[at][::-1]
+    return replace(whole, train_inputs=inputs, train_labels=labels), held
+
+
+def _unaltered(config: Config) -> Dataset:
+    """Return the data set that the configuration names, without its features: they are made of this run's data."""
+    return whole_data(config.model_copy(update={"data": config.data.model_copy(update={"features": None})}))
+
+
+def _rest(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
+    """Return the rows of `whole` that are trained on, after what is set apart, and the data set of these."""
+    import torch
+
+    count = len(whole.train_labels)
+    numbered = replace(whole, train_clients=np.arange(count), natural_clients=count)
+    division, device = Seeds(root=config.data.partition_seed), torch.device("cpu")
+    rest, _ = validation_samples(config, numbered, division, device)
+    dataset, _ = public_samples(config, rest, division, device)
+    assert dataset.train_clients is not None
+    rows = dataset.train_clients
+    natural = None if whole.train_clients is None else whole.train_clients[rows]
+    return rows, replace(dataset, train_clients=natural, natural_clients=whole.natural_clients)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Held:
+    """Holdings in which some clients hold other rows."""
+
+    base: Holdings
+    others: dict[int, Ids]
+
+    @classmethod
+    def resized(cls, base: Holdings, pair: Pair) -> Holdings:
+        """Return `base` with the number of rows of the pair's clients changed; of a client that is removed, none."""
+        if pair.record is not None:
+            return base
+        change = SIZES.get(pair.change, SIZES["zeroed"])
+        others = {client: change(base.of(client)) for client in pair.clients}
+        if not isinstance(base, Partition):
+            return cls(base=base, others=others)
+        rows = [others.get(client, base.of(client)) for client in range(base.clients)]
+        sizes = np.array([len(one) for one in rows], dtype=np.int64)
+        return Partition(
+            indices=np.concatenate([np.zeros(0, dtype=np.int64), *rows]),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        )
+
+    @property
+    def clients(self) -> int:
+        return self.base.clients
+
+    @property
+    def sizes(self) -> Ids:
+        sizes = np.array(self.base.sizes)
+        for client, rows in self.others.items():
+            sizes[client] = len(rows)
+        return sizes
+
+    @property
+    def total(self) -> int:
+        return int(self.sizes.sum())
+
+    @property
+    def largest_row(self) -> int:
+        return self.base.largest_row
+
+    def of(self, client: int) -> Ids:
+        return self.others.get(client, self.base.of(client))
+
+    def at(self, clients: Ids, places: Ids) -> Ids:
+        rows = [
+            self.others[int(client)][place]
+            if int(client) in self.others
+            else self.base.at(np.array([client]), place[None])[0]
+            for client, place in zip(clients, places, strict=True)
+        ]
+        return np.stack(rows) if rows else self.base.at(clients, places)
+
+    def label_counts(self, labels: Ids, classes: int) -> Ids:
+        counts = self.base.label_counts(labels, classes)
+        for client, rows in self.others.items():
+            counts[client] = np.bincount(labels[rows], minlength=classes)
+        return counts

@@ -1,0 +1,188 @@
+"""Pairs of a replay audit: the clients, or the record, that differ between the two runs, and the change of their
+data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.errors import ConfigError
+
+Array = NDArray[Any]
+
+
+def _floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
+    return lambda x, y: (np.full_like(x, value) if x.dtype.kind == "f" else x[::-1].copy(), y)
+
+
+VALUES: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    "far": _floats(-30.0),
+    "huge": _floats(1e30),
+    "nan": _floats(float("nan")),
+    "one class": lambda x, y: (x, np.full_like(y, y.flat[0] if y.size else 0)),
+    "negated": lambda x, y: (-x if x.dtype.kind == "f" else x[::-1].copy(), y),
+    "order": lambda x, y: (x[::-1].copy(), y[::-1].copy()),
+}
+"""Changes of samples (inputs [n, ...], targets [n, ...]) that keep their number."""
+SIZES: Mapping[str, Callable[[Array], Array]] = {
+    "zeroed": lambda rows: rows[:0],
+    "one sample": lambda rows: rows[:1],
+    "many": lambda rows: np.tile(rows, 5),
+}
+"""Changes of a client's rows, in number."""
+REMOVED = "removed"
+SAME = "same data"
+"""A second run on equal data: every difference is one that the code makes without any cause in the data."""
+REPORTING = "other reporting"
+"""A second run on equal data that is evaluated after every round: the model must not depend on who looks at it."""
+CHANGES = (*VALUES, *SIZES, REMOVED, SAME, REPORTING)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Clients that differ between the two runs, and the change of their data.
+
+    clients: a set of clients: the bound on each client's row gives the sensitivity for any number of them, while
+             everything else must be equal, so that half of the clients at once tests more than a single one
+    change:  "far", "huge", "nan", "negated" (values), "one class" (targets), "order" (of samples), "zeroed",
+             "one sample", "many" (numbers of samples), "removed" (the client is not there; the others keep their ids),
+             "same data" or "other reporting" (equal data)
+    record:  the place of one record of the single client: only that record differs
+    """
+
+    clients: tuple[int, ...]
+    change: str
+    record: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clients", tuple(sorted(int(one) for one in self.clients)))
+        if self.change not in CHANGES:
+            raise ConfigError(f"change={self.change!r} of a pair: must be one of {', '.join(CHANGES)}.")
+        if self.record is not None and (len(self.clients) != 1 or self.change in SIZES):
+            raise ConfigError(
+                f"record={self.record} of a pair: belongs to one client, and is changed in its values or removed. "
+                f"Given are {len(self.clients)} clients and {self.change!r}."
+            )
+
+    @property
+    def changes_sizes(self) -> bool:
+        """True if chunks of clients would have other widths, and float rounding would differ with them."""
+        return self.change in SIZES
+
+    @property
+    def times(self) -> float:
+        """The most bounds by which one client of the pair moves a sum."""
+        return 1.0 if self.change in (REMOVED, "zeroed") else 2.0
+
+    @property
+    def words(self) -> str:
+        """Description for a reader."""
+        if self.change in (SAME, REPORTING):
+            return self.change
+        if self.record is not None:
+            return f"record {self.record} of client {self.clients[0]}: {self.change}"
+        who = f"client {self.clients[0]}" if len(self.clients) == 1 else f"{len(self.clients)} clients"
+        return f"{who}: {self.change}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of the pair."""
+        return {"clients": list(self.clients), "change": self.change, "record": self.record}
+
+    @classmethod
+    def read(cls, path: Path) -> Pair:
+        """Return the pair of a file that `dpfed audit replay` has written. ConfigError for another file."""
+        try:
+            found = json.loads(path.read_text())["pair"]
+            return cls(clients=tuple(found["clients"]), change=found["change"], record=found["record"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: is no pair that `dpfed audit replay` has written ({error}).") from None
+
+    def changed(self, data: Any) -> Any:
+        """Return the data of the second run: of a sequence of clients by place, or a mapping by key, the clients of
+        the pair with their arrays changed. A dpfed Dataset is returned as it is: `dpfed.run` changes it."""
+        if self.change in (SAME, REPORTING) or hasattr(data, "train_inputs"):
+            return data
+        if isinstance(data, Mapping):
+            return {
+                key: _changed(one, self) if place in self.clients else one
+                for place, (key, one) in enumerate(data.items())
+                if not (self.change == REMOVED and place in self.clients)
+            }
+        if not isinstance(data, Sequence) and not hasattr(data, "__getitem__"):
+            raise ConfigError(
+                f"data of type {type(data).__name__}: a replay audit changes a sequence or a mapping of clients. Give "
+                "data(...) a list with one entry a client."
+            )
+        if self.change == REMOVED:
+            raise ConfigError(
+                "change='removed' of a sequence of clients: the others would move to other places. Give data(...) a "
+                "mapping from names to clients."
+            )
+        changed = [_changed(data[i], self) if i in self.clients else data[i] for i in range(len(data))]
+        if hasattr(data, "dtype"):
+            return type_of(data)(changed)
+        return tuple(changed) if isinstance(data, tuple) else changed
+
+
+def type_of(data: Any) -> Callable[[list[Any]], Any]:
+    """Return the function that stacks the entries of an array or a tensor again."""
+    if isinstance(data, np.ndarray):
+        return np.stack
+    import torch
+
+    return torch.stack
+
+
+def _changed(client: Any, pair: Pair) -> Any:
+    """Return a client's data with every array changed: floats as inputs, whole numbers as targets."""
+    if isinstance(client, Mapping):
+        return {key: _changed(one, pair) for key, one in client.items()}
+    if isinstance(client, tuple | list):
+        return type(client)(_changed(one, pair) for one in client)
+    if isinstance(client, int | float) and not isinstance(client, bool):
+        return _changed(np.asarray(client), pair).item()
+    if not hasattr(client, "dtype"):
+        return client
+    array = np.asarray(client)
+    if pair.change in SIZES:
+        changed = array[SIZES[pair.change](np.arange(len(array)))]
+    else:
+        whole = array.reshape(-1) if array.ndim == 0 else array
+        x, y = VALUES[pair.change](whole, whole)
+        changed = (y if array.dtype.kind in "iub" and pair.change == "one class" else x).reshape(array.shape)
+        if array.dtype.kind in "iub" and pair.change not in ("one class", "order"):
+            changed = array
+    if isinstance(client, np.ndarray | np.generic):
+        return changed
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(changed))
+
+
+def default_pairs(
+    present: Sequence[Sequence[int]], *, seed: int, changes: Sequence[str], sizes: Sequence[str] = ()
+) -> list[Pair]:
+    """Return the pairs of an audit whose caller names none.
+
+    present: those who took part in each round of the first run; clients are chosen among these, since a pair whose
+             clients are never drawn tests nothing
+    changes: of a random half of them, then of the other half; sizes: of these halves as well
+    """
+    everyone = np.unique(np.concatenate([np.asarray(one, dtype=np.int64) for one in present] or [np.zeros(0, int)]))
+    if not len(everyone):
+        return []
+    mixed = np.random.default_rng(seed).permutation(everyone)
+    middle = (len(mixed) + 1) // 2
+    halves = [tuple(map(int, mixed[:middle])), tuple(map(int, mixed[middle:]))]
+    group = np.sort(np.asarray(next(one for one in present if len(one)), dtype=np.int64))
+    alone = dict.fromkeys((int(group[0]), int(group[len(group) // 2]), int(group[-1])))
+    pairs = [Pair((), SAME)]
+    pairs += [Pair(half, change) for change in (*changes, *sizes) for half in halves if half]
+    pairs += [Pair((one,), change) for one, change in zip(alone, (*changes, *changes, *changes), strict=False)]
+    return pairs

@@ -1,0 +1,333 @@
+"""A run of the audit whose code is dpfed's own rounds: `dpfed.run`, a ClientLevel loop, Flower's strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accounting.mechanisms.adjacency import Adjacency
+from dpfed.audit.replays.neighbour import Held, changed_own
+from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
+from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World
+from dpfed.data.partition import Holdings
+from dpfed.mechanisms.integers import IntegerNoise
+from dpfed.randomness import Simulated
+from dpfed.round import Method, RoundResult
+from dpfed.seeds import Seeds
+from dpfed.stages.clip_moves import ClipMoves
+from dpfed.stages.stage import Private, Round, Stage
+
+PUBLIC = ("who is drawn", "who is asked", "who arrives")
+"""Compared with a client removed under every adjacency, whether or not the plan charges for its removal."""
+_IN_BOUND = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(Simulated):
+    """Repeatable draws under the name of the ones that they stand for."""
+
+    called: str
+
+    @property
+    def name(self) -> str:
+        return self.called
+
+
+class RoundsWorld(World):
+    """One run of the audit, with the comparison of its rounds (`dpfed.round.Compared`, an observer as well).
+
+    loop: clients are trained one after the other, so that no client's size bears on the rounding of others
+    most: rounds after which the run ends
+    """
+
+    def __init__(self, pair: Pair | None, recording: Recording, *, loop: bool = False, most: int | None = None) -> None:
+        super().__init__(pair, recording)
+        self._loop, self._most = loop, most
+        self._method: Method | None = None
+        self._now: Round | None = None
+        self._model: bytes | None = None
+        self._held: Holdings | None = None
+        self._cohort: frozenset[int] = frozenset()
+        self._beside: frozenset[int] = frozenset()
+        self._away = 0
+        self._units = 0
+        self._sum: NDArray[Any] | None = None
+        self._added = 0
+        self._entered = torch.zeros(0, 0)
+        self._in_rows: bool | None = None
+
+    @property
+    def rounds(self) -> RoundsWorld:
+        return self
+
+    # ---- parts of a run
+
+    def randomness(self, made: Any) -> Any:
+        if made.name != "secure":
+            return made
+        return Named(seeds=Seeds(root=10**9 + 7), called=made.name)
+
+    def own(self, given: Any, config: Any) -> Any:
+        data, self._held = changed_own(given.data, config, self.pair)
+        return replace(given, data=data)
+
+    def training(self, made: Any) -> Any:
+        held = made.partition if self._held is None else self._held
+        self.seen.units, self.seen.of_dataset = held.clients, True
+        if made.record is not None and self.first:
+            self.seen.of_records = {i: int(size) for i, size in enumerate(held.sizes[:4096])}
+        if self.pair is not None and (self.pair.changes_sizes or self.pair.change == REMOVED):
+            held = Held.resized(held, self.pair)
+        return replace(made, partition=held, strategy="loop" if self._loop else made.strategy)
+
+    def drawn(self, cohort: Any) -> Any:
+        if self.pair is None or self.pair.change != REMOVED or self.pair.record is not None:
+            return cohort
+        here = ~np.isin(cohort, self.pair.clients)
+        self._away = int((~here).sum())
+        return cohort[here]
+
+    def batch(self, records: Any) -> Any:
+        if self.pair is None or self.pair.record is None or self.pair.change != REMOVED or self._held is None:
+            return records
+        row = self._held.of(self.pair.clients[0])[self.pair.record]
+        return records[records != row]
+
+    # ---- a round
+
+    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> RoundsWorld:
+        self.stop_if_found()
+        self.round, self._method, self._now = now.number, method, now
+        self._sum, self._added, self._in_rows = None, 0, None
+        self._set_scope(method, now)
+        cohort, participants = now.task.cohort, now.task.participants
+        if self.first:
+            self.recording.cohorts[now.number] = (cohort, participants)
+            self.seen.present.append([int(i) for i in cohort if i < method.sampler.clients])
+        before, asked_before = self.recording.cohorts.get(now.number, (cohort[:0], participants[:0]))
+        self._cohort = frozenset(map(int, cohort))
+        entered = self._others_of("who is drawn", before, cohort, may_enter=method.slots is not None)
+        filled = self._others_of(
+            "who is asked",
+            np.setdiff1d(asked_before, before),
+            np.setdiff1d(participants, cohort),
+            may_enter=method.fill is not None,
+        )
+        self._beside = frozenset((*entered, *filled))
+        self._units = len(self.changed & {*self._cohort, *map(int, before)}) + len(entered)
+        came = np.array([i for i in np.intersect1d(arriving, cohort) if int(i) not in self._beside], dtype=np.int64)
+        self.outside("who arrives", self._without_changed(came))
+        self.outside("announced model", now.broadcast)
+        bits = now.broadcast.cpu().numpy().tobytes()
+        if self._model is not None and self._model != bits:
+            self.finding("was written to since the round before it ended", self._key("announced model", None))
+        self.outside("announced clip norm", now.clip_norm)
+        self.outside("announced reference", now.reference)
+        for name, value in sorted(vars(now.projection).items()):
+            if isinstance(value, Tensor | int | float | str):
+                self.outside(f"announced map, {name}", value)
+        return self
+
+    def _set_scope(self, method: Method, now: Round) -> None:
+        private = method.stages.private
+        if private is not None:
+            self.seen.removal_is_neighbour = (
+                private.mechanism().adjacency is Adjacency.ADD_REMOVE and not private.in_every_upload
+            )
+        alone = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
+        self.only = frozenset(PUBLIC) if alone and not self.seen.removal_is_neighbour else None
+
+    def _others_of(
+        self, name: str, before: NDArray[np.int64], now: NDArray[np.int64], *, may_enter: bool
+    ) -> tuple[int, ...]:
+        """Compare ids, and return those that only entered because a removed client left a place."""
+        self._key(name, None)
+        if self.pair is None:
+            return ()
+        one, two = self._without_changed(before), self._without_changed(now)
+        gone, entered = np.setdiff1d(one, two), np.setdiff1d(two, one)
+        allowed = self._away if may_enter and self.pair.change == REMOVED else 0
+        if len(gone) or len(entered) > allowed:
+            first = int(gone[0] if len(gone) else entered[0])
+            where = "first" if len(gone) else "second"
+            self.finding(f"client {first} is in the {where} run only", (self.round, name, None, 0))
+        return tuple(map(int, entered))
+
+    def _without_changed(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        of_records = self.pair is not None and self.pair.record is not None
+        # The first run does not know what will be changed: its values are kept whole.
+        return ids if self.first or of_records else ids[~np.isin(ids, list(self.changed))]
+
+    def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
+        if name == "who arrives" and isinstance(value, np.ndarray):
+            self._key(name, None)
+            if self.first:
+                self.recording.arriving[self.round] = value
+            elif not np.array_equal(self._without_changed(self.recording.arriving[self.round]), value):
+                self.finding("differs", (self.round, name, None, 0))
+            return
+        super().outside(name, value, client)
+
+    def may_miss(self, key: Key) -> bool:
+        return self.only is not None
+
+    # ---- rows: an observer
+
+    def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        assert self._method is not None
+        stages = self._method.stages
+        if stage is next(iter(stages)):
+            self._rows("update of local training", rows, ids, fillers=False)
+        if stage is stages.private:
+            self._bounded(stages.private, rows, ids)
+            self._entered = rows.clone()
+
+    def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        assert self._method is not None
+        self._rows(f"row after {type(stage).__name__}", rows, ids)
+        if stage is self._method.stages.private:
+            self._note_noise(type(stage).__name__, rows, ids)
+
+    def _note_noise(self, stage: str, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        """Find clients whose rows have no noise where others' have it: it is in all rows, or in the sum."""
+        if rows.shape != self._entered.shape or not rows.shape[1]:
+            self._in_rows = True
+            return
+        for changed, client in zip((rows != self._entered).any(dim=1).tolist(), ids, strict=True):
+            if self._in_rows not in (None, changed):
+                self.finding("adds noise to some rows only", (self.round, f"row after {stage}", int(client), 0))
+            self._in_rows = changed
+
+    def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> None:
+        for row, client in zip(rows, ids, strict=True):
+            drawn = int(client) in self._cohort
+            self.seen.rows += drawn and int(client) in self.changed
+            if (drawn or fillers) and int(client) not in self._beside:
+                self.outside(name, row, int(client))
+
+    def _bounded(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        """Find a row of anybody, in either run, that is beyond the bound that is charged."""
+        assert self._method is not None
+        assert self._now is not None
+        moves = self._method.stages.find(ClipMoves)
+        for row, client in zip(rows, ids, strict=True):
+            if moves is not None:
+                part = moves.farthest(row[None], self._now.reference, self._now.clip_norm)
+            else:
+                part = float(torch.linalg.vector_norm(row.double())) / _bound(private, self._now)
+            if not part <= _IN_BOUND:
+                key: Key = (self.round, f"row that enters {type(private).__name__}", int(client), 0)
+                self.finding("is beyond its bound", key, by=part, allowed=1.0)
+
+    def clipped(self, rows: Tensor, records: Tensor, bound: float, path: tuple[int, ...]) -> None:
+        """Compare the clipped gradients [b, d] of a batch's records, in step `path` (round, client, step)."""
+        longest = float(torch.linalg.vector_norm(rows.double(), dim=1).max()) if len(rows) else 0.0
+        name = f"clipped gradient in step {path[2]}"
+        if not longest <= bound * (1 + 1e-6):
+            self.finding("is beyond its bound", (path[0], name, path[1], 0), by=longest, allowed=bound)
+        for row, record in zip(rows, records.tolist(), strict=True):
+            self.outside(name, row, (path[1], self._place_of(path[1], record)))
+            self.seen.rows += self._is_own((path[1], self._place_of(path[1], record)))
+
+    def _place_of(self, client: int, record: int) -> int:
+        assert self._held is not None
+        return int(np.flatnonzero(self._held.of(client) == record)[0])
+
+    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+        assert self._method is not None
+        stages = self._method.stages
+        if stages.every_upload_is_a_release:
+            frozen = [
+                self.mechanism("upload", row, row, sensitivity=None, client=int(client), adds_noise=False)
+                for row, client in zip(rows, ids, strict=True)
+            ]
+            rows = torch.stack(frozen) if frozen else rows
+        else:
+            self._rows("upload", rows, ids)
+        total = rows.double().sum(dim=0) if rows.is_floating_point() else rows.to(torch.int64).sum(dim=0)
+        added = total.cpu().numpy()
+        self._sum = added if self._sum is None else self._sum + added
+        self._added += len(rows)
+        return rows
+
+    def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        pass
+
+    def noise(self, noise: Tensor, draws: int = 1) -> None:
+        pass
+
+    def summed(self, stage: Stage, total: Tensor) -> None:
+        pass
+
+    # ---- the sum
+
+    def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
+        name = f"sum that {type(stage).__name__} makes private"
+        entered = total.cpu().numpy()
+        self._adds_up(name, entered, now.uploads)
+        made: Tensor = self.mechanism(
+            name,
+            total,
+            noisy,
+            sensitivity=None if self._in_rows else _bound(stage, now),
+            units=self._units,
+            adds_noise=not self._in_rows,
+        )
+        return made
+
+    def _adds_up(self, name: str, entered: NDArray[Any], uploads: int) -> None:
+        """Find anything in the sum that is no row of it."""
+        if self._sum is None or self._added != uploads or self._sum.shape != entered.shape:
+            return
+        apart = np.abs(self.moved(self._sum, entered))
+        scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
+        room = 0.0 if entered.dtype.kind in "iu" else ROUNDING * max(scale, 1e-30)
+        if len(apart) and not float(apart.max()) <= room:
+            self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
+
+    def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+        assert self._method is not None
+        bits = self._method.stages.bits
+        if bits is None or one.dtype.kind not in "iu":
+            return super().moved(one, two)
+        modulus = 1 << bits
+        apart = two.astype(np.int64) - one.astype(np.int64)
+        return ((apart + modulus // 2) % modulus - modulus // 2).astype(np.float64)
+
+    def closes(self, done: RoundResult) -> None:
+        state, of_records = done.state, self.pair is not None and self.pair.record is not None
+        self._model = state.broadcast.cpu().numpy().tobytes()
+        self.outside("model of the server", state.broadcast)
+        self.outside("clip norm of the server", state.clip_norm)
+        for name, value in sorted({**state.memory, **state.stages}.items()):
+            self._remembered(name, value)
+        self.outside("round aborted", done.record.aborted is not None)
+        if not (of_records and self.pair is not None and self.pair.change == REMOVED):
+            self.outside("charge", repr(done.release))
+        if done.mean is not None:
+            self.outside("released mean", done.mean)
+        self.seen.rounds += 1
+        if not (self.pair is not None and self.pair.change == REPORTING):
+            self.ends()
+        self.stop_if_found()
+        if self._most is not None and self.seen.rounds >= self._most:
+            raise Stopped
+
+    def _remembered(self, name: str, value: Tensor) -> None:
+        """Compare what the server keeps; of a row a client, the rows of the others."""
+        assert self._method is not None
+        if value.ndim == 2 and len(value) == self._method.sampler.clients:
+            for client, row in enumerate(value):
+                self.outside(f"memory of the server, {name}", row, client)
+        else:
+            self.outside(f"memory of the server, {name}", value)
+
+
+def _bound(private: Private, now: Round) -> float:
+    """Return the L2 norm of a row that is charged."""
+    return private.noise.l2_bound if isinstance(private, IntegerNoise) else now.clip_norm

@@ -1,0 +1,152 @@
+"""Verdict of a replay audit, over its pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dpfed.audit.replays.files import MAY_DIFFER
+from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
+from dpfed.audit.replays.world import Difference, Seen
+from dpfed.audit.verdict import Verdict
+
+Outcome = Literal["pass", "fail", "nothing tested", "refused"]
+
+SCOPE = "on these pairs and what they exercised"
+NOT_SEEN = (
+    "the amount and the law of noise (trials: `dpfed audit upload`), the law of the sampler, the charge (`dpfed audit "
+    "run`), code that these rounds and pairs do not reach, time, memory, and whether what was released is this code"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairResult:
+    """Result of one pair.
+
+    outcome: "nothing tested" if no row of the pair's clients was exercised; "refused" if loading refuses the data
+    """
+
+    pair: Pair
+    outcome: Outcome
+    seen: Seen
+
+    @property
+    def first(self) -> Difference | None:
+        """First difference of the second run."""
+        return self.seen.differences[0] if self.seen.differences else None
+
+    @property
+    def words(self) -> str:
+        """Sentence for a reader."""
+        if self.first is not None:
+            return self.first.in_words
+        if self.outcome == "nothing tested":
+            return "none of these clients took part in the replayed rounds"
+        return self.seen.error
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON object of the pair."""
+        first = self.first
+        return {
+            **self.pair.to_dict(),
+            "outcome": self.outcome,
+            "words": self.words,
+            "value": None if first is None else first.value,
+            "round": None if first is None else first.round,
+            "by": None if first is None else first.by,
+            "allowed": None if first is None else first.allowed,
+            "values": self.seen.values,
+            "rows": self.seen.rows,
+            "mechanisms": self.seen.mechanisms,
+            "sensitivity_used": self.seen.used,
+            "seconds": self.seen.seconds,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayAudit:
+    """Result of a replay audit: a test, deterministic for given seeds, and no proof.
+
+    verdict: "fail" if any pair fails, "inconclusive" if none was tested, else "pass" on these pairs
+    """
+
+    pairs: tuple[PairResult, ...]
+    seed: int
+    name: str = ""
+    reproduce: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        outcomes = {one.outcome for one in self.pairs}
+        if "fail" in outcomes:
+            return "fail"
+        tested = [one for one in self.pairs if one.outcome == "pass" and one.pair.change not in (SAME, REPORTING)]
+        return "pass" if tested else "inconclusive"
+
+    @property
+    def failed(self) -> PairResult | None:
+        """First pair that fails."""
+        return next((one for one in self.pairs if one.outcome == "fail"), None)
+
+    def in_words(self) -> str:
+        """Return the verdict in a sentence or two."""
+        failed = self.failed
+        if failed is not None:
+            if failed.pair.change == SAME:
+                return f"Two runs on the same data differ: {failed.words}. Until they agree, no pair can be compared."
+            return f"{failed.pair.words}. {failed.words}."
+        counts = Counter(one.outcome for one in self.pairs)
+        if self.verdict == "inconclusive":
+            return f"Nothing was tested: {_counted(counts)}. Give pairs whose clients take part, or more rounds."
+        rows, marks = (sum(getattr(one.seen, name) for one in self.pairs) for name in ("rows", "mechanisms"))
+        values = sum(one.seen.values for one in self.pairs)
+        used = max(one.seen.used for one in self.pairs)
+        return (
+            f"{_counted(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, {marks:,} "
+            f"outputs of mechanisms; {used:.0%} of an allowed sensitivity was used at most. Not seen: {NOT_SEEN}."
+        )
+
+    def require_pass(self) -> None:
+        """Raise AssertionError with the first difference, unless the verdict is "pass"."""
+        if self.verdict != "pass":
+            raise AssertionError(self.in_words())
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON document of `dpfed audit replay --json`."""
+        return {
+            "audit": "replay",
+            "name": self.name,
+            "verdict": self.verdict,
+            "verdict_in_full": f"pass {SCOPE}" if self.verdict == "pass" else self.verdict,
+            "words": self.in_words(),
+            "pairs": [one.to_dict() for one in self.pairs],
+            "may_differ": list(MAY_DIFFER),
+            "not_seen": NOT_SEEN,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "reproduce": self.reproduce,
+        }
+
+
+def _counted(counts: Counter[Outcome]) -> str:
+    return ", ".join(f"{count} pairs {outcome}" for outcome, count in sorted(counts.items()))
+
+
+def result_of(pair: Pair, seen: Seen) -> PairResult:
+    """Return the outcome of what a second run has shown."""
+    outcome: Outcome = "pass"
+    if seen.differences:
+        outcome = "fail"
+    elif seen.refused:
+        outcome = "refused"
+    elif pair.change not in (SAME, REPORTING) and not seen.rows and not seen.mechanisms:
+        outcome = "nothing tested"
+    return PairResult(pair=pair, outcome=outcome, seen=seen)
+
+
+def first_of(results: Sequence[PairResult]) -> PairResult | None:
+    """Return the first failing result."""
+    return next((one for one in results if one.outcome == "fail"), None)

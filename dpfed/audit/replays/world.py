@@ -1,0 +1,367 @@
+"""The two runs of a replay audit: the first is recorded, the second is compared with it, value by value."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.audit.replays.pairs import Pair
+from dpfed.replayed import Ids, Norm, Part
+
+Floats = NDArray[np.float64]
+Key = tuple[int, str, int | tuple[int, int] | None, int]
+"""Round from 0 (-1: before and between), name, client or (client, record), and how often it was there before."""
+
+ROUNDING = 1e-4
+"""Differences of sums of floats, relative to their largest entry, that the order of additions may make."""
+
+
+class Stopped(BaseException):
+    """The second run has shown a difference and need not go on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A value that differs although nothing but a mechanism's output may hide what differs.
+
+    round:  from 1; None outside rounds
+    by, allowed: of what may differ by so much; of anything else None
+    """
+
+    value: str
+    words: str
+    round: int | None = None
+    client: int | None = None
+    record: int | None = None
+    by: float | None = None
+    allowed: float | None = None
+
+    @property
+    def in_words(self) -> str:
+        """Sentence for a reader."""
+        where = [] if self.round is None else [f"round {self.round}"]
+        where += [] if self.client is None else [f"client {self.client}"]
+        where += [] if self.record is None else [f"record {self.record}"]
+        much = "" if self.by is None else f" by {self.by:.3g}"
+        much += "" if self.allowed is None else f", allowed are {self.allowed:.3g}"
+        return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
+
+
+@dataclass
+class Seen:
+    """What a run of the audit has shown: differences, and what was exercised."""
+
+    differences: list[Difference] = field(default_factory=list)
+    exempt: Counter[str] = field(default_factory=Counter)
+    values: int = 0
+    rows: int = 0
+    mechanisms: int = 0
+    used: float = 0.0
+    """The largest part of an allowed sensitivity that was used."""
+    rounds: int = 0
+    present: list[list[int]] = field(default_factory=list)
+    units: int = 0
+    of_dataset: bool = False
+    removal_is_neighbour: bool = True
+    of_records: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    megabytes: int = 0
+    error: str = ""
+    refused: bool = False
+    modules: tuple[str, ...] = ()
+
+
+class Recording:
+    """Values of the first run: digests in memory, what enters and leaves a mechanism on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.values: dict[Key, str] = {}
+        self.arrays: dict[Key, tuple[str, str]] = {}
+        self.cohorts: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.arriving: dict[int, NDArray[np.int64]] = {}
+        self.files: dict[str, object] = {}
+        self._lock = threading.Lock()
+
+    def put(self, key: Key, given: NDArray[Any], noisy: NDArray[Any]) -> None:
+        with self._lock:
+            names = f"{len(self.arrays)}.given.npy", f"{len(self.arrays)}.noisy.npy"
+            self.arrays[key] = names
+        for name, array in zip(names, (given, noisy), strict=True):
+            np.save(self.folder / name, array)
+
+    def get(self, key: Key) -> tuple[NDArray[Any], NDArray[Any]]:
+        given, noisy = (np.load(self.folder / name) for name in self.arrays[key])
+        return given, noisy
+
+    def save(self) -> None:
+        kept = {name: value for name, value in vars(self).items() if name not in ("folder", "_lock")}
+        (self.folder / "values").write_bytes(pickle.dumps(kept))
+
+    @classmethod
+    def load(cls, folder: Path) -> Recording:
+        made = cls(folder)
+        vars(made).update(pickle.loads((folder / "values").read_bytes()))  # this audit's own file
+        return made
+
+
+class World:
+    """One run of the audit; pair: None in the first."""
+
+    def __init__(self, pair: Pair | None, recording: Recording) -> None:
+        self.pair, self.recording = pair, recording
+        self.seen = Seen()
+        self.round = -1
+        self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
+        self.only: frozenset[str] | None = None
+        """Names that are compared; None: all of them."""
+        self._times: Counter[tuple[int, str, object]] = Counter()
+        self._met: set[Key] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def first(self) -> bool:
+        return self.pair is None
+
+    # ---- values outside mechanisms
+
+    def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
+        key = self._key(name, client)
+        found = digest(value)
+        if self.first:
+            self.recording.values[key] = found
+        elif not self._is_own(client) and self._compares(name):
+            before = self.recording.values.get(key)
+            if before is None:
+                self.finding("is in the second run only", key)
+            elif before != found:
+                shown = [one if len(one) < 60 else "" for one in (before, found)]
+                words = f"differs ({shown[0]} and {shown[1]})" if all(shown) and shown[0][:1] != "#" else "differs"
+                self.finding(words, key)
+
+    def _key(self, name: str, client: int | tuple[int, int] | None, at: int | None = None) -> Key:
+        with self._lock:
+            place = at if at is not None else self._times[self.round, name, client]
+            self._times[self.round, name, client] += 1
+            key = (self.round, name, client, place)
+            self._met.add(key)
+            self.seen.values += 1
+            return key
+
+    def _is_own(self, client: int | tuple[int, int] | None) -> bool:
+        """Return True if the value belongs to what the pair has changed."""
+        record = None if self.pair is None else self.pair.record
+        if isinstance(client, tuple):
+            return client[0] in self.changed and record in (None, client[1])
+        return record is None and client in self.changed
+
+    def _compares(self, name: str) -> bool:
+        return self.only is None or name in self.only
+
+    def finding(self, words: str, key: Key, *, by: float | None = None, allowed: float | None = None) -> None:
+        """Note a difference; the first ends the run at the next place where it can."""
+        number, name, client, _ = key
+        record = client[1] if isinstance(client, tuple) else None
+        self.seen.differences.append(
+            Difference(
+                value=name,
+                words=words,
+                round=None if number < 0 else number + 1,
+                client=client[0] if isinstance(client, tuple) else client,
+                record=record,
+                by=by,
+                allowed=allowed,
+            )
+        )
+
+    def stop_if_found(self) -> None:
+        """Raise Stopped in the second run if a difference was found."""
+        if not self.first and self.seen.differences:
+            raise Stopped
+
+    def ends(self) -> None:
+        """Find values of the first run that the second did not have."""
+        if self.first or self.seen.differences:
+            return
+        for key in [*self.recording.values, *self.recording.arrays]:
+            compared = not self._is_own(key[2]) and self._compares(key[1]) and not self.may_miss(key)
+            if compared and key not in self._met and key[0] <= self.round:
+                self.finding("is in the first run only", key)
+                return
+
+    def may_miss(self, key: Key) -> bool:
+        """Return True if the second run need not have the value."""
+        return False
+
+    # ---- mechanisms
+
+    def mechanism(
+        self,
+        name: str,
+        given: Any,
+        noisy: Any,
+        *,
+        sensitivity: float | None,
+        norm: Norm = "l2",
+        client: int | None = None,
+        step: int | None = None,
+        units: int | None = None,
+        adds_noise: bool = True,
+    ) -> Any:
+        """Compare a mechanism's input and its noise; the first run's output is this run's.
+
+        units: how many of the changed clients take part; default: all. adds_noise: the output is the input plus noise
+        """
+        entered, left = plain(given), plain(noisy)
+        key = self._key(name, client, step)
+        self.seen.mechanisms += 1
+        if adds_noise and entered.shape == left.shape and len(left) and bool(np.all(left == entered)):
+            self.finding("adds no noise", key)
+        if self.first:
+            self.recording.put(key, entered, left)
+            return noisy
+        if key not in self.recording.arrays:
+            if self._compares(name):
+                self.finding("is in the second run only", key)
+            return noisy
+        entered_1, left_1 = self.recording.get(key)
+        if self._compares(name):
+            self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
+        return like(left_1, noisy)
+
+    def _compare_mechanism(
+        self,
+        key: Key,
+        one: tuple[NDArray[Any], NDArray[Any]],
+        two: tuple[NDArray[Any], NDArray[Any]],
+        sensitivity: float | None,
+        norm: Norm,
+        units: int | None,
+        adds_noise: bool,
+    ) -> None:
+        assert self.pair is not None
+        if one[0].shape != two[0].shape or one[1].shape != two[1].shape:
+            return self.finding(f"has shape {one[0].shape} in the first run and {two[0].shape} in the second", key)
+        whole = one[0].dtype.kind in "iu"
+        scale = max(float(np.abs(one[0].astype(np.float64)).max(initial=0)), 1e-30)
+        room = 0.0 if whole else ROUNDING * scale
+        if sensitivity is not None:
+            client = key[2]
+            exempt = (self.pair.record is not None and client in self.changed) or client is None
+            count = (len(self.changed) if units is None else units) if exempt and self.pair.record is None else 1
+            allowed = count * self.pair.times * sensitivity if exempt else 0.0
+            by = length(self.moved(one[0], two[0]), norm)
+            if not math.isfinite(by) or by > allowed * (1 + 1e-6) + room * (
+                1 if norm == "linf" else 1e-3 * two[0].size ** 0.5
+            ):
+                self.finding("what enters it moves", key, by=by, allowed=allowed)
+            elif allowed:
+                self.seen.used = max(self.seen.used, by / allowed)
+        if adds_noise and one[0].shape == one[1].shape:
+            noise = [self.moved(entered, left) for entered, left in (one, two)]
+            apart = float(np.abs(noise[0] - noise[1]).max(initial=0))
+            size = max(scale, float(np.abs(one[1].astype(np.float64)).max(initial=0)))
+            if apart > (0.0 if whole else ROUNDING * size):
+                self.finding("its noise differs", key, by=apart, allowed=0.0 if whole else ROUNDING * size)
+        return None
+
+    def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
+        """Return two - one."""
+        if one.dtype.kind in "iu":
+            return (two.astype(np.int64) - one.astype(np.int64)).astype(np.float64)
+        with np.errstate(all="ignore"):
+            return two.astype(np.float64) - one.astype(np.float64)
+
+    # ---- of a dpfed.run; `dpfed.audit.replays.rounds.RoundsWorld` compares its rounds
+
+    @property
+    def rounds(self) -> Any:
+        raise NotImplementedError("rounds of dpfed are compared by RoundsWorld")
+
+    def randomness(self, made: Part) -> Part:
+        return made
+
+    def own(self, given: Part, config: object) -> Part:
+        return given
+
+    def training(self, made: Part) -> Part:
+        return made
+
+    def drawn(self, cohort: Ids) -> Ids:
+        return cohort
+
+    def batch(self, records: Ids) -> Ids:
+        return records
+
+    def reseed(self, name: str) -> None:
+        place = self._times[self.round, name, None]
+        seed_all(int.from_bytes(hashlib.sha256(f"{self.round} {name} {place}".encode()).digest()[:4], "little"))
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of Python, numpy and, where it is loaded, torch."""
+    import random
+    import sys
+
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def plain(value: Any) -> NDArray[Any]:
+    """Return a number, an array, a tensor, or a sequence of these end to end, as one array."""
+    if isinstance(value, list | tuple):
+        parts = [plain(one).reshape(-1) for one in value]
+        return np.concatenate(parts) if parts else np.zeros(0)
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    return np.atleast_1d(np.array(value))
+
+
+def like(array: NDArray[Any], value: Any) -> Any:
+    """Return `array` in the form of `value`."""
+    if isinstance(value, list | tuple):
+        made, start = [], 0
+        for one in value:
+            size = plain(one).size
+            made.append(like(array[start : start + size], one))
+            start += size
+        return type(value)(made)
+    if hasattr(value, "detach"):
+        import torch
+
+        return torch.from_numpy(array.reshape(tuple(value.shape))).to(value)
+    if isinstance(value, np.ndarray):
+        return array.reshape(value.shape).astype(value.dtype)
+    return type(value)(array.reshape(-1)[0])
+
+
+def digest(value: object) -> str:
+    """Return a name of the value: equal if and only if it is, but with probability 2^-128. Arrays by their bits."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        array = np.ascontiguousarray(value)
+        about = f"{array.dtype}{array.shape}".encode()
+        return "#" + hashlib.blake2b(about + array.tobytes(), digest_size=16).hexdigest()
+    if isinstance(value, list | tuple) and any(hasattr(one, "dtype") for one in value):
+        return "#" + hashlib.blake2b("".join(map(digest, value)).encode(), digest_size=16).hexdigest()
+    return repr(value)
+
+
+def length(moved: Floats, norm: Norm) -> float:
+    """Return the norm of a difference; NaN where it holds one."""
+    with np.errstate(all="ignore"):
+        flat = moved.reshape(-1)
+        order: float = {"l1": 1, "l2": 2, "linf": math.inf}[norm]
+        return float(np.linalg.norm(flat, order)) if flat.size else 0.0
