@@ -12,6 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.cli.audit_accountant import accountant
 from dpfed.cli.audit_flower import flower
 from dpfed.cli.audit_function import audit_loaded, show
+from dpfed.cli.audit_replay import replay
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
 from dpfed.cli.output import console, print_json
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
 audit.command(run)
+audit.command(replay)
 audit.command(scheme)
 audit.command(accountant)
 audit.command(flower)

@@ -98,7 +98,8 @@ class Pair:
     def read(cls, path: Path) -> Pair:
         """Return the pair of a file that `dpfed audit replay` has written. ConfigError for another file."""
         try:
-            found = json.loads(path.read_text())["pair"]
+            kept = json.loads(path.read_text())
+            found = kept["pair"] if "pair" in kept else kept["reproduce"]["pair"]
             return cls(clients=tuple(found["clients"]), change=found["change"], record=found["record"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: is no pair that `dpfed audit replay` has written ({error}).") from None

@@ -79,8 +79,6 @@ class RoundsWorld(World):
     def training(self, made: Any) -> Any:
         held = made.partition if self._held is None else self._held
         self.seen.units, self.seen.of_dataset = held.clients, True
-        if made.record is not None and self.first:
-            self.seen.of_records = {i: int(size) for i, size in enumerate(held.sizes[:4096])}
         if self.pair is not None and (self.pair.changes_sizes or self.pair.change == REMOVED):
             held = Held.resized(held, self.pair)
         return replace(made, partition=held, strategy="loop" if self._loop else made.strategy)
@@ -90,6 +88,7 @@ class RoundsWorld(World):
             return cohort
         here = ~np.isin(cohort, self.pair.clients)
         self._away = int((~here).sum())
+        self.seen.rows += self._away
         return cohort[here]
 
     def batch(self, records: Any) -> Any:
@@ -109,6 +108,8 @@ class RoundsWorld(World):
         if self.first:
             self.recording.cohorts[now.number] = (cohort, participants)
             self.seen.present.append([int(i) for i in cohort if i < method.sampler.clients])
+            if method.clients.record is not None:
+                self.seen.of_records |= {int(i): int(method.clients.partition.sizes[i]) for i in cohort}
         before, asked_before = self.recording.cohorts.get(now.number, (cohort[:0], participants[:0]))
         self._cohort = frozenset(map(int, cohort))
         entered = self._others_of("who is drawn", before, cohort, may_enter=method.slots is not None)
@@ -206,7 +207,7 @@ class RoundsWorld(World):
     def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> None:
         for row, client in zip(rows, ids, strict=True):
             drawn = int(client) in self._cohort
-            self.seen.rows += drawn and int(client) in self.changed
+            self.seen.rows += drawn and not fillers and int(client) in self.changed
             if (drawn or fillers) and int(client) not in self._beside:
                 self.outside(name, row, int(client))
 
@@ -226,6 +227,8 @@ class RoundsWorld(World):
 
     def clipped(self, rows: Tensor, records: Tensor, bound: float, path: tuple[int, ...]) -> None:
         """Compare the clipped gradients [b, d] of a batch's records, in step `path` (round, client, step)."""
+        if self._now is None:  # of a trial before round 1, on synthetic clients
+            return
         longest = float(torch.linalg.vector_norm(rows.double(), dim=1).max()) if len(rows) else 0.0
         name = f"clipped gradient in step {path[2]}"
         if not longest <= bound * (1 + 1e-6):
@@ -291,8 +294,7 @@ class RoundsWorld(World):
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 
     def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
-        assert self._method is not None
-        bits = self._method.stages.bits
+        bits = None if self._method is None else self._method.stages.bits
         if bits is None or one.dtype.kind not in "iu":
             return super().moved(one, two)
         modulus = 1 << bits
@@ -300,15 +302,14 @@ class RoundsWorld(World):
         return ((apart + modulus // 2) % modulus - modulus // 2).astype(np.float64)
 
     def closes(self, done: RoundResult) -> None:
-        state, of_records = done.state, self.pair is not None and self.pair.record is not None
+        state = done.state
         self._model = state.broadcast.cpu().numpy().tobytes()
         self.outside("model of the server", state.broadcast)
         self.outside("clip norm of the server", state.clip_norm)
         for name, value in sorted({**state.memory, **state.stages}.items()):
             self._remembered(name, value)
         self.outside("round aborted", done.record.aborted is not None)
-        if not (of_records and self.pair is not None and self.pair.change == REMOVED):
-            self.outside("charge", repr(done.release))
+        self.outside("charge", repr(done.release))
         if done.mean is not None:
             self.outside("released mean", done.mean)
         self.seen.rounds += 1

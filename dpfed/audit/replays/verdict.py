@@ -96,7 +96,7 @@ class ReplayAudit:
         failed = self.failed
         if failed is not None:
             if failed.pair.change == SAME:
-                return f"Two runs on the same data differ: {failed.words}. Until they agree, no pair can be compared."
+                return f"On equal data already: {failed.words}. Until that is mended, no pair can be compared."
             return f"{failed.pair.words}. {failed.words}."
         counts = Counter(one.outcome for one in self.pairs)
         if self.verdict == "inconclusive":

@@ -1,0 +1,97 @@
+"""Replay audit of a configuration: a preset, a TOML file, the folder of a run, or the file of a pair that failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpfed.audit.replays.audit import Neighbour, replay
+from dpfed.audit.replays.pairs import Pair
+from dpfed.audit.replays.verdict import ReplayAudit
+from dpfed.config.own_code import load as load_files
+from dpfed.config.tables import override, read_toml
+from dpfed.errors import ConfigError, DpfedError
+from dpfed.methods import presets
+
+RECORD = "audit-replay.json"
+"""File of a run's folder that says which replay audit its configuration has passed."""
+
+
+@dataclass(frozen=True)
+class ConfiguredRun:
+    """`dpfed.run` of checked tables. `load`: files of one's own, which a fresh process loads again."""
+
+    tables: Mapping[str, Any]
+    load: tuple[str, ...] = ()
+
+    def __call__(self, data: Neighbour, out: Path) -> None:
+        from dpfed.config.tables import parse
+        from dpfed.report.run import write_report
+        from dpfed.runs.experiment import build
+        from dpfed.runs.loop import run
+
+        settings = ["run.evaluate_every=1"] if data.reporting else []
+        outcome = run(build(parse(override(dict(self.tables), settings), source="replay")), out)
+        write_report(outcome)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        load_files([Path(one) for one in self.load])
+
+    def shortened(self, rounds: int) -> ConfiguredRun:
+        """Return the run with at most so many rounds."""
+        planned = int(dict(self.tables.get("federation", {})).get("rounds", rounds))
+        short = override(dict(self.tables), [f"federation.rounds={min(rounds, planned)}"])
+        return replace(self, tables=short)
+
+
+def replay_config(
+    config: str,
+    settings: Sequence[str] = (),
+    *,
+    load: Sequence[Path] = (),
+    rounds: int = 3,
+    pairs: int | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda words: None,
+) -> ReplayAudit:
+    """Run the replay audit of a configuration, in its first `rounds` rounds.
+
+    config: a preset's name, a TOML file, a run's folder (with config.toml), or the JSON file that a failed audit left
+    Raises ConfigError for a configuration that cannot run, DpfedError where the first run fails.
+    """
+    path, chosen = Path(config), None
+    if path.suffix == ".json" and path.exists():
+        kept = _read(path)
+        pair, load = Pair.read(path), [*map(Path, kept["load"]), *load]
+        tables, rounds, seed, chosen = kept["config"], kept["rounds"], kept["seed"], [pair]
+    elif (path / "config.toml").exists():
+        tables = read_toml(path / "config.toml")
+    elif path.suffix == ".toml":
+        tables = read_toml(path)
+    else:
+        tables = presets.tables(config)
+    load_files(list(load))
+    call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)))
+    options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}
+    wanted = chosen if chosen is not None else pairs
+    try:
+        short = call.shortened(rounds)
+        found = replay(short, wanted, **options)
+    except DpfedError:  # a schedule of other rounds, say: all rounds are planned, and the first ones made
+        found = replay(call, wanted, rounds=rounds, **options)
+    failed = found.failed
+    again = {} if failed is None else failed.pair.to_dict()
+    reproduce = {"config": call.tables, "load": list(call.load), "rounds": rounds, "seed": seed, "pair": again}
+    return replace(found, reproduce=json.loads(json.dumps(reproduce, default=str)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text())
+        return kept if "pair" in kept else dict(kept["reproduce"])
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"{path}: is no file of a replay audit ({error}).") from None

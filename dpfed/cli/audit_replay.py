@@ -1,0 +1,116 @@
+"""`dpfed audit replay`: does anything but the mechanisms' outputs depend on what a client holds?"""
+
+from __future__ import annotations
+
+import json as jsons
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from dpfed.cli.output import console, print_json
+from dpfed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dpfed.audit.replays.verdict import ReplayAudit
+
+
+def replay(
+    config: str,
+    *,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    rounds: int = 3,
+    pairs: int | None = None,
+    seed: int = 0,
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run a configuration on its data and on neighbouring data, with the mechanisms' outputs frozen, and compare.
+
+    Everything outside the mechanisms must be equal, bit by bit: updates and uploads of all other clients, what is
+    announced, who takes part, charges, and every public file. What enters a mechanism may move by its sensitivity.
+
+    Exit status 1 if the verdict is "fail"; then a file is left with which the pair is run again. A pass is a test of
+    these pairs and the code that they reached (docs/replay.md).
+
+    Example: dpfed audit replay fed-smp-randk-digits
+
+    Parameters
+    ----------
+    config
+        A preset, a TOML file, the folder of a run, whose audit is then kept in it, or the file of a failed pair.
+    settings
+        table.key=value on top of the configuration; may be given again.
+    load
+        A Python file of your own, which registers methods, networks or data (docs/own-methods.md); may be given again.
+    rounds
+        How many rounds are replayed, from the first on.
+    pairs
+        How many pairs of neighbours; default: all, about fifteen.
+    seed
+        Of the choice of clients that differ.
+    out
+        A folder for audit-replay.json; default: the run's folder, if that is audited.
+    json
+        The outcome as one JSON document on standard output.
+    """
+    try:
+        import torch  # noqa: F401
+
+        from dpfed.audit.replays.configured import RECORD, replay_config
+    except ImportError as error:
+        raise ConfigError(
+            f"`dpfed audit replay` needs the training extra ({error}): pip install 'dpfed[train]'."
+        ) from None
+    if rounds < 1 or (pairs is not None and pairs < 2):
+        raise ConfigError(
+            f"--rounds {rounds}, --pairs {pairs}: at least 1 round and 2 pairs, of which one is equal data."
+        )
+    log = console(to_stderr=True)
+    with log.status(f"{config}: the first run") as status:
+        found = replay_config(
+            config,
+            settings or [],
+            load=load or [],
+            rounds=rounds,
+            pairs=pairs,
+            seed=seed,
+            progress=lambda words: status.update(f"{config}: {words}"),
+        )
+    folder = out if out is not None or not (Path(config) / "config.toml").exists() else Path(config)
+    kept = None if folder is None else folder / RECORD
+    if kept is None and found.verdict == "fail":
+        kept = Path(f"replay-{Path(config).stem}.json")
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(jsons.dumps(found.to_dict(), indent=2))
+    if json:
+        print_json(found.to_dict())
+    else:
+        _show(found, kept)
+    return 1 if found.verdict == "fail" else 0
+
+
+def _show(found: ReplayAudit, kept: Path | None) -> None:
+    from dpfed.audit.replays.files import MAY_DIFFER
+
+    out = console()
+    document = found.to_dict()
+    table = Table(title=f"{found.name}: {document['verdict_in_full']}")
+    table.add_column("pair", overflow="fold")
+    table.add_column("outcome")
+    for heading in ("values", "rows", "used", "seconds"):
+        table.add_column(heading, justify="right")
+    for one in found.pairs:
+        seen = one.seen
+        used = "–" if not seen.used else f"{seen.used:.0%}"
+        table.add_row(one.pair.words, one.outcome, f"{seen.values:,}", f"{seen.rows:,}", used, f"{seen.seconds:.1f}")
+    out.print(table)
+    out.print(found.in_words())
+    out.print(f"May differ: {'; '.join(MAY_DIFFER)}.")
+    if found.verdict == "fail":
+        out.print(f"Run this pair again: dpfed audit replay {kept}")
+    elif kept is not None:
+        out.print(f"Kept: {kept}")
