@@ -1,5 +1,5 @@
-"""What a server asks of a client in a round, and the client's update in bytes: project, clip, encode. For apps of other
-frameworks (Flower, NVFlare) that become private."""
+"""Terms of a round that a server sends to a client, and the client's update in bytes: project, clip, encode. For apps
+of other frameworks (Flower, NVFlare) that become private."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class RoundTerms:
 
     @property
     def plain(self) -> bool:
-        """Whether a node's arrays, as they are, will do."""
+        """True if a node sends its arrays as they are."""
         return self.scheme == "dense" and self.kept == self.dimension
 
     @property
     def choice(self) -> MapChoice:
-        """Which coordinates are sent."""
+        """Choice of the coordinates that are sent."""
         if self.kept == self.dimension:
             return SendAll(size=self.dimension)
         return RandomSharedMask(size=self.dimension, kept=self.kept)

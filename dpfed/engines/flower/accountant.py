@@ -132,7 +132,7 @@ class FlowerAccountant:
         return _epsilon(self._mechanism(more), self._model.delta) > limit
 
     def state_dict(self) -> dict[str, object]:
-        """All that `load_state_dict` needs, for JSON."""
+        """Return the state that `load_state_dict` reads, for JSON."""
         return {
             "schema_version": _SCHEMA,
             "backend": _BACKEND,

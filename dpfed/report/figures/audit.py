@@ -1,4 +1,4 @@
-"""What an audit of an upload claimed and saw."""
+"""Figure of an upload's audit: the claim beside what each pair of neighbours shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an audit of a run looked at: canary scores, noise in every round, cohort sizes; each beside its claimed law."""
+"""Figures of a run's audit: canary scores, noise in every round, cohort sizes; each beside its claimed distribution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class CanaryScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseRatios:
-    """Of each round: noise standard deviation over the charged one, and limits that a correct run keeps to."""
+    """Noise standard deviation of each round over the charged one, and limits that a correct run keeps to."""
 
     rounds: Sequence[int]
     ratios: Floats
