@@ -131,7 +131,7 @@ def _flat(tables: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, A
     return found
 
 
-def _toml(name: str, value: Any) -> str:
+def _toml(name: str, value: object) -> str:
     import tomli_w
 
     if isinstance(value, dict):

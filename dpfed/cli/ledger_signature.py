@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from accounting.errors import LedgerError
@@ -84,7 +85,7 @@ def sign(ledger: Ledger, key: Path) -> Path:
 
 
 def verified(ledger: Ledger, key: Path) -> SignedHead:
-    """Return the part of the ledger that the owner of this public key has signed. Raise LedgerError unless the signature
+    """Return the part of the ledger that the owner of this public key signed. Raise LedgerError unless the signature
     is valid and the ledger still has all that was signed, ConfigError for a file that holds no such key."""
     keys, serialization, exceptions = _library()
     public: Ed25519PublicKey = _key(key, serialization.load_pem_public_key, keys.Ed25519PublicKey)
@@ -127,7 +128,7 @@ def _key(path: Path, load: Any, kind: type) -> Any:
     return key
 
 
-def _library() -> tuple[Any, Any, Any]:
+def _library() -> tuple[ModuleType, ModuleType, ModuleType]:
     try:
         from cryptography import exceptions
         from cryptography.hazmat.primitives import serialization

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -16,7 +16,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 _WIDTH_OF_A_FILE = 140
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """One JSON document on standard output and nothing else."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")

@@ -73,7 +73,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
     }
 
 
-def described(found: Budget) -> dict[str, Any]:
+def described(found: Budget) -> dict[str, object]:
     """Return what an epsilon holds for: cohort, neighbours, sensitivity, sampling in words."""
     record, words = found.to_dict(), sampler_words(found.plan)
     return {
@@ -186,7 +186,7 @@ def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accoun
         return None
 
 
-def _shown(epsilon: float | None) -> list[Any]:
+def _shown(epsilon: float | None) -> list[object]:
     """Return the number for the colour, the text of the cell, and its title."""
     if epsilon is None:
         return [None, "–", "no account"]

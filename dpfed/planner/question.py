@@ -190,7 +190,7 @@ def _from_file(file: Path) -> Question:
     return question_of(record["options"])
 
 
-_Reader = tuple[Callable[[str], Any], str]
+_Reader = tuple[Callable[[str], object], str]
 _OF_TYPE: dict[type, _Reader] = {
     int: (int, "a whole number"),
     float: (float, "a number"),

@@ -84,7 +84,7 @@ def _noise(record: Mapping[str, Any]) -> str:
     return words if multiplier is None else f"{words}, multiplier {upwards(multiplier)}"
 
 
-def _sampling(record: Mapping[str, Any]) -> list[str]:
+def _sampling(record: Mapping[str, object]) -> list[str]:
     sampling = record.get("sampling")
     if not isinstance(sampling, Mapping):
         return []

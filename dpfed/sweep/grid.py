@@ -29,7 +29,7 @@ class Cell:
     folder: str
     choice: int | None = None
 
-    def with_values(self, values: Mapping[str, Any]) -> Cell:
+    def with_values(self, values: Mapping[str, object]) -> Cell:
         """The run with the values that were chosen for it."""
         config = parse(put_all(self.config.to_dict(), values), source=f"row {self.row!r}, tuned")
         return replace(self, config=config, choice=None)

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
@@ -82,7 +81,7 @@ def select(
     jobs: int | None = None,
     on_run: OnRun = lambda done: None,
     randomness: Randomness | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Draw the number of runs, and a candidate for each; run them; release the best.
 
     Returns the content of selected/selection.json.
@@ -145,7 +144,7 @@ def _check_spending(summaries: Sequence[Summary], candidates: Candidates) -> Non
 
 def _document(
     candidates: Candidates, runs: RandomRuns, stated: float, cell: Cell, summary: Summary, score: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Nothing in it depends on the other runs but through the choice."""
     return {
         "epsilon": stated,
@@ -173,7 +172,7 @@ def _document(
     }
 
 
-def _publish(folder: Path, cell: Cell, document: Mapping[str, Any]) -> None:
+def _publish(folder: Path, cell: Cell, document: Mapping[str, object]) -> None:
     """selected/: the model and what is stated of it."""
     target = folder / SELECTED
     try:

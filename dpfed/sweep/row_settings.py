@@ -10,7 +10,7 @@ from typing import Any
 from dpfed.config.tables import flat, override, put
 from dpfed.errors import ConfigError
 
-Axes = Mapping[str, Sequence[Any]]
+Axes = Mapping[str, Sequence[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class RowSettings:
     where: str
     tables: Mapping[str, Any]
     axes: Axes = field(default_factory=dict)
-    last: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, object] = field(default_factory=dict)
 
     def without(self, keys: Sequence[str], *, must_be_there: bool = False) -> RowSettings:
         """Return the settings without these keys or tables, and without axes on them."""
@@ -40,12 +40,12 @@ class RowSettings:
         """Return True if the key, or a key below it, is set or is an axis."""
         return any(_below(name, [key]) for name in (*flat(self.tables), *self.axes))
 
-    def with_settings(self, settings: Mapping[str, Any]) -> RowSettings:
+    def with_settings(self, settings: Mapping[str, object]) -> RowSettings:
         """Set these dotted keys; an axis of the same name keeps this value alone."""
         pinned = {name: [settings[name]] for name in self.axes if name in settings}
         return replace(self, tables=put_all(self.tables, settings), axes={**self.axes, **pinned})
 
-    def with_last(self, settings: Mapping[str, Any]) -> RowSettings:
+    def with_last(self, settings: Mapping[str, object]) -> RowSettings:
         """Set these keys, even against a table of an axis."""
         return replace(self.with_settings(settings), last={**self.last, **settings})
 
@@ -69,7 +69,7 @@ class RowSettings:
             found.append((labels, replace(self, tables=put_all(self.tables, values_at(point)), axes={})))
         return found
 
-    def to_tables(self) -> dict[str, Any]:
+    def to_tables(self) -> dict[str, object]:
         """The tables of a run configuration."""
         return put_all(self.tables, self.last)
 
@@ -85,7 +85,7 @@ def label(value: Any) -> str:
     return "+".join(map(label, value)) if isinstance(value, list) else str(value)
 
 
-def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
+def values_at(point: Mapping[str, object]) -> dict[str, object]:
     """Return the dotted keys that a point sets, axis by axis."""
     found: dict[str, Any] = {}
     for name, value in point.items():
@@ -96,7 +96,7 @@ def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def put_all(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def put_all(tables: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
     """Return the tables with these dotted keys set. ConfigError for a key below a value."""
     result = override(dict(tables), [])
     for key, value in settings.items():
@@ -108,7 +108,7 @@ def _below(name: str, keys: Sequence[str]) -> bool:
     return any(name == key or name.startswith(f"{key}.") for key in keys)
 
 
-def _without(tables: Mapping[str, Any], keys: Sequence[str], path: str = "") -> dict[str, Any]:
+def _without(tables: Mapping[str, object], keys: Sequence[str], path: str = "") -> dict[str, object]:
     kept = {}
     for key, value in tables.items():
         name = f"{path}{key}"

@@ -238,7 +238,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
     return difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
 
 
-def difference(expected: Mapping[str, Any], found: Mapping[str, Any], source: str) -> str | None:
+def difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
     """Return the first key, in words, whose value in a ledger line is not the one that `source` gives."""
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:

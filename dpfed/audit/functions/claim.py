@@ -31,7 +31,7 @@ from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
-Claimed = Any
+Claimed = object
 """(epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function from epsilons to deltas."""
 
 _WIDEST = 60.0
@@ -148,7 +148,7 @@ def equivalent_shift(epsilon: float, delta: float) -> float:
     return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
 
 
-def _of_point(claim: tuple[Any, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
+def _of_point(claim: tuple[object, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
     if len(claim) != 2:
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
     if isinstance(claim[1], int | float) and claim[1] == 0:
@@ -188,7 +188,7 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
     )
 
 
-def _drawn(claim: Any, delta: float) -> DrawnGaussian | None:
+def _drawn(claim: object, delta: float) -> DrawnGaussian | None:
     """The client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the cohort
     has a fixed size, another client, which sends the opposite, is drawn in its place."""
     if not isinstance(claim, Subsampled):

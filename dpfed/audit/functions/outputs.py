@@ -82,7 +82,7 @@ def _strided(tensor: Any) -> Any:
     return dense.double() if dense.is_floating_point() else dense
 
 
-def _structure(seen: Any) -> list[str]:
+def _structure(seen: object) -> list[str]:
     """Keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
     if isinstance(seen, Mapping):

@@ -34,7 +34,7 @@ class Worlds:
     screened: bool = False
 
     @cached_property
-    def both(self) -> tuple[Any, Any]:
+    def both(self) -> tuple[object, object]:
         """Inputs of the worlds 0 and 1: always the same tuple, which is sent once."""
         return self.other, self.one
 

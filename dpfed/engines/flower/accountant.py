@@ -122,7 +122,7 @@ class FlowerAccountant:
             optimal_order=None if best is None else best.order,
         )
 
-    def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
+    def would_exceed(self, event: object, max_epsilon: float | None = None, count: int = 1) -> bool:
         """Return True if `count` more releases would exceed the limit at the configuration's delta. Charges nothing."""
         limit = self._model.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
@@ -140,7 +140,7 @@ class FlowerAccountant:
             "compositions": [{"event": one.to_dict(), "count": count} for one, count in self._composed],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state of the same configuration. With a ledger the ledger decides: a state that it has
         gone beyond (a crash after the line, before the save) is that of the ledger; one that it does not hold is
         refused."""
@@ -165,7 +165,7 @@ class FlowerAccountant:
                 "ledger that was written beside it; nothing was loaded."
             )
 
-    def _checked(self, event: Any) -> NoisySum:
+    def _checked(self, event: object) -> NoisySum:
         charged = sum_of(event)
         self._model.require_population(charged)
         return charged

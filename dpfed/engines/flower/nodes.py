@@ -118,7 +118,7 @@ class InFlight:
     def __init__(self, grid: Grid, *, at_once: int) -> None:
         self._grid, self._at_once = grid, at_once
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ _ARRAYS = {"inputs", "labels"}
 _WHOSE = "samples of this node"
 
 
-def samples_of_file(context: Context) -> tuple[NDArray[Any], NDArray[Any]]:
+def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """The arrays `inputs` and `labels` of the safetensors file that the node's configuration names: `flower-supernode
     --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError."""
     from safetensors import SafetensorError
@@ -83,7 +82,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     return replace(experiment, method=replace(experiment.method, clients=clients))
 
 
-def _as(kind: np.dtype[Any], inputs: NDArray[Any]) -> NDArray[Any]:
+def _as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArray[np.generic]:
     """Inputs in the type in which the network takes them. DataError for numbers that this type does not hold."""
     if kind.kind == "f" and inputs.dtype.kind in "iu":
         return exact_floats(inputs, _WHOSE)

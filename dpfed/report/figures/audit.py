@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ def plot_audit(
         return inline(right.figure, files=path.name)
 
 
-def _colour(k: int, count: int) -> Any:
+def _colour(k: int, count: int) -> object:
     """Another one for every pair; black is the claim's."""
     if count < len(COLOURS):
         return COLOURS[k]

@@ -1,7 +1,6 @@
 """Figure of a partition: number of samples of each label at each client."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +40,7 @@ def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
         bars.set_title(f"{sizes.sum():,} samples, {len(sizes):,} clients{empty}", fontsize=10)
 
 
-def _square_root(largest: int) -> Any:
+def _square_root(largest: int) -> object:
     from matplotlib.colors import PowerNorm
 
     return PowerNorm(0.5, vmin=0, vmax=largest)
