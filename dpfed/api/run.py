@@ -73,8 +73,8 @@ class Finished:
 
 
 def run(
-    config: str | os.PathLike[str] | Mapping[str, Any],
-    settings: Mapping[str, Any] = _NO_SETTINGS,
+    config: str | os.PathLike[str] | Mapping[str, object],
+    settings: Mapping[str, object] = _NO_SETTINGS,
     *,
     data: Dataset | None = None,
     model: nn.Module | Callable[..., nn.Module] | None = None,
@@ -165,8 +165,8 @@ def carry_out(
 
 
 def _named_tables(
-    config: str | os.PathLike[str] | Mapping[str, Any],
-    settings: Mapping[str, Any],
+    config: str | os.PathLike[str] | Mapping[str, object],
+    settings: Mapping[str, object],
     *,
     data: Dataset | None,
     model: nn.Module | Callable[..., nn.Module] | None,

@@ -28,7 +28,7 @@ _EXTRAS = {"tensorboard": ("torch.utils.tensorboard", "tensorboard"), "mlflow": 
 class Tracker(Protocol):
     """Somewhere that lines go."""
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         """A line of metrics.jsonl, after it is there."""
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class Tracker(Protocol):
 def tracked(
     kinds: Sequence[str],
     folder: Path,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     say: Callable[[str], None],
     after: OnRound = lambda record: None,
@@ -58,7 +58,7 @@ def tracked(
                 trackers.pop(kind)
                 say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run goes on without it.")
 
-    def on_round(record: Mapping[str, Any]) -> None:
+    def on_round(record: Mapping[str, object]) -> None:
         after(record)
         each(lambda tracker: tracker.line(record))
 
@@ -68,7 +68,7 @@ def tracked(
         each(lambda tracker: tracker.close())
 
 
-def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers of a line, except its round."""
     return {
         key: float(value)
@@ -77,7 +77,7 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _made(kind: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
+def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     if kind == "csv":
         return Csv(folder)
     if kind not in _EXTRAS:
@@ -103,7 +103,7 @@ class Csv:
     def __init__(self, folder: Path) -> None:
         self._folder, self._columns = folder, list[str]()
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         if self._columns:
             append(self._folder / "metrics.csv", self._written([record]))
             return
@@ -114,7 +114,7 @@ class Csv:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _written(self, lines: Sequence[Mapping[str, Any]]) -> bytes:
+    def _written(self, lines: Sequence[Mapping[str, object]]) -> bytes:
         stream = io.StringIO(newline="")
         csv.writer(stream).writerows(
             [["" if (v := line.get(k)) is None else v for k in self._columns] for line in lines]
@@ -129,7 +129,7 @@ class TensorBoard:
         self._module, self._folder = module, folder / "tensorboard"
         self._writer: Any = None
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         if self._writer is None:
             self._writer = self._module.SummaryWriter(log_dir=str(self._folder))
         for key, value in numbers_of(record).items():
@@ -146,7 +146,7 @@ class Mlflow:
     def __init__(self, module: Any, folder: Path, config: Mapping[str, Any]) -> None:
         self._mlflow, self._name, self._config, self._begun = module, folder.name, config, False
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         if not self._begun:
             self._mlflow.start_run(run_name=self._name)
             self._begun = True

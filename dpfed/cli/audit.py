@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -113,7 +113,7 @@ def upload(
         raise ConfigError("--noise-multiplier with --all: not every method has Gaussian noise. Audit one method.")
     load_files(load or [])
     function = loaded_function(method) if method is not None else None
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "clip_norm": clip_norm,
         "clients": clients,
         "dimension": dimension,

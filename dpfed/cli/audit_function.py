@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
@@ -18,7 +17,7 @@ from dpfed.report.audit import moved_words, write_audit
 
 
 def audit_loaded(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     epsilon: float | None,
     delta: float | None,
@@ -26,7 +25,7 @@ def audit_loaded(
     adjacency: str | None,
     out: Path | None,
     json: bool,
-    setting: dict[str, Any],
+    setting: dict[str, object],
 ) -> int:
     """Run it, show it, and return the exit status. What is given here overrides what stands beside the function."""
     given = {key: value for key, value in setting.items() if value is not None}

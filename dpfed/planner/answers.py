@@ -120,7 +120,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
+def curve(question: Question, *, account: Accountant = "best") -> dict[str, object]:
     """Epsilon over rounds, up to a fifth more than the plan has; `question` has rounds, and noise if there is any."""
     plan, last = question.plan(), int(question.rounds or 1)
     most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
@@ -141,7 +141,7 @@ def unhurried(plan: Plan) -> Accountant:
     return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
 
 
-def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, Any]:
+def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, object]:
     """A map of epsilon, rounds upwards, and `over` (noise multiplier or cohort) from left to right, around the plan."""
     plan = question.plan()
     accountant = unhurried(plan) if account == "best" else account

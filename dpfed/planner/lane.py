@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO
 
 from dpfed.planner.answers import done
 
@@ -62,7 +62,7 @@ class Lane:
         with self._state:
             self._running = 0
             if line.endswith("\n"):
-                found: dict[str, Any] = json.loads(line)
+                found: dict[str, object] = json.loads(line)
                 return found
             by_itself = self._process is process
             if by_itself:

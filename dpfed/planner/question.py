@@ -42,7 +42,7 @@ OPTIONS = {
 """Options that describe a plan, and the three numbers of which two are given: those of the classes of `Plan`."""
 
 
-def _field(name: str, one: Option) -> tuple[str, Any, Any]:
+def _field(name: str, one: Option) -> tuple[str, object, object]:
     words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
     hint: Any = Literal[words] if words else one.hint
     return name, Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help)], one.default
@@ -100,7 +100,7 @@ class Question(_Options):  # type: ignore[misc]
         return wanted(self.plan(), rounds=self.rounds, noise_multiplier=self.noise_multiplier, epsilon=self.epsilon)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         """The options that are not at their defaults."""
         named = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: getattr(self, name) for name, default in named.items() if getattr(self, name) != default}
@@ -156,7 +156,7 @@ def _as_flag(name: str, *value: object) -> str:
 def question_of(options: Mapping[str, object]) -> Question:
     """Read names and values, as a page, a link or a file has them. ConfigError names the option that is wrong."""
     readers = _readers()
-    read: dict[str, Any] = {}
+    read: dict[str, object] = {}
     for name, value in options.items():
         if name not in readers:
             raise ConfigError(f"{str(name)[:40]!r} is no option of a plan. There are: {', '.join(readers)}.")

@@ -86,7 +86,7 @@ class PlannerServer(LoopbackServer):
                     break
             return found
 
-    def later(self, job: Mapping[str, Any], turn: int) -> dict[str, Any]:
+    def later(self, job: Mapping[str, object], turn: int) -> dict[str, object]:
         """Return the answer by the default account. Superseded if a newer question arrived."""
         with self._pace.measured(job, "best"):
             return self.lane.ask(turn, {**job, "account": "best"})

@@ -71,7 +71,7 @@ class RunFolder:
         self._checkpoint = path / "checkpoint.safetensors"
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
         """A new folder holding the configuration; RunError if something is already there."""
         folder = cls(path, config)
         try:

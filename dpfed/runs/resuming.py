@@ -51,7 +51,7 @@ def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
 
 def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
     """Return the table of a dotted key; None if there is none."""
-    found: Any = tables
+    found: object = tables
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else None

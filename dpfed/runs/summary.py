@@ -76,7 +76,7 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
         return {}
     try:
         stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "epsilon": stated.epsilon,
             "lower_bound": stated.lower_bound,
             "adjacency": stated.adjacency,
@@ -160,7 +160,7 @@ def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, objec
 
 def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases: int) -> dict[str, object]:
     """Return the epsilons against the server and against hostile clients, with the rounds they are for."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
         against = view(config, goal, releases)
         found[name] = against.epsilon if against else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dpfed.config.tables import flat, override, put
 from dpfed.errors import ConfigError
@@ -21,7 +20,7 @@ class RowSettings:
     """
 
     where: str
-    tables: Mapping[str, Any]
+    tables: Mapping[str, object]
     axes: Axes = field(default_factory=dict)
     last: Mapping[str, object] = field(default_factory=dict)
 
@@ -74,7 +73,7 @@ class RowSettings:
         return put_all(self.tables, self.last)
 
 
-def label(value: Any) -> str:
+def label(value: object) -> str:
     """Return a value of an axis as written in tables, in folders, and in the column x of published numbers."""
     if isinstance(value, Mapping):
         return str(value.get("label", ""))
@@ -87,7 +86,7 @@ def label(value: Any) -> str:
 
 def values_at(point: Mapping[str, object]) -> dict[str, object]:
     """Return the dotted keys that a point sets, axis by axis."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in point.items():
         if isinstance(value, Mapping):
             found |= {key: one for key, one in flat(value).items() if key != "label"}

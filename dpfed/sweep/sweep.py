@@ -44,8 +44,8 @@ class Tuned:
 
     row: str
     at: Mapping[str, str]
-    values: Mapping[str, Any] | None
-    scores: tuple[tuple[Mapping[str, Any], float | None], ...]
+    values: Mapping[str, object] | None
+    scores: tuple[tuple[Mapping[str, object], float | None], ...]
     seed: int
     validation: int
     score: str = "validation_accuracy"

@@ -34,7 +34,7 @@ class Output:
     raised: str = ""
 
 
-def output_of(seen: Any) -> Output:
+def output_of(seen: object) -> Output:
     """An output as it is seen. ConfigError where it is of no kind that is known."""
     return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
 
@@ -44,14 +44,14 @@ def exception(error: BaseException, words: str) -> Output:
     return Output(numbers=np.zeros(0), kind=_code(f"raised {type(error).__qualname__}".encode()), raised=words)
 
 
-def numbers_of(seen: Any) -> Floats:
+def numbers_of(seen: object) -> Floats:
     """All numbers of an output, in order [k]: arrays and tensors of any library and shape, numbers, text, bytes, and
     lists and dictionaries of these (by sorted keys). ConfigError for anything else."""
     parts = _parts(seen)
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _parts(seen: Any) -> list[Floats]:
+def _parts(seen: object) -> list[Floats]:
     if seen is None:
         return []
     if isinstance(seen, str):
@@ -128,7 +128,7 @@ def widened(table: Floats, width: int) -> Floats:
 class Calls(Protocol):
     """Process or object that calls the function under audit."""
 
-    def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
+    def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
         """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
 
 

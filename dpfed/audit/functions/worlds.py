@@ -29,8 +29,8 @@ class Worlds:
     """
 
     name: str
-    one: Any
-    other: Any
+    one: object
+    other: object
     screened: bool = False
 
     @cached_property

@@ -144,8 +144,8 @@ class ByKeywords:
 
     function: Callable[..., float | None]
 
-    def __call__(self, given: dict[str, Any], seed: int) -> float | None:
-        answer: Any = self.function(**given)
+    def __call__(self, given: dict[str, object], seed: int) -> float | None:
+        answer: object = self.function(**given)
         return None if answer is None else _one_number(answer)
 
 

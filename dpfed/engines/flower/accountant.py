@@ -69,7 +69,7 @@ class FlowerAccountant:
 
     def __init__(
         self,
-        config: Any,
+        config: object,
         *,
         ledger: str | os.PathLike[str] | None = None,
         clip_norm: float = 1.0,
@@ -90,7 +90,7 @@ class FlowerAccountant:
         """Number of composed releases."""
         return sum(count for _, count in self._composed)
 
-    def compose(self, event: Any, count: int = 1) -> None:
+    def compose(self, event: object, count: int = 1) -> None:
         """Charge `count` releases like this one: on the disk first, where there is a ledger."""
         charged, count = self._checked(event), require.count(count=count)
         if self._book is not None:

@@ -69,7 +69,7 @@ def introduce(config: str, load_data: LoadData | None, message: Message, context
     client = client_of(context, experiment.config)
     if load_data is not None:
         with_own_samples(experiment, client, load_data(context))
-    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(experiment.config)}
+    values: dict[str, object] = {"client": client, "fingerprint": fingerprint(experiment.config)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -74,7 +73,7 @@ class Nodes:
     def _ask(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """A step of round `number`'s secure sum, to the clients that have a node; what is no answer is left out."""
         nodes = {client: self._directory.node_of(client) for client in messages}
-        common: dict[str, Any] = {"round": number, "fingerprint": self._fingerprint}
+        common: dict[str, object] = {"round": number, "fingerprint": self._fingerprint}
         clients = {node: client for client, node in nodes.items() if node is not None}
         asked = [
             Message(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -67,7 +67,7 @@ class ClientLevelFedAvg(ModelController):
         seed: int = 0,
         keep: float | None = None,
         compress: str = "dense",
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         patience: int = 600,
         persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
         task_name: str = AppConstants.TASK_TRAIN,
