@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
 from dpfed.config.tables import flat
@@ -125,7 +126,7 @@ class Csv:
 class TensorBoard:
     """Event files in the folder tensorboard of the run folder, which is there once a round is done."""
 
-    def __init__(self, module: Any, folder: Path) -> None:
+    def __init__(self, module: ModuleType, folder: Path) -> None:
         self._module, self._folder = module, folder / "tensorboard"
         self._writer: Any = None
 
@@ -143,7 +144,7 @@ class TensorBoard:
 class Mlflow:
     """A run of MLflow, at the server that its environment names: parameters are the configuration's keys."""
 
-    def __init__(self, module: Any, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, module: ModuleType, folder: Path, config: Mapping[str, object]) -> None:
         self._mlflow, self._name, self._config, self._begun = module, folder.name, config, False
 
     def line(self, record: Mapping[str, object]) -> None:

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.trials import LOUD, equal_in_every_layer, signs, uneven
@@ -62,7 +61,9 @@ def pairs_of_updates(
 
     places = itertools.cycle(_places(clients))
 
-    def pair(name: str, one: Any, rest: Any, other: Any = None, *, screened: bool = False) -> Worlds:
+    def pair(
+        name: str, one: ArrayLike, rest: ArrayLike, other: ArrayLike | None = None, *, screened: bool = False
+    ) -> Worlds:
         at = next(places)
         others = np.tile(np.asarray(rest, dtype=np.float32), (clients - 1, 1))
         own = np.asarray(one, dtype=np.float32)[None]

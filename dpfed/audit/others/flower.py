@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -263,9 +265,6 @@ def _arrays(record: Any) -> list[Floats]:
 
 
 def _quiet() -> None:
-    import logging
-    import warnings
-
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
