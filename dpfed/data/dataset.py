@@ -22,6 +22,21 @@ _WHOLE_FLOATS = 2**24
 _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
+    to predict; client: whose sample it is, for data.partition = "natural"."""
+
+    inputs: tuple[str, ...]
+    label: str
+    client: str | None = None
+
+
+def is_folder(name: str) -> bool:
+    """Return True if data.name is that of a folder of tables: it ends in a slash."""
+    return name.endswith("/")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Training and test samples with labels of classes, or with other targets.

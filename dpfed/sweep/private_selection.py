@@ -18,6 +18,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
 from dpfed.records.summary import Summary
+from dpfed.runs.experiment import build
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.jobs import workers
 from dpfed.sweep.plan import PlannedSweep
@@ -42,8 +43,6 @@ class Candidates:
 
 def candidates_of(plan: PlannedSweep) -> Candidates:
     """Every run of the grid, as one that may be drawn; ConfigError where the best of them has no account."""
-    from dpfed.runs.experiment import build
-
     cells = plan.grid.cells
     if plan.grid.choices:
         raise ConfigError("--private-selection: the file has [tune], which spends privacy uncounted. Remove [tune].")

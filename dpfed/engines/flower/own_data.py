@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.dataset import exact_floats
@@ -29,9 +31,6 @@ _WHOSE = "samples of this node"
 def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """The arrays `inputs` and `labels` of the safetensors file that the node's configuration names: `flower-supernode
     --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     path = context.node_config.get("data")
     if not isinstance(path, str) or not Path(path).is_absolute():
         raise ConfigError(

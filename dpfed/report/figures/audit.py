@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
@@ -69,8 +70,6 @@ def _colour(k: int, count: int) -> object:
     """Another one for every pair; black is the claim's."""
     if count < len(COLOURS):
         return COLOURS[k]
-    from matplotlib import colormaps
-
     return colormaps["turbo"](0.05 + 0.9 * k / (count - 1))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from accounting.rounding import upwards
@@ -185,8 +186,6 @@ def _nearest(value: float) -> str:
 
 def _logarithmic(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:
     """A logarithmic x axis with the values themselves as ticks, as far as they have room."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     axes.set_xscale("log")
     shown: list[float] = []
     for value in sorted(values):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib import rc_context
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, FAINT, RULE, figure
@@ -135,8 +136,6 @@ def _hidden(*artists: Artist) -> Iterator[None]:
 
 
 def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
-    from matplotlib import rc_context
-
     content = io.BytesIO()
     with rc_context(_PLAIN):
         drawing.savefig(content, format="svg", transparent=True, metadata=_NO_DATES)
