@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
+from accounting import require
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
@@ -71,11 +72,7 @@ def tracked(
 
 def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers of a line, except its round."""
-    return {
-        key: float(value)
-        for key, value in record.items()
-        if key != "round" and isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    return {key: float(value) for key, value in record.items() if key != "round" and require.is_number(value)}
 
 
 def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:

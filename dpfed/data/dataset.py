@@ -165,7 +165,7 @@ def floats_hold(integers: Numbers) -> bool:
 
 def check_classes(classes: object, *, where: str) -> int:
     """The declared number of classes; DataError naming `where` it is declared unless a run can have so many."""
-    if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= MOST_CLASSES:
+    if not require.is_whole(classes) or not 1 <= classes <= MOST_CLASSES:
         raise DataError(
             f"{where}: classes={require.shown(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare "
             "how many labels there can be."

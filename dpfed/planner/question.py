@@ -108,19 +108,18 @@ class Question(_Options):  # type: ignore[misc]
     @property
     def texts(self) -> dict[str, str]:
         """The same as text that reads back as it is: for a link, a page, a command."""
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self.given.items()
-        }
+        return {name: _as_text(value) for name, value in self.given.items()}
 
     @property
     def command(self) -> str:
         """Command line of `dpfed budget` that prints the answer."""
         words = ["dpfed", "budget"]
         for name, value in self.given.items():
-            if isinstance(value, bool):
-                words.append(flag(name if value else f"no_{name}"))
-            else:
-                words += [flag(name), str(value)]
+            match value:
+                case True | False:
+                    words.append(flag(name if value else f"no_{name}"))
+                case _:
+                    words += [flag(name), str(value)]
         return shlex.join(words)
 
     @property
@@ -150,7 +149,11 @@ class Question(_Options):  # type: ignore[misc]
 
 def _as_flag(name: str, *value: object) -> str:
     """Return an option as it is written on the command line."""
-    return " ".join([flag(name), *(str(one).lower() if isinstance(one, bool) else str(one) for one in value)])
+    return " ".join([flag(name), *map(_as_text, value)])
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def question_of(options: Mapping[str, object]) -> Question:

@@ -138,14 +138,15 @@ def to_yaml(table: Mapping[str, object]) -> str:
 
 def _table(table: Mapping[str, object]) -> Iterator[str]:
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield f"{key}:"
-            yield from (f"  {line}" for line in _table(value))
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield f"{key}:"
-            yield from (f"  {line}" for line in _list(value))
-        else:
-            yield f"{key}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        match value:
+            case Mapping():
+                yield f"{key}:"
+                yield from (f"  {line}" for line in _table(value))
+            case list() | tuple():
+                yield f"{key}:"
+                yield from (f"  {line}" for line in _list(value))
+            case _:
+                yield f"{key}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
 
 
 def _list(values: Sequence[object]) -> Iterator[str]:

@@ -75,13 +75,16 @@ class RowSettings:
 
 def label(value: object) -> str:
     """Return a value of an axis as written in tables, in folders, and in the column x of published numbers."""
-    if isinstance(value, Mapping):
-        return str(value.get("label", ""))
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return "+".join(map(label, value)) if isinstance(value, list) else str(value)
+    match value:
+        case Mapping():
+            return str(value.get("label", ""))
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.12g}"
+        case list():
+            return "+".join(map(label, value))
+    return str(value)
 
 
 def values_at(point: Mapping[str, object]) -> dict[str, object]:

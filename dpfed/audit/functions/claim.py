@@ -106,12 +106,13 @@ class FunctionClaim:
 def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
     """Read a claim. delta: where its epsilon is stated, by default 1e-5, or the claim's own; adjacency: by default the
     claim's own, or add-remove. ConfigError for what is no claim."""
-    if isinstance(claim, Guarantee) and claim.mechanism is None:
-        return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
-    if isinstance(claim, Guarantee):
-        return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
-    if isinstance(claim, tuple | list):
-        return _of_point(tuple(claim), delta, adjacency)
+    match claim:
+        case Guarantee(mechanism=None):
+            return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
+        case Guarantee():
+            return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
+        case tuple() | list():
+            return _of_point(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)
     if hasattr(claim, "to_dict") and not isinstance(claim, type):
         return _of_mechanism(claim, at, adjacency)

@@ -52,16 +52,17 @@ def numbers_of(seen: object) -> Floats:
 
 
 def _parts(seen: object) -> list[Floats]:
-    if seen is None:
-        return []
-    if isinstance(seen, str):
-        seen = seen.encode()
-    if isinstance(seen, bytes | bytearray | memoryview):
-        return [np.frombuffer(bytes(seen), dtype=np.uint8).astype(np.float64)]
-    if isinstance(seen, Mapping):
-        return [part for key in sorted(seen, key=str) for part in _parts(seen[key])]
-    if isinstance(seen, list | tuple | set | frozenset):
-        return [part for one in seen for part in _parts(one)]
+    match seen:
+        case None:
+            return []
+        case str():
+            return _parts(seen.encode())
+        case bytes() | bytearray() | memoryview():
+            return [np.frombuffer(bytes(seen), dtype=np.uint8).astype(np.float64)]
+        case Mapping():
+            return [part for key in sorted(seen, key=str) for part in _parts(seen[key])]
+        case list() | tuple() | set() | frozenset():
+            return [part for one in seen for part in _parts(one)]
     if hasattr(seen, "detach"):
         seen = _strided(seen.detach().cpu())
     try:
@@ -85,10 +86,11 @@ def _strided(tensor: Any) -> Any:
 def _structure(seen: object) -> list[str]:
     """Keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
-    if isinstance(seen, Mapping):
-        return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure(one))]
-    if isinstance(seen, list | tuple | set | frozenset):
-        return [f"{name} {len(seen)}", *(part for one in seen for part in _structure(one))]
+    match seen:
+        case Mapping():
+            return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure(one))]
+        case list() | tuple() | set() | frozenset():
+            return [f"{name} {len(seen)}", *(part for one in seen for part in _structure(one))]
     known = [f"{getattr(seen, what, '')}" for what in ("dtype", "layout")]
     return [" ".join([name, *known, str(tuple(getattr(seen, "shape", ())))])]
 
