@@ -14,31 +14,31 @@ Asked = Callable[[dict[str, Any], int], float | None]
 """A setting's fields and a seed that is ignored, to an epsilon."""
 
 
-def dp_accounting_pld(given: dict[str, object], seed: int = 0) -> float | None:
+def dp_accounting_pld(given: dict[str, Any], seed: int = 0) -> float | None:
     """dp-accounting's PLDAccountant, as it comes."""
     from dp_accounting.pld import PLDAccountant
 
     return _of_event(PLDAccountant, given)
 
 
-def dp_accounting_rdp(given: dict[str, object], seed: int = 0) -> float | None:
+def dp_accounting_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """dp-accounting's RdpAccountant, as it comes."""
     from dp_accounting.rdp import RdpAccountant
 
     return _of_event(lambda relation: RdpAccountant(neighboring_relation=relation), given)
 
 
-def opacus_rdp(given: dict[str, object], seed: int = 0) -> float | None:
+def opacus_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """opacus.accountants.RDPAccountant, as it comes."""
     return _of_opacus("rdp", given)
 
 
-def opacus_prv(given: dict[str, object], seed: int = 0) -> float | None:
+def opacus_prv(given: dict[str, Any], seed: int = 0) -> float | None:
     """opacus.accountants.PRVAccountant at its default error."""
     return _of_opacus("prv", given)
 
 
-def opacus_gdp(given: dict[str, object], seed: int = 0) -> float | None:
+def opacus_gdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """opacus.accountants.GaussianAccountant, which warns that it can underestimate."""
     return _of_opacus("gdp", given)
 
@@ -87,7 +87,7 @@ def _of_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None
         "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace-one": NeighboringRelation.REPLACE_ONE,
     }[given["adjacency"]]
-    event: object = dp_accounting.GaussianDpEvent(given["noise_multiplier"])
+    event: Any = dp_accounting.GaussianDpEvent(given["noise_multiplier"])
     if given["releases_per_cohort"] > 1:
         event = dp_accounting.SelfComposedDpEvent(event, given["releases_per_cohort"])
     if given["sampling"] == "poisson":
