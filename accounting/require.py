@@ -4,6 +4,7 @@ import math
 import reprlib
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import TypeGuard
 
 from accounting.errors import InvalidParameter
 from accounting.rounding import downwards, upwards
@@ -120,3 +121,13 @@ def stream(given: object) -> str:
     if not isinstance(given, str) or len(given) > 100:
         raise _fail("stream", given, "text of at most 100 characters")
     return given
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """True for a whole number as JSON, TOML or a caller has it; False for true and false."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for a number as JSON, TOML or a caller has it; False for true and false."""
+    return is_whole(value) or isinstance(value, float)

@@ -96,7 +96,8 @@ def guessed_of_gaussian(count: int, rng: np.random.Generator) -> float:
 
 
 def whole(count: int, rng: np.random.Generator) -> float:
-    factor = WholeScores.of(score_law.plain(MU)).moved_at_least(*canaries(count, rng), alpha=ALPHA)
+    scores, present = canaries(count, rng)
+    factor = WholeScores.of(score_law.plain(MU)).moved(scores[~present], scores[present], alpha=ALPHA)
     return epsilon_bounds.epsilon_of_shift(factor * MU, delta=DELTA)
 
 

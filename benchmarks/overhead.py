@@ -34,6 +34,7 @@ import torch
 import dpfed.diagnostics.watch
 import dpfed.runs.loop
 from dpfed import data
+from dpfed.aggregation.ranks import Task
 from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
@@ -154,9 +155,8 @@ PART_OF = {
 def profiled(run: Run, profile: Profile) -> Iterator[None]:
     """The functions of a run, wrapped."""
     method = run.experiment.method
-    total = method.aggregation.open(
-        np.arange(2), size=2, dtype=torch.float32, device=torch.device("cpu"), number=0, dropouts={}
-    )
+    task = Task(state=run.experiment.start, cohort=np.arange(2), participants=np.arange(2))
+    total = method.aggregation.open(task, size=2, dtype=torch.float32)
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),

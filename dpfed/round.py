@@ -278,14 +278,7 @@ def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
 
 def open_round(now: Round, method: Method, *, observer: Observer | None = None) -> OpenRound[Any]:
     """Open an empty sum, watched by the operator's record and by `observer`."""
-    total = method.aggregation.open(
-        now.task.participants,
-        dropouts=now.task.dropouts,
-        size=method.stages.width,
-        dtype=method.stages.summed_as,
-        device=now.broadcast.device,
-        number=now.number,
-    )
+    total = method.aggregation.open(now.task, size=method.stages.width, dtype=method.stages.summed_as)
     watch = Watch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
     observers: list[Observer] = [watch] if observer is None else [watch, observer]
     if (compared := _compared()) is not None:

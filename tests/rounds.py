@@ -7,6 +7,7 @@ import torch
 from dpfed.config.tables import override, parse
 from dpfed.round import run_round
 from dpfed.sources import Trained
+from dpfed.stages.chain import Stages
 
 DIGITS = {
     "data": {"name": "digits"},
@@ -90,3 +91,13 @@ def watched_round(state, method, *, seeds, ledger, cohort=None, observer=None):
 
 def only_state(state, method, **more):
     return watched_round(state, method, **more)[0]
+
+
+def with_before(stages, kind, stage):
+    """The chain with one more stage, before the stage of this kind."""
+    return Stages(*(each for one in stages for each in ((stage, one) if isinstance(one, kind) else (one,))))
+
+
+def with_after(stages, kind, stage):
+    """The chain with one more stage, after the stage of this kind."""
+    return Stages(*(each for one in stages for each in ((one, stage) if isinstance(one, kind) else (one,))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -181,7 +180,7 @@ class Client:
         return self._agreement.session
 
 
-def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[Any]:
+def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
     """A copy of row [d] under masks, in words of the ring."""
     words = row.astype(word_type(bits))
     apply_masks(words[None], masks)

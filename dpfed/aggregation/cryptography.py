@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -28,7 +28,7 @@ from dpfed.errors import WireError
 
 # Words of the ring are the narrowest that hold b bits; their overflow is the reduction modulo 2^8, 2^16 or 2^32, and
 # 2^b divides that: the rest of the reduction waits for the end.
-Words = NDArray[Any]
+Words = NDArray[np.unsignedinteger]
 
 _CHUNK_BYTES = 1 << 18  # stays in a core's cache, and is long enough for two threads to pay
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
@@ -53,7 +53,7 @@ class MaskStream:
     blocks^2 / 2^129.
     """
 
-    def __init__(self, seed: bytes, word: np.dtype[Any], *, start: int = 0) -> None:
+    def __init__(self, seed: bytes, word: np.dtype[np.unsignedinteger], *, start: int = 0) -> None:
         """`start`: the first word, a multiple of 16."""
         if len(seed) != 32 or start * word.itemsize % _BLOCK:
             raise ValueError(f"a seed of {len(seed)} bytes from word {start}: must be 32 bytes, from a whole block.")

@@ -118,7 +118,7 @@ class MaskedSum:
         taken = [(client, row) for client, row in self._turns.take(clients, rows) if not self._turns.is_late(client)]
         if not taken or self._aborted is not None:
             return
-        words: Words = np.empty((len(taken), rows.shape[1]), self._total.dtype)
+        words: Words = np.empty_like(self._total, shape=(len(taken), rows.shape[1]))
         for place, (_, row) in enumerate(taken):
             words[place] = row
         apply_masks(words, self._masks([client for client, _ in taken]))

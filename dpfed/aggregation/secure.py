@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +13,7 @@ from torch import Tensor
 from dpfed.aggregation.agreement import FEWEST, Agreement, agree
 from dpfed.aggregation.messages import sent_beside_row
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
-from dpfed.aggregation.ranks import Ranks
-from dpfed.aggregation.steps import ProtocolStep
+from dpfed.aggregation.ranks import Ranks, Task
 from dpfed.aggregation.sums import Summed, arrivals, require_enough, senders
 from dpfed.compress.ring import to_ring
 from dpfed.seeds import Seeds
@@ -40,19 +38,10 @@ class SecureSums:
     seeds: Seeds
     least_participants: int = FEWEST
 
-    def open(
-        self,
-        participants: NDArray[np.int64],
-        *,
-        dropouts: Mapping[int, ProtocolStep],
-        size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        number: int,
-    ) -> SecureSum:
+    def open(self, task: Task, *, size: int, dtype: torch.dtype) -> SecureSum:
         make = MaskedSum if self.kind == "masked" else ProtocolSum
-        running = make(self.agreed(participants, size=size, number=number), dropouts=dropouts)
-        return SecureSum(running, participants, dropouts, tolerance=self.tolerance, bits=self.bits, device=device)
+        agreement = self.agreed(task.participants, size=size, number=task.state.round)
+        return SecureSum(make(agreement, dropouts=task.dropouts), task, tolerance=self.tolerance, bits=self.bits)
 
     def agreed(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
         """The terms of a round, as server and clients compute them each from the configuration; the session, which the
@@ -76,20 +65,9 @@ class SecureSums:
 class SecureSum:
     """The sum of one round: tensors in, a tensor of residues in [0, 2^b) out."""
 
-    def __init__(
-        self,
-        running: MaskedSum | ProtocolSum,
-        participants: NDArray[np.int64],
-        lost: Mapping[int, ProtocolStep],
-        *,
-        tolerance: float | None,
-        bits: int,
-        device: torch.device,
-    ) -> None:
-        self.senders = senders(participants, lost)
-        self._running, self._participants, self._tolerance = running, participants, tolerance
-        self.arriving = arrivals(participants, lost)
-        self._bits, self._device = bits, device
+    def __init__(self, running: MaskedSum | ProtocolSum, task: Task, *, tolerance: float | None, bits: int) -> None:
+        self.senders, self.arriving = senders(task), arrivals(task)
+        self._running, self._task, self._tolerance, self._bits = running, task, tolerance, bits
 
     def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:
         """Rows [c, size] of whole numbers."""
@@ -100,7 +78,7 @@ class SecureSum:
 
     def close(self) -> Summed:
         """SecureSumAborted below the protocol's threshold, or, before anything is unmasked, if too many are missing."""
-        require_enough(len(self.arriving), len(self._participants), self._tolerance)
+        require_enough(len(self.arriving), len(self._task.participants), self._tolerance)
         summed = self._running.close()
-        total = torch.from_numpy(summed.total.astype(np.int64)).to(self._device)
+        total = torch.from_numpy(summed.total.astype(np.int64)).to(self._task.state.broadcast.device)
         return Summed(total=total, included=summed.included)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from dpfed.participation.blocks import uniforms_of
 from dpfed.randomness import Randomness
@@ -65,6 +66,4 @@ class Dropouts:
 
 def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:
     """The least D with more than D of so many clients lost with at most this `chance`, each independently."""
-    from scipy.stats import binom
-
     return int(binom.isf(chance, participants, probability)) if probability else 0

@@ -4,7 +4,6 @@ aggregator sees every row and returns only their total."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -13,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.ranks import Ranks
+from dpfed.aggregation.ranks import Ranks, Task
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import SecureSumAborted
 
@@ -60,30 +59,23 @@ Opened = TypeVar("Opened", bound=Turnout, covariant=True)
 class Sums(Protocol[Opened]):
     """Sums of the uploads, one opened for each round."""
 
-    def open(
-        self,
-        participants: NDArray[np.int64],
-        *,
-        dropouts: Mapping[int, ProtocolStep],
-        size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        number: int,
-    ) -> Opened:
-        """An empty sum of rows [size] for the participants of a round, of whom `dropouts` drop out before a step."""
+    def open(self, task: Task, *, size: int, dtype: torch.dtype) -> Opened:
+        """Return an empty sum of rows [size] of the participants of a round, without those that drop out."""
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""
 
 
-def senders(participants: NDArray[np.int64], lost: Mapping[int, ProtocolStep]) -> NDArray[np.int64]:
+def senders(task: Task) -> NDArray[np.int64]:
     """Return the participants that still train and send."""
-    return np.array([i for i in participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
+    lost = task.dropouts
+    return np.array([i for i in task.participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
 
 
-def arrivals(participants: NDArray[np.int64], lost: Mapping[int, ProtocolStep]) -> NDArray[np.int64]:
+def arrivals(task: Task) -> NDArray[np.int64]:
     """Return the participants whose input arrives in time."""
-    return np.array([i for i in participants if lost.get(int(i)) in (None, ProtocolStep.UNMASK)], dtype=np.int64)
+    lost = task.dropouts
+    return np.array([i for i in task.participants if lost.get(int(i)) in (None, ProtocolStep.UNMASK)], dtype=np.int64)
 
 
 def least_uploads(participants: int, tolerance: float) -> int:
@@ -112,18 +104,9 @@ class PlainSums:
 
     tolerance: float | None = None
 
-    def open(
-        self,
-        participants: NDArray[np.int64],
-        *,
-        dropouts: Mapping[int, ProtocolStep],
-        size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        number: int,
-    ) -> PlainSum:
-        total = torch.zeros(size, dtype=dtype, device=device)
-        return PlainSum(participants, dropouts, total=total, tolerance=self.tolerance)
+    def open(self, task: Task, *, size: int, dtype: torch.dtype) -> PlainSum:
+        total = torch.zeros(size, dtype=dtype, device=task.state.broadcast.device)
+        return PlainSum(task, total=total, tolerance=self.tolerance)
 
     def overhead_bits(self, participants: int) -> int:
         """Bits that a client sends beside its row."""
@@ -133,17 +116,10 @@ class PlainSums:
 class PlainSum:
     """The sum of one round, group by group."""
 
-    def __init__(
-        self,
-        participants: NDArray[np.int64],
-        lost: Mapping[int, ProtocolStep],
-        *,
-        total: Tensor,
-        tolerance: float | None,
-    ) -> None:
-        self.senders = senders(participants, lost) if lost else participants
-        self.arriving = arrivals(participants, lost) if lost else participants
-        self._participants = participants
+    def __init__(self, task: Task, *, total: Tensor, tolerance: float | None) -> None:
+        self.senders = senders(task) if task.dropouts else task.participants
+        self.arriving = arrivals(task) if task.dropouts else task.participants
+        self._participants = task.participants
         self._tolerance, self._total = tolerance, total
 
     def add(self, clients: NDArray[np.int64], rows: Tensor) -> None:

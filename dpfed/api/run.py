@@ -35,7 +35,7 @@ from dpfed.runs.training import Own, maker_of, name_of
 
 Engine = Literal["in-process", "flower"]
 
-_NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
+_NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
 _NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 
 
@@ -44,7 +44,7 @@ class Finished:
     """folder: what `dpfed run` leaves. summary, metrics: summary.json, and the lines of metrics.jsonl."""
 
     folder: Path
-    summary: dict[str, Any]
+    summary: dict[str, object]
     metrics: list[dict[str, Any]]
     experiment: Experiment
 
@@ -73,8 +73,8 @@ class Finished:
 
 
 def run(
-    config: str | os.PathLike[str] | Mapping[str, Any],
-    settings: Mapping[str, Any] = _NO_SETTINGS,
+    config: str | os.PathLike[str] | Mapping[str, object],
+    settings: Mapping[str, object] = _NO_SETTINGS,
     *,
     data: Dataset | None = None,
     model: nn.Module | Callable[..., nn.Module] | None = None,
@@ -165,12 +165,12 @@ def carry_out(
 
 
 def _named_tables(
-    config: str | os.PathLike[str] | Mapping[str, Any],
-    settings: Mapping[str, Any],
+    config: str | os.PathLike[str] | Mapping[str, object],
+    settings: Mapping[str, object],
     *,
     data: Dataset | None,
     model: nn.Module | Callable[..., nn.Module] | None,
-) -> tuple[dict[str, Any], str]:
+) -> tuple[dict[str, object], str]:
     """The unchecked tables, and the name of their run."""
     wanted = flat(settings)
     if isinstance(config, Mapping):
@@ -192,7 +192,7 @@ def _named_tables(
     return tables, name
 
 
-def _owners(data: Dataset | None) -> dict[str, Any]:
+def _owners(data: Dataset | None) -> dict[str, object]:
     """Return the settings of a natural partition if the data have owners: a preset's division is of its own data."""
     if data is None or data.train_clients is None:
         return {}

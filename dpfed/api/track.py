@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
+from accounting import require
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
@@ -28,7 +30,7 @@ _EXTRAS = {"tensorboard": ("torch.utils.tensorboard", "tensorboard"), "mlflow": 
 class Tracker(Protocol):
     """Somewhere that lines go."""
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         """A line of metrics.jsonl, after it is there."""
 
     def close(self) -> None:
@@ -39,7 +41,7 @@ class Tracker(Protocol):
 def tracked(
     kinds: Sequence[str],
     folder: Path,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     say: Callable[[str], None],
     after: OnRound = lambda record: None,
@@ -58,7 +60,7 @@ def tracked(
                 trackers.pop(kind)
                 say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run goes on without it.")
 
-    def on_round(record: Mapping[str, Any]) -> None:
+    def on_round(record: Mapping[str, object]) -> None:
         after(record)
         each(lambda tracker: tracker.line(record))
 
@@ -68,16 +70,12 @@ def tracked(
         each(lambda tracker: tracker.close())
 
 
-def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers of a line, except its round."""
-    return {
-        key: float(value)
-        for key, value in record.items()
-        if key != "round" and isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    return {key: float(value) for key, value in record.items() if key != "round" and require.is_number(value)}
 
 
-def _made(kind: str, folder: Path, config: Mapping[str, Any]) -> Tracker:
+def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     if kind == "csv":
         return Csv(folder)
     if kind not in _EXTRAS:
@@ -103,7 +101,7 @@ class Csv:
     def __init__(self, folder: Path) -> None:
         self._folder, self._columns = folder, list[str]()
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         if self._columns:
             append(self._folder / "metrics.csv", self._written([record]))
             return
@@ -114,7 +112,7 @@ class Csv:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _written(self, lines: Sequence[Mapping[str, Any]]) -> bytes:
+    def _written(self, lines: Sequence[Mapping[str, object]]) -> bytes:
         stream = io.StringIO(newline="")
         csv.writer(stream).writerows(
             [["" if (v := line.get(k)) is None else v for k in self._columns] for line in lines]
@@ -125,11 +123,11 @@ class Csv:
 class TensorBoard:
     """Event files in the folder tensorboard of the run folder, which is there once a round is done."""
 
-    def __init__(self, module: Any, folder: Path) -> None:
+    def __init__(self, module: ModuleType, folder: Path) -> None:
         self._module, self._folder = module, folder / "tensorboard"
         self._writer: Any = None
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         if self._writer is None:
             self._writer = self._module.SummaryWriter(log_dir=str(self._folder))
         for key, value in numbers_of(record).items():
@@ -143,10 +141,10 @@ class TensorBoard:
 class Mlflow:
     """A run of MLflow, at the server that its environment names: parameters are the configuration's keys."""
 
-    def __init__(self, module: Any, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, module: ModuleType, folder: Path, config: Mapping[str, object]) -> None:
         self._mlflow, self._name, self._config, self._begun = module, folder.name, config, False
 
-    def line(self, record: Mapping[str, Any]) -> None:
+    def line(self, record: Mapping[str, object]) -> None:
         if not self._begun:
             self._mlflow.start_run(run_name=self._name)
             self._begun = True

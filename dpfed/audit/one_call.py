@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _SETTING = "dpfed_audit_setting"
 
 
-def claim(claimed: Any, **setting: Any) -> Callable[[Function], Function]:
+def claim(claimed: object, **setting: object) -> Callable[[Function], Function]:
     """Say beside a function what is claimed of it, and how it is to be called; see `functions.audit.audit_function`.
 
     @claim(accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove"), clip_norm=1.0)
@@ -36,9 +36,9 @@ def claim(claimed: Any, **setting: Any) -> Callable[[Function], Function]:
 
 
 @overload
-def upload(what: str, **setting: Any) -> UploadAudit: ...
+def upload(what: str, **setting: object) -> UploadAudit: ...
 @overload
-def upload(what: Callable[..., Any], **setting: Any) -> FunctionAudit: ...
+def upload(what: Callable[..., object], **setting: object) -> FunctionAudit: ...
 def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
     """Audit a method of this package by its name (`round.method_setting.audit_upload`), or a function
     `f(updates, seed)` (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its
@@ -78,10 +78,10 @@ def loaded_function(name: str) -> Callable[..., Any] | None:
     return loaded_functions().get(name.replace("-", "_"))
 
 
-def loaded_functions() -> dict[str, Callable[..., Any]]:
+def loaded_functions() -> dict[str, Callable[..., object]]:
     """Return the callables in the files of --load."""
     files = {str(Path(file.path)) for file in named_files()}
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Callable[..., object]] = {}
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) in files:
             for name, one in vars(module).items():

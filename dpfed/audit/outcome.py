@@ -171,7 +171,7 @@ class Audit(Generic[ClaimT, PowerT]):
     not_tried: tuple[str, ...]
     only_measured: tuple[str, ...]
     seconds: float
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def score_gap(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -11,13 +11,13 @@ from rich.table import Table
 from accounting.rounding import downwards, upwards
 from dpfed.cli.audit_accountant import accountant
 from dpfed.cli.audit_flower import flower
-from dpfed.cli.audit_function import audit_loaded, show
 from dpfed.cli.audit_replay import replay
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
+from dpfed.methods.catalogue import every_method
 
 if TYPE_CHECKING:
     from dpfed.audit.round.round_audit import UploadAudit
@@ -106,19 +106,16 @@ def upload(
     """
     if every == (method is not None):
         raise ConfigError("name one method, or give --all.")
-    try:
-        import torch  # noqa: F401
-
+    with training_extra("dpfed audit"):
         from dpfed.audit.one_call import loaded_function, own_names
         from dpfed.audit.round.method_setting import audit_upload, audited_methods
-        from dpfed.methods.catalogue import every_method
-    except ImportError as error:
-        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+        from dpfed.cli.audit_function import audit_loaded, show
+        from dpfed.report.audit import write_audit
     if every and noise_multiplier is not None:
         raise ConfigError("--noise-multiplier with --all: not every method has Gaussian noise. Audit one method.")
     load_files(load or [])
     function = loaded_function(method) if method is not None else None
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "clip_norm": clip_norm,
         "clients": clients,
         "dimension": dimension,
@@ -162,8 +159,6 @@ def upload(
         if every:
             log.print(f"{name}: {done.verdict_in_full}, {done.seconds:.0f} s")
         if out is not None:
-            from dpfed.report.audit import write_audit
-
             write_audit(done, out / name if every else out)
     if json:
         print_json({"results": [done.to_dict() for done in audits]} if every else audits[0].to_dict())

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from accounting.rounding import downwards, upwards
+from dpfed.audit.others.accountants import audit_accountant
 from dpfed.cli.output import console, print_json
-from dpfed.errors import ConfigError
 
 
 def accountant(
@@ -40,10 +40,6 @@ def accountant(
     json
         One JSON document on standard output.
     """
-    try:
-        from dpfed.audit.others.accountants import audit_accountant
-    except ImportError as error:
-        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

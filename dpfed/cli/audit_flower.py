@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, print_json, training_extra
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,10 +41,8 @@ def flower(
     json
         One JSON document on standard output.
     """
-    try:
+    with training_extra("dpfed audit"):
         from dpfed.audit.others.flower import CASES, audit_flower
-    except ImportError as error:
-        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     chosen = [case for case in CASES if name is None or case.name == name]
     if not chosen:
         raise ConfigError(f"{name!r}: must be one of {'; '.join(case.name for case in CASES)}.")

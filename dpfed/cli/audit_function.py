@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from accounting import Adjacency, Gaussian
 from accounting.rounding import downwards, upwards
+from dpfed.audit.functions.claim import claim_of
+from dpfed.audit.one_call import settings_beside, upload
+from dpfed.audit.outcome import AnyAudit
 from dpfed.cli.output import console, print_json
-
-if TYPE_CHECKING:
-    from dpfed.audit.outcome import AnyAudit
+from dpfed.report.audit import moved_words, write_audit
 
 
 def audit_loaded(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     *,
     epsilon: float | None,
     delta: float | None,
@@ -25,12 +25,9 @@ def audit_loaded(
     adjacency: str | None,
     out: Path | None,
     json: bool,
-    setting: dict[str, Any],
+    setting: dict[str, object],
 ) -> int:
     """Run it, show it, and return the exit status. What is given here overrides what stands beside the function."""
-    from dpfed.audit.functions.claim import claim_of
-    from dpfed.audit.one_call import settings_beside, upload
-
     given = {key: value for key, value in setting.items() if value is not None}
     beside = settings_beside(function)
     if adjacency is None and (noise_multiplier is not None or epsilon is not None) and "claim" in beside:
@@ -48,8 +45,6 @@ def audit_loaded(
     with log.status("starting the function's process") as status:
         done = upload(function, progress=status.update, **given)
     if out is not None:
-        from dpfed.report.audit import write_audit
-
         write_audit(done, out)
     if json:
         print_json(done.to_dict())
@@ -60,8 +55,6 @@ def audit_loaded(
 
 def show(done: AnyAudit, folder: Path | None) -> None:
     """Print the verdict, the table of pairs and the checks of an audit by trials."""
-    from dpfed.report.audit import moved_words
-
     out, claim = console(), done.claim
     out.print(f"{done.verdict_in_full}: {done.in_words()}", highlight=False)
     table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")

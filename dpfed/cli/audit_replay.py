@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, print_json, training_extra
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,14 +56,8 @@ def replay(
     json
         The outcome as one JSON document on standard output.
     """
-    try:
-        import torch  # noqa: F401
-
+    with training_extra("dpfed audit replay"):
         from dpfed.audit.replays.configured import RECORD, replay_config
-    except ImportError as error:
-        raise ConfigError(
-            f"`dpfed audit replay` needs the training extra ({error}): pip install 'dpfed[train]'."
-        ) from None
     if rounds < 1 or (pairs is not None and pairs < 2):
         raise ConfigError(
             f"--rounds {rounds}, --pairs {pairs}: at least 1 round and 2 pairs, of which one is equal data."

@@ -9,9 +9,8 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from accounting.rounding import upwards
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
-from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dpfed.audit.run import RunAudit
@@ -50,15 +49,9 @@ def run(
     json
         The outcome as one JSON document on standard output.
     """
-    try:
-        import torch  # noqa: F401
-
+    with training_extra("dpfed audit run"):
         from dpfed.audit.run import audit_run
         from dpfed.report.audit_run import write_audit_report
-    except ImportError as error:
-        raise ConfigError(
-            f"`dpfed audit run` needs the training extra ({error}): pip install 'dpfed[train]'."
-        ) from None
     load_files(load or [])
     found = audit_run(folder, confidence=confidence, project=project)
     page = write_audit_report(found, out or found.files.path)

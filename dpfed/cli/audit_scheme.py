@@ -7,9 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
+from dpfed.methods.catalogue import method
 
 
 def scheme(
@@ -36,13 +37,9 @@ def scheme(
     json
         The findings as one JSON document on standard output.
     """
-    try:
+    with training_extra("dpfed audit"):
         from dpfed import compress
-    except ImportError as error:
-        raise ConfigError(f"`dpfed audit` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
-    from dpfed.config.tables import override
-    from dpfed.methods.catalogue import method
-
+        from dpfed.config.tables import override
     load_files(load or [])
     given = override({}, [f"options.{option}" for option in options or []]).get("options", {})
     chosen = name if name in compress.names() else method(name).scheme

@@ -16,7 +16,7 @@ from dpfed.planner.plan_options import refuse, solve
 from dpfed.planner.question import OPTIONS, Question
 
 _PAPERS = "fed-smp"
-"""What accounts after formulas of a paper begin with; some of them guarantee nothing."""
+"""Prefix of accounts after formulas of a paper; some of them guarantee nothing."""
 
 _NOTHING = Question()
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from dpfed.cli.output import Flag, print_json
+from dpfed.cli.output import Flag, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.config.own_code import named_files
-from dpfed.errors import ConfigError
 
 
 def deploy(
@@ -39,17 +38,14 @@ def deploy(
     json
         What was written as one JSON document on standard output.
     """
-    try:
-        from dpfed.cli.run import read_configuration
+    with training_extra("dpfed deploy"):
+        from dpfed.cli.run_on_terminal import read_configuration
         from dpfed.engines.flower.app_folder import run_folder, write_app
         from dpfed.engines.flower.settings import check_engine
-    except ImportError as error:
-        raise ConfigError(f"`dpfed deploy` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+        from dpfed.runs.experiment import build
     load_files(load or [])
     checked, name = read_configuration(config, settings or [])
     check_engine(checked)
-    from dpfed.runs.experiment import build
-
     experiment = build(checked)  # refuses what cannot work here, before any node sees it
     write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients

@@ -209,7 +209,7 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
     """Unit and declared runs of a project, from configurations."""
     if not plans:
         return {}
-    from dpfed.cli.run import read_configuration
+    from dpfed.cli.run_on_terminal import read_configuration
     from dpfed.methods.privacy_target import PrivacyTarget
     from dpfed.runs.experiment import build
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from accounting.errors import LedgerError
@@ -23,7 +24,7 @@ _LONGEST = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class SignedHead:
-    """What is signed: the hash of the ledger's header, of its last line then, and the number of entries up to it."""
+    """Signed content: the hash of the ledger's header, of its last line then, and the number of entries up to it."""
 
     ledger: str
     head: str
@@ -38,16 +39,16 @@ class SignedHead:
         return _PURPOSE + json.dumps(vars(self), sort_keys=True).encode()
 
     def follow(self, ledger: Ledger) -> int:
-        """How many entries the ledger has got since."""
+        """Number of entries that the ledger has got since."""
         return len(ledger.entries) - self.entries
 
     def to_dict(self, ledger: Ledger) -> dict[str, Any]:
-        """As `dpfed ledger verify --json` prints it."""
+        """Return the record that `dpfed ledger verify --json` prints."""
         return {**vars(self), "entries_after": self.follow(ledger)}
 
 
 def path_of(ledger: Path) -> Path:
-    """Where the signature of the ledger at this path is."""
+    """Path of the signature of the ledger at this path."""
     return ledger.with_name(f"{ledger.name}.sig")
 
 
@@ -84,8 +85,8 @@ def sign(ledger: Ledger, key: Path) -> Path:
 
 
 def verified(ledger: Ledger, key: Path) -> SignedHead:
-    """What the owner of this public key has signed of the ledger. LedgerError unless the signature is valid and the
-    ledger still has all that was signed, ConfigError for a file that holds no such key."""
+    """Return the part of the ledger that the owner of this public key signed. Raise LedgerError unless the signature
+    is valid and the ledger still has all that was signed, ConfigError for a file that holds no such key."""
     keys, serialization, exceptions = _library()
     public: Ed25519PublicKey = _key(key, serialization.load_pem_public_key, keys.Ed25519PublicKey)
     source = path_of(ledger.path)
@@ -127,7 +128,7 @@ def _key(path: Path, load: Any, kind: type) -> Any:
     return key
 
 
-def _library() -> tuple[Any, Any, Any]:
+def _library() -> tuple[ModuleType, ModuleType, ModuleType]:
     try:
         from cryptography import exceptions
         from cryptography.hazmat.primitives import serialization

@@ -2,13 +2,16 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
-from dpfed.errors import RunError
+from dpfed.errors import ConfigError, RunError
+from dpfed.runs.durable_files import put
 
 Flag = Annotated[bool, Parameter(negative="")]
 """Option that is given or not, without a --no-... form."""
@@ -16,7 +19,7 @@ Flag = Annotated[bool, Parameter(negative="")]
 _WIDTH_OF_A_FILE = 140
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """One JSON document on standard output and nothing else."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
@@ -38,10 +41,17 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+@contextmanager
+def training_extra(command: str) -> Iterator[None]:
+    """Around imports of the training extra. ConfigError if it is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"`{command}` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
+
+
 def write_file(file: Path, text: str) -> None:
     """Write a text file whole. RunError where that is not possible."""
-    from dpfed.runs.durable_files import put
-
     try:
         put(file, text.encode())
     except OSError as error:

@@ -20,6 +20,7 @@ from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import solve
 from dpfed.planner.question import Question
+from dpfed.report.figures.budget import plot_budget
 
 
 def project_budget(
@@ -63,8 +64,6 @@ def project_budget(
             "too."
         )
     if plot is not None and plan is not None and answer is not None:
-        from dpfed.report.figures.budget import plot_budget
-
         plot_budget(plan, answer, plot)
     if json:
         print_json({**record, "plan": answer.to_dict() if answer else None})

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from dpfed.cli.output import Flag, console, print_json, write_file
+from dpfed.cli.output import Flag, training_extra
 from dpfed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dpfed.report.about import About
-    from dpfed.report.collection import Collection
 
 
 def report(
@@ -45,17 +36,14 @@ def report(
     json
         The table as one JSON document on standard output.
     """
-    try:
-        import torch  # noqa: F401
-
+    with training_extra("dpfed report"):
+        from dpfed.cli.report_on_terminal import show_collection, write_statements
         from dpfed.report.collection import collect
         from dpfed.report.experiment import write_experiment_report
-    except ImportError as error:
-        raise ConfigError(f"`dpfed report` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if not folders:
         raise ConfigError("no folder given: name the folder of a sweep, or run folders.")
     if card is not None or registry is not None:
-        _state(folders, card=card, registry=registry, about=about, json=json)
+        write_statements(folders, card=card, registry=registry, about=about, json=json)
         return
     if about is not None:
         raise ConfigError(
@@ -63,117 +51,4 @@ def report(
         )
     found = collect(folders)
     page = write_experiment_report(found, out or folders[0] / "report")
-    _show(found, page, json)
-
-
-def _state(
-    folders: Sequence[Path], *, card: Path | None, registry: Path | None, about: Path | None, json: bool
-) -> None:
-    """The statements of one run, and what they still lack."""
-    from dpfed.report.about import QUESTIONS, read_about
-    from dpfed.report.finished_run import read_finished
-    from dpfed.report.model_card import model_card
-    from dpfed.report.registry_entry import registry_entry, to_yaml
-
-    if len(folders) != 1:
-        raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
-    answers, found = read_about(about), read_finished(folders[0])
-    if not json:
-        answers = _ask(answers)
-    written = []
-    if registry is not None:
-        written.append((registry, to_yaml(registry_entry(folders[0], found, answers))))
-    if card is not None:
-        written.append((card, model_card(found, answers)))
-    for file, text in written:
-        write_file(file, text)
-    if json:
-        print_json({"files": [str(file) for file, _ in written], "missing": list(answers.missing)})
-        return
-    out = console()
-    for file, _ in written:
-        out.print(f"written: {file}")
-    if answers.missing:
-        out.print("left marked; answer in a TOML file (--about FILE.toml):")
-        for key in answers.missing:
-            out.print(f"  {key} = ...    # {QUESTIONS[key]}")
-
-
-def _ask(answers: About) -> About:
-    """Ask on a terminal for the answers that are missing; elsewhere return them as they are."""
-    from dpfed.report.about import ask
-
-    if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return answers
-    out = console()
-    out.print("What no run knows; Enter leaves a question open, Ctrl-D all that are left.")
-    found = ask(answers, read=input, say=out.print)
-    if typed := {key: value for key, value in found.answers.items() if key not in answers.answers}:
-        import tomli_w
-
-        out.print(f"\nfor the next time, as a file for --about:\n{tomli_w.dumps(typed)}")
-    return found
-
-
-def _show(found: Collection, page: Path, json: bool) -> None:
-    from dpfed.report.statistics import groups_of, mean_of
-
-    records = []
-    table = Table(title=found.title)
-    for heading in ("row", "quantity"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("ours", "seeds", "published", "difference"):
-        table.add_column(heading, justify="right")
-    for group in groups_of(found):
-        for key in found.quantities:
-            one = mean_of(group, key, found)
-            digits, there = one.digits, one.published
-            table.add_row(
-                group.name,
-                one.quantity.heading,
-                _shown(one.mean, one.quantity.printed, digits)
-                + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
-                str(one.n),
-                "–" if there is None else f"{there.value:g}",
-                _shown(one.difference, one.quantity.difference, digits),
-            )
-            records.append(
-                {
-                    "row": group.row,
-                    "folders": [str(run.folder) for run in group.runs],
-                    "at": dict(group.at),
-                    "quantity": key,
-                    "unit": one.quantity.unit,
-                    "n": one.n,
-                    "mean": one.mean,
-                    "std": one.std,
-                    "published": None if there is None else there.value,
-                    "difference": one.difference,
-                }
-            )
-    if json:
-        print_json(
-            {
-                "title": found.title,
-                "page": str(page),
-                "differences": list(found.differences),
-                "table": records,
-                "missing": len(found.missing),
-            }
-        )
-        return
-    out = console()
-    out.print(table)
-    if found.differences:
-        for group in groups_of(found):
-            out.print(f"{group.name}: {', '.join(str(run.folder) for run in group.runs)}")
-        out.print("in what the runs differ:")
-        for words in found.differences:
-            out.print(f"  {words}")
-    if found.missing:
-        out.print(f"not finished: {len(found.missing)} of {len(found.missing) + len(found.runs)} runs")
-    out.print(f"page, with figures: {page}")
-
-
-def _shown(value: float | None, print_it: Callable[[float, int], str], digits: int) -> str:
-    return "–" if value is None else print_it(value, digits)
+    show_collection(found, page, json=json)

@@ -22,7 +22,7 @@ from rich.text import Text
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
-from dpfed.cli.output import Flag, console, number, print_json
+from dpfed.cli.output import Flag, console, number, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.report.units import percent
@@ -83,12 +83,8 @@ def sweep(
     json
         What was run, as one JSON document on standard output.
     """
-    try:
-        import torch  # noqa: F401
-
+    with training_extra("dpfed sweep"):
         from dpfed.sweep.plan import plan
-    except ImportError as error:
-        raise ConfigError(f"`dpfed sweep` needs the training extra ({error}): pip install 'dpfed[train]'.") from None
     if jobs is not None and jobs < 1:
         raise ConfigError(f"--jobs {jobs}: must be at least 1.")
     load_files(load or [])

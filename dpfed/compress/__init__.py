@@ -20,6 +20,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accounting import require
 from dpfed.compress import own_scheme
 from dpfed.compress.conformance import Conformance, check
 from dpfed.compress.fields import Floats, Indices, SymbolField
@@ -139,9 +140,9 @@ def _is_a(value: object, kind: Any) -> bool:
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if kind is float:
-        return isinstance(value, float | int) and not isinstance(value, bool)
+        return require.is_number(value)
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return require.is_whole(value)
     return value is None if kind is type(None) else isinstance(value, kind)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -156,7 +155,7 @@ def _signs_of(rotation_seed: int, count: int) -> Tensor:
 
 
 def _round_within(
-    values: NDArray[np.floating[Any]],
+    values: NDArray[np.floating],
     largest: int,
     out: NDArray[np.int32],
     randomness: Randomness,
@@ -186,8 +185,8 @@ def _round_within(
 
 
 def _rounded(
-    values: NDArray[np.floating[Any]], heads: NDArray[np.uint8], steps: float
-) -> tuple[NDArray[np.floating[Any]], int, NDArray[np.int64]]:
+    values: NDArray[np.floating], heads: NDArray[np.uint8], steps: float
+) -> tuple[NDArray[np.floating], int, NDArray[np.int64]]:
     """v = steps · values, up where a coin U is below its fraction, else down: the first whole number from v - U on.
 
     Of U the first 8 bits are known. Returned are the whole numbers, the sum of their squares, and the places where the
@@ -200,11 +199,11 @@ def _rounded(
     """
     small = 1e-30 < steps < 1e30  # float32 has both it and its products with all that matters
     for kind, exact in ((np.float32, 1 << 24), (np.float64, 1 << 53))[0 if small else 1 :]:
-        lower: NDArray[Any] = heads.astype(kind)
+        lower: NDArray[np.floating] = heads.astype(kind)
         lower *= kind(-_COIN)
         lower += np.multiply(values, kind(steps), dtype=kind)
         lower -= kind(_COIN + _DOUBT)
-        rounded: NDArray[Any] = np.ceil(lower)
+        rounded: NDArray[np.floating] = np.ceil(lower)
         square = float(np.einsum("i,i->", rounded, rounded))  # not by BLAS, which may start threads for it
         if square < exact:
             break
@@ -214,7 +213,7 @@ def _rounded(
 
 
 def _settled(
-    values: NDArray[np.floating[Any]], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
+    values: NDArray[np.floating], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
 ) -> NDArray[np.int64]:
     """The same in doubles, with coins U of 53 bits, the first 8 of them `heads`."""
     scaled = values * np.float64(steps)

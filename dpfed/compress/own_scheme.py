@@ -71,25 +71,25 @@ def _scheme(name: str, given: Any) -> Any:
     return type(given.__name__, (given,), _kept(given) | claims | {"name": name} | ({} if whole else _wrapped(given)))
 
 
-def _kept(given: Any) -> dict[str, Any]:
+def _kept(given: type) -> dict[str, object]:
     """Return the names by which a scheme is found, shown and pickled as the class that it is made from."""
     return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
 
 
-def _wrapped(given: Any) -> dict[str, Any]:
+def _wrapped(given: Any) -> dict[str, object]:
     """The protocol's methods around a user's."""
 
-    def layout(self: Any, dimension: int) -> Layout:
+    def layout(self: Scheme, dimension: int) -> Layout:
         return _checked_layout(self, given.bits, dimension)
 
-    def encode(self: Any, x: Tensor, *, seed: Seed = 0) -> Payloads:
+    def encode(self: Scheme, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         fields = given.encode(self, x.clone(), seeds.clone())
         own = {"seeds": seeds} if getattr(self, "sends_seed", False) else {}
         return Payloads.of(self, x.shape[1], **own, **_checked_fields(self, fields, x))
 
-    def decode(self: Any, payloads: Sequence[Payload]) -> Tensor:
+    def decode(self: Scheme, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
         try:
             rows = given.decode(self, sent)
@@ -102,13 +102,13 @@ def _wrapped(given: Any) -> dict[str, Any]:
             )
         return rows.to(torch.float32)
 
-    def mean(self: Any, payloads: Sequence[Payload]) -> Tensor:
+    def mean(self: Scheme, payloads: Sequence[Payload]) -> Tensor:
         return Scheme.mean(self, payloads)
 
     return {"layout": layout, "encode": encode, "decode": decode, "mean": mean}
 
 
-def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: int) -> Layout:
+def _checked_layout(scheme: Scheme, bits: Callable[[Scheme, int], Layout], dimension: int) -> Layout:
     with errors_of_user_code(f"scheme {scheme.name!r}: its bits of d={dimension} fail"):
         layout = bits(scheme, dimension)
     parts = ("count", "dtype", "most_bytes", "write", "read")
@@ -132,7 +132,7 @@ def _checked_layout(scheme: Any, bits: Callable[[Any, int], Layout], dimension: 
     return layout
 
 
-def _checked_fields(scheme: Any, fields: Any, x: Tensor) -> dict[str, Tensor]:
+def _checked_fields(scheme: Scheme, fields: object, x: Tensor) -> dict[str, Tensor]:
     """Return the fields of `encode` as the layout has them. ConfigError for content that the wire would not carry."""
     layout = scheme.layout(x.shape[1])
     if not isinstance(fields, Mapping) or fields.keys() != layout.keys():
@@ -143,7 +143,7 @@ def _checked_fields(scheme: Any, fields: Any, x: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _content(what: str, part: Field, values: Any, x: Tensor) -> Tensor:
+def _content(what: str, part: Field, values: object, x: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or values.numel() != len(x) * part.count or values.shape[:1] != x.shape[:1]:
         raise ConfigError(f"{what} are {_form(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
     values = values.reshape(len(x), part.count)

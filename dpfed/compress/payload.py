@@ -269,7 +269,7 @@ def parse(
     return Payload(scheme=scheme, dimension=header.dimension, seed=header.seed, fields=fields)
 
 
-def _read_fields(layout: Layout, reader: Reader) -> Mapping[str, NDArray[Any]]:
+def _read_fields(layout: Layout, reader: Reader) -> Mapping[str, NDArray[np.generic]]:
     fields = {name: part.read(reader) for name, part in layout.items()}
     left = len(reader.content) - reader.at
     if left:

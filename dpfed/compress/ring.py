@@ -7,7 +7,6 @@ bits, which go plane by plane.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +42,7 @@ def ring_from_bytes(messages: Sequence[bytes], *, size: int, bits: int) -> Tenso
     return torch.from_numpy(rows)
 
 
-def word_type(bits: int) -> np.dtype[Any]:
+def word_type(bits: int) -> np.dtype[np.unsignedinteger]:
     """The narrowest unsigned integer of at least b bits: 8, 16 or 32."""
     return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
 
@@ -53,12 +52,12 @@ def packed_bytes(size: int, bits: int) -> int:
     return bits // 8 * size + bits % 8 * -(-size // 8)
 
 
-def pack(words: NDArray[Any], bits: int) -> bytes:
+def pack(words: NDArray[np.unsignedinteger], bits: int) -> bytes:
     """Words [d] of the ring, modulo 2^b."""
     return b"".join(_parts(words, bits))
 
 
-def unpack(content: memoryview, size: int, bits: int) -> NDArray[Any]:
+def unpack(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
     """Words [d] that were packed. WireError for any other length."""
     if len(content) != packed_bytes(size, bits):
         raise WireError(
@@ -67,7 +66,7 @@ def unpack(content: memoryview, size: int, bits: int) -> NDArray[Any]:
     return _words(content, size, bits)
 
 
-def _parts(words: NDArray[Any], bits: int) -> list[bytes]:
+def _parts(words: NDArray[np.unsignedinteger], bits: int) -> list[bytes]:
     word = word_type(bits)
     words = words.astype(word, copy=False)
     if bits == 8 * word.itemsize:
@@ -78,7 +77,7 @@ def _parts(words: NDArray[Any], bits: int) -> list[bytes]:
     return _parts(words, half) + _parts(words >> word.type(half), bits - half)
 
 
-def _words(content: memoryview, size: int, bits: int) -> NDArray[Any]:
+def _words(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
     word = word_type(bits)
     if bits == 8 * word.itemsize:
         return np.frombuffer(content, word.newbyteorder("<"), size).astype(word, copy=False)

@@ -13,8 +13,7 @@ from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import errors_of_user_code
 from dpfed.data.arrays import SUFFIXES, from_arrays, from_clients, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
-from dpfed.data.columns import Columns, is_folder, load_columns
-from dpfed.data.dataset import Dataset
+from dpfed.data.dataset import Columns, Dataset, is_folder
 from dpfed.data.mnist import EMNIST_CLASSES, load_digits, load_emnist, load_fashion_mnist, load_mnist
 from dpfed.data.partition import Partition, dirichlet, iid, natural, some_labels, unbalanced
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
@@ -81,6 +80,10 @@ def load(
     if is_folder(name):
         if columns is None:
             raise ConfigError(f"data.name={name!r}: is a folder of tables. Name its columns: data.inputs, data.label.")
+        try:
+            from dpfed.data.columns import load_columns
+        except ImportError as error:
+            raise ConfigError(f"a folder of tables needs pyarrow ({error}): pip install 'dpfed[tables]'.") from None
         return load_columns(Path(root or ".") / name, columns, classes=classes)
     if classes is not None:
         raise ConfigError(

@@ -1,43 +1,27 @@
-"""A folder of Parquet files, or of a Hugging Face `datasets` directory: named columns become a data set."""
+"""Folders of Parquet files, or of the Hugging Face library `datasets`: named columns become a data set."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.arrays import alike, from_arrays
-from dpfed.data.dataset import Dataset, Numbers, check_classes
-from dpfed.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from dpfed.data.dataset import Columns, Dataset, Numbers, check_classes
+from dpfed.errors import DataError
 
 _SPLITS = {"train": "train", "test": "test", "validation": "test"}
 _SUFFIXES = (".parquet", ".arrow")
 _MOST_PIXELS = 2**26
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
-    to predict; client: whose sample it is, for data.partition = "natural"."""
-
-    inputs: tuple[str, ...]
-    label: str
-    client: str | None = None
-
-
-def is_folder(name: str) -> bool:
-    """Return True if data.name is that of a folder of tables: it ends in a slash."""
-    return name.endswith("/")
 
 
 def load_columns(folder: Path, columns: Columns, *, classes: int | None = None) -> Dataset:
@@ -48,8 +32,7 @@ def load_columns(folder: Path, columns: Columns, *, classes: int | None = None) 
     axes. Numbers are used as they are. The number of classes is what the feature ClassLabel declares, or `classes`; a
     label column of fractions is a target, without classes. Nothing is downloaded and no code of the folder is run.
 
-    DataError: files that are missing, damaged or too large, a column that is not there or has gaps. ConfigError:
-    pyarrow is not installed.
+    DataError: files that are missing, damaged or too large, a column that is not there or has gaps.
     """
     halves = {half: _table(files, columns, half) for half, files in _files(folder).items()}
     declared = _declared(halves["train"], columns.label)
@@ -96,11 +79,7 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
-    """The wanted columns of these files, one after the other. DataError, ConfigError."""
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise ConfigError(f"a folder of tables needs pyarrow ({error}): pip install 'dpfed[tables]'.") from None
+    """The wanted columns of these files, one after the other. DataError."""
     wanted = [*columns.inputs, columns.label]
     if half == "train" and columns.client is not None:
         wanted.append(columns.client)
@@ -120,9 +99,6 @@ def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
 
 
 def _read(file: Path, wanted: list[str]) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if file.suffix == ".parquet":
         content = pq.ParquetFile(file)
         _check_columns(content.schema_arrow.names, wanted)
@@ -171,8 +147,6 @@ def _owners(table: pa.Table, client: str, folder: Path) -> list[object]:
 
 def _array(table: pa.Table, name: str, folder: Path) -> Numbers:
     """[N, ...] of a column of numbers, lists or images. DataError."""
-    import pyarrow as pa
-
     column, where = table.column(name), f"{folder}/, column {name!r}"
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         return _pixels(column, where)
@@ -185,9 +159,6 @@ def _array(table: pa.Table, name: str, folder: Path) -> Numbers:
 
 def _unnested(array: pa.Array, where: str) -> Numbers:
     """Lists of one length each become axes, whatever their depth."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     shape = [len(array)]
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
@@ -208,15 +179,11 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
 
 
 def _is_fixed(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_fixed_size_list(kind))
 
 
 def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
     """[N, channels, height, width] in 0..1."""
-    from PIL import Image, UnidentifiedImageError
-
     rows: list[Numbers] = []
     for one in column:
         content = one["bytes"].as_py() if one.is_valid else None

@@ -22,6 +22,21 @@ _WHOLE_FLOATS = 2**24
 _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
+    to predict; client: whose sample it is, for data.partition = "natural"."""
+
+    inputs: tuple[str, ...]
+    label: str
+    client: str | None = None
+
+
+def is_folder(name: str) -> bool:
+    """Return True if data.name is that of a folder of tables: it ends in a slash."""
+    return name.endswith("/")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Training and test samples with labels of classes, or with other targets.
@@ -150,7 +165,7 @@ def floats_hold(integers: Numbers) -> bool:
 
 def check_classes(classes: object, *, where: str) -> int:
     """The declared number of classes; DataError naming `where` it is declared unless a run can have so many."""
-    if isinstance(classes, bool) or not isinstance(classes, int) or not 1 <= classes <= MOST_CLASSES:
+    if not require.is_whole(classes) or not 1 <= classes <= MOST_CLASSES:
         raise DataError(
             f"{where}: classes={require.shown(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare "
             "how many labels there can be."

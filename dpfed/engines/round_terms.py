@@ -1,5 +1,5 @@
-"""What a server asks of a client in a round, and the client's update in bytes: project, clip, encode. For apps of other
-frameworks (Flower, NVFlare) that become private."""
+"""Terms of a round that a server sends to a client, and the client's update in bytes: project, clip, encode. For apps
+of other frameworks (Flower, NVFlare) that become private."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
@@ -53,12 +54,12 @@ class RoundTerms:
 
     @property
     def plain(self) -> bool:
-        """Whether a node's arrays, as they are, will do."""
+        """True if a node sends its arrays as they are."""
         return self.scheme == "dense" and self.kept == self.dimension
 
     @property
     def choice(self) -> MapChoice:
-        """Which coordinates are sent."""
+        """Choice of the coordinates that are sent."""
         if self.kept == self.dimension:
             return SendAll(size=self.dimension)
         return RandomSharedMask(size=self.dimension, kept=self.kept)
@@ -82,7 +83,7 @@ class RoundTerms:
         scheme = compress.get(self.scheme, **json.loads(self.options))
         return Encode(scheme=scheme, seeds=Seeds(root=self.seed), sizes_secret=True)
 
-    def _round(self) -> tuple[Round, Any]:
+    def _round(self) -> tuple[Round, NDArray[np.int64]]:
         ids = np.array([self.client], dtype=np.int64)
         nowhere = torch.zeros(self.dimension)
         state = ServerState(round=self.round, broadcast=nowhere, clip_norm=self.clip_norm)
@@ -91,7 +92,7 @@ class RoundTerms:
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
 
 
-def options_of(scheme: str, options: Mapping[str, Any] | None) -> str:
+def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
     """The options of a scheme as they travel. ConfigError for a scheme that is unknown, or not of updates."""
     if scheme in _OF_MODELS:
         raise ConfigError(

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from accounting import require
 from accounting.mechanisms import DiscreteGaussian, Skellam
 from dpfed.errors import ConfigError
 from dpfed.mechanisms import inversion
@@ -28,7 +29,7 @@ class IntegerLaw(inversion.SymmetricLaw, Protocol):
 
     def __post_init__(self) -> None:
         given = self.variance
-        if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST_VARIANCE:
+        if not require.is_whole(given) or not 1 <= given <= LARGEST_VARIANCE:
             raise ConfigError(
                 f"variance={given!r} of integer noise: must be a whole number from 1 to {LARGEST_VARIANCE} (a table of "
                 "nine standard deviations is held in memory). Use more or fewer steps per unit: the variance is "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -161,7 +161,7 @@ class IntegerNoise(Private):
     placement: Literal["server", "clients"]
     randomness: Randomness
     steps_per_unit: float
-    detail: Mapping[str, Any]
+    detail: Mapping[str, object]
     charged: bool = False
     slots: int | None = None
     rests_on = (Clip, Integers)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit, ndtri
 from torch import Tensor
 
 from dpfed.errors import ConfigError
@@ -119,8 +120,6 @@ def _words(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
 
 
 def _initial(words: NDArray[np.uint64], spread: float) -> Tensor:
-    from scipy.special import expit, ndtri
-
     return torch.from_numpy(expit(spread * ndtri(_uniform(words))).astype(np.float32))
 
 

@@ -12,7 +12,6 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ class Recipe:
     model: str
     input_shape: tuple[int, ...]
     classes: int
-    options: dict[str, Any]
+    options: dict[str, object]
     seed: int
     constant: str
     biases: str

@@ -73,7 +73,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
     }
 
 
-def described(found: Budget) -> dict[str, Any]:
+def described(found: Budget) -> dict[str, object]:
     """Return what an epsilon holds for: cohort, neighbours, sensitivity, sampling in words."""
     record, words = found.to_dict(), sampler_words(found.plan)
     return {
@@ -120,7 +120,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def curve(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
+def curve(question: Question, *, account: Accountant = "best") -> dict[str, object]:
     """Epsilon over rounds, up to a fifth more than the plan has; `question` has rounds, and noise if there is any."""
     plan, last = question.plan(), int(question.rounds or 1)
     most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
@@ -141,7 +141,7 @@ def unhurried(plan: Plan) -> Accountant:
     return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
 
 
-def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, Any]:
+def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, object]:
     """A map of epsilon, rounds upwards, and `over` (noise multiplier or cohort) from left to right, around the plan."""
     plan = question.plan()
     accountant = unhurried(plan) if account == "best" else account
@@ -186,7 +186,7 @@ def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accoun
         return None
 
 
-def _shown(epsilon: float | None) -> list[Any]:
+def _shown(epsilon: float | None) -> list[object]:
     """Return the number for the colour, the text of the cell, and its title."""
     if epsilon is None:
         return [None, "–", "no account"]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO
 
 from dpfed.planner.answers import done
 
@@ -42,7 +42,7 @@ class Lane:
                 self._kill(process)
             self._process = self._spare = None
 
-    def ask(self, turn: int, job: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, turn: int, job: Mapping[str, object]) -> dict[str, object]:
         """Return the answer to a job. Superseded if a job of a later turn arrived before."""
         with self._state:
             self._newest = max(self._newest, turn)
@@ -51,7 +51,7 @@ class Lane:
         with self._turn:
             return self._done(turn, job)
 
-    def _done(self, turn: int, job: Mapping[str, Any]) -> dict[str, Any]:
+    def _done(self, turn: int, job: Mapping[str, object]) -> dict[str, object]:
         with self._state:
             if turn < self._newest:
                 raise Superseded
@@ -62,7 +62,7 @@ class Lane:
         with self._state:
             self._running = 0
             if line.endswith("\n"):
-                found: dict[str, Any] = json.loads(line)
+                found: dict[str, object] = json.loads(line)
                 return found
             by_itself = self._process is process
             if by_itself:
@@ -88,7 +88,7 @@ class Lane:
             _close(process.stdout)
 
 
-def _line_of(process: subprocess.Popen[str], job: Mapping[str, Any]) -> str:
+def _line_of(process: subprocess.Popen[str], job: Mapping[str, object]) -> str:
     """Return the answer of the process as a line; an empty or partial line if the process has ended."""
     assert process.stdin is not None
     assert process.stdout is not None

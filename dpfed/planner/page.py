@@ -163,7 +163,7 @@ def planner_page(
     numbers: Sequence[InputBox] = NUMBERS,
     people: Sequence[InputBox] = PEOPLE,
     details: Sequence[InputBox] = DETAILS,
-    grid: Mapping[str, Any] | None = None,
+    grid: Mapping[str, object] | None = None,
 ) -> str:
     """Return the page, which asks its server, or with a `grid` of answers needs none."""
     known = {

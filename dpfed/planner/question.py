@@ -42,7 +42,7 @@ OPTIONS = {
 """Options that describe a plan, and the three numbers of which two are given: those of the classes of `Plan`."""
 
 
-def _field(name: str, one: Option) -> tuple[str, Any, Any]:
+def _field(name: str, one: Option) -> tuple[str, object, object]:
     words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
     hint: Any = Literal[words] if words else one.hint
     return name, Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help)], one.default
@@ -100,7 +100,7 @@ class Question(_Options):  # type: ignore[misc]
         return wanted(self.plan(), rounds=self.rounds, noise_multiplier=self.noise_multiplier, epsilon=self.epsilon)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, object]:
         """The options that are not at their defaults."""
         named = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: getattr(self, name) for name, default in named.items() if getattr(self, name) != default}
@@ -108,19 +108,18 @@ class Question(_Options):  # type: ignore[misc]
     @property
     def texts(self) -> dict[str, str]:
         """The same as text that reads back as it is: for a link, a page, a command."""
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self.given.items()
-        }
+        return {name: _as_text(value) for name, value in self.given.items()}
 
     @property
     def command(self) -> str:
         """Command line of `dpfed budget` that prints the answer."""
         words = ["dpfed", "budget"]
         for name, value in self.given.items():
-            if isinstance(value, bool):
-                words.append(flag(name if value else f"no_{name}"))
-            else:
-                words += [flag(name), str(value)]
+            match value:
+                case True | False:
+                    words.append(flag(name if value else f"no_{name}"))
+                case _:
+                    words += [flag(name), str(value)]
         return shlex.join(words)
 
     @property
@@ -150,13 +149,17 @@ class Question(_Options):  # type: ignore[misc]
 
 def _as_flag(name: str, *value: object) -> str:
     """Return an option as it is written on the command line."""
-    return " ".join([flag(name), *(str(one).lower() if isinstance(one, bool) else str(one) for one in value)])
+    return " ".join([flag(name), *map(_as_text, value)])
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def question_of(options: Mapping[str, object]) -> Question:
     """Read names and values, as a page, a link or a file has them. ConfigError names the option that is wrong."""
     readers = _readers()
-    read: dict[str, Any] = {}
+    read: dict[str, object] = {}
     for name, value in options.items():
         if name not in readers:
             raise ConfigError(f"{str(name)[:40]!r} is no option of a plan. There are: {', '.join(readers)}.")
@@ -190,7 +193,7 @@ def _from_file(file: Path) -> Question:
     return question_of(record["options"])
 
 
-_Reader = tuple[Callable[[str], Any], str]
+_Reader = tuple[Callable[[str], object], str]
 _OF_TYPE: dict[type, _Reader] = {
     int: (int, "a whole number"),
     float: (float, "a number"),

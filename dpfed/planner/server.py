@@ -30,14 +30,14 @@ class Pace:
         self._took: dict[tuple[str, ...], tuple[float, float]] = {}
 
     @contextmanager
-    def measured(self, job: Mapping[str, Any], account: Accountant) -> Iterator[None]:
+    def measured(self, job: Mapping[str, object], account: Accountant) -> Iterator[None]:
         """Measure the time of the block."""
         began = time.perf_counter()
         yield
         now = time.perf_counter()
         self._took[_kind_of(job, account)] = now - began, now
 
-    def quick_ones(self, job: Mapping[str, Any]) -> list[Accountant]:
+    def quick_ones(self, job: Mapping[str, object]) -> list[Accountant]:
         """The accounts to ask in turn; the last is always quick."""
         return [account for account in _FIRST if self._is_quick(job, account)]
 
@@ -75,7 +75,7 @@ class PlannerServer(LoopbackServer):
         self.lane, self._pace, self._one = Lane(), Pace(), threading.Lock()
         super().__init__(port, lambda: page, PlannerHandler)
 
-    def soon(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def soon(self, job: Mapping[str, object]) -> dict[str, object]:
         """Return the answer by the tightest account that is quick enough."""
         with self._one:
             found: dict[str, Any] = {"unknown": True}
@@ -86,7 +86,7 @@ class PlannerServer(LoopbackServer):
                     break
             return found
 
-    def later(self, job: Mapping[str, Any], turn: int) -> dict[str, Any]:
+    def later(self, job: Mapping[str, object], turn: int) -> dict[str, object]:
         """Return the answer by the default account. Superseded if a newer question arrived."""
         with self._pace.measured(job, "best"):
             return self.lane.ask(turn, {**job, "account": "best"})

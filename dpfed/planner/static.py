@@ -85,7 +85,7 @@ def _plans(question: Question) -> list[Question]:
     cohorts = sorted({min(max(round(share * plan.cohort), 1), plan.clients) for share in _SHARES})
     found = []
     for name in dict.fromkeys((plan.sampling.name, *_BESIDE)):
-        change: dict[str, Any] = {"sampling": name}
+        change: dict[str, object] = {"sampling": name}
         if name != plan.sampling.name:
             change |= {"participations": None, "separation": None, "adjacency": None}
         for cohort in cohorts if name != "all" else [None]:

@@ -81,7 +81,7 @@ def ask(about: About, *, read: Callable[[str], str], say: Callable[[str], None])
     return About(answers=answers)
 
 
-def _asked(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> Any:
+def _asked(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> object:
     question = QUESTIONS[key].replace("a list of names", "names, with commas between them")
     while typed := read(f"{key}, {question}: ").strip():
         try:
@@ -91,7 +91,7 @@ def _asked(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> 
     return None
 
 
-def _checked(where: str, key: str, value: Any) -> Any:
+def _checked(where: str, key: str, value: object) -> object:
     if key not in QUESTIONS:
         raise ConfigError(f"{where}: is none of {', '.join(QUESTIONS)}.{did_you_mean(key, QUESTIONS)}")
     if key in _LISTS:
@@ -107,7 +107,7 @@ def _checked(where: str, key: str, value: Any) -> Any:
     return value
 
 
-def _date(where: str, value: Any) -> str:
+def _date(where: str, value: object) -> str:
     try:
         given = value if isinstance(value, datetime.date) else datetime.date.fromisoformat(str(value))
     except ValueError:

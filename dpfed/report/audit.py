@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def _seen(what: str) -> str:
     return "every upload seen" if what == "uploads" else "only the sum seen"
 
 
-def _row(one: PairTest, gaussian: bool) -> dict[str, Any]:
+def _row(one: PairTest, gaussian: bool) -> dict[str, object]:
     test = one.test
     return {
         "pair": one.pair,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
@@ -40,7 +39,7 @@ class Collection:
     repeat: tuple[str, ...] = ()
     versions: Mapping[str, str]
     commit: str | None = None
-    tuned: tuple[Mapping[str, Any], ...] = ()
+    tuned: tuple[Mapping[str, object], ...] = ()
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -137,7 +136,7 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
     )
 
 
-def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str, object]]) -> None:
     """Refuse a run that is given twice: it is no second seed."""
     for number, run in enumerate(runs):
         for earlier, other in zip(runs[:number], configs, strict=False):
@@ -156,5 +155,5 @@ def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
     return {key: values for key, values in found.items() if len(set(values)) > 1}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)

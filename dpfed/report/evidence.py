@@ -62,7 +62,7 @@ class Evidence:
 
 
 def evidence_of(folder: Path) -> Evidence:
-    """From the folder of a run that is finished or not. RunError where there is none."""
+    """Return the evidence in the folder of a run, finished or not. Raise RunError if it holds no run."""
     try:
         config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         metrics, rounds = lines_of(folder / "metrics.jsonl", MetricsLine, running=True), folder / "diagnostics.jsonl"

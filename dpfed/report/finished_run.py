@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from dpfed.errors import RunError
@@ -25,7 +24,7 @@ class FinishedRun:
     at: Mapping[str, str] = field(default_factory=dict)
     summary: Summary
     metrics: list[MetricsLine]
-    config: dict[str, Any]
+    config: dict[str, object]
 
 
 def read_finished(folder: Path) -> FinishedRun:

@@ -60,13 +60,14 @@ def _lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterator[str]
 
 
 def _words(entry: Release | LocalRelease | Aborted) -> str:
-    if isinstance(entry, Aborted):
-        return f"nothing was released ({entry.reason})"
-    if isinstance(entry, LocalRelease):
-        return (
-            f"every client's own steps, noise of standard deviation {significant(entry.noise_std, 4)} on the sum over "
-            f"a batch, clip norm {downwards(entry.clip_norm)}"
-        )
+    match entry:
+        case Aborted():
+            return f"nothing was released ({entry.reason})"
+        case LocalRelease():
+            return (
+                f"every client's own steps, noise of standard deviation {significant(entry.noise_std, 4)} on the sum "
+                f"over a batch, clip norm {downwards(entry.clip_norm)}"
+            )
     record = entry.mechanism.to_dict()
     parts = [_noise(record), f"clip norm {downwards(entry.clip_norm)}"]
     if entry.noise_std:
@@ -84,7 +85,7 @@ def _noise(record: Mapping[str, Any]) -> str:
     return words if multiplier is None else f"{words}, multiplier {upwards(multiplier)}"
 
 
-def _sampling(record: Mapping[str, Any]) -> list[str]:
+def _sampling(record: Mapping[str, object]) -> list[str]:
     sampling = record.get("sampling")
     if not isinstance(sampling, Mapping):
         return []

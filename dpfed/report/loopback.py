@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from dpfed.errors import ConfigError, RunError
 
@@ -33,7 +32,7 @@ class LoopbackServer(ThreadingHTTPServer):
         port = self.server_address[1]
         return f"{_HOST}:{port}", f"localhost:{port}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """Ignore the error: the client has closed its connection."""
 
 

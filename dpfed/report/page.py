@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -27,7 +26,7 @@ def rendered(
     state: str = "done",
     scripts: Sequence[str] = (),
     style: str | None = None,
-    **content: Any,
+    **content: object,
 ) -> str:
     """Return the page of a template. `connects`: it may ask its own server, and nothing else; `state` changes when
     there is news. The template, `scripts` and `style` are files of `room`, or else of this one."""

@@ -15,10 +15,9 @@ from dpfed.report.statistics import Group
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """Epsilons at `delta`.
+    """Epsilons at the delta of `summary`, the record of the group's longest run.
 
     stated:       upper bound for what ran, recomputed from the ledger; `holds_for` names unit, adjacency and sampler
-    least:        no account of the same run can state less; None where that is not known
     classical:    the Fed-SMP paper's arithmetic: Poisson sampling, add-remove, Renyi with the classical conversion
     poisson:      the tightest account under the same assumptions
     The last two are None where there is no Gaussian noise of one size on a sampled sum. They are upper bounds for
@@ -26,11 +25,9 @@ class Readings:
     """
 
     group: Group
-    delta: float
+    summary: Summary
     stated: float
     holds_for: str
-    least: float | None
-    noise_multiplier: float | None
     classical: float | None
     poisson: float | None
     assumed: bool
@@ -49,11 +46,9 @@ def readings_of(group: Group) -> Readings | None:
     sampler = "every upload seen" if summary.noise_placement == "uploads" else f"{summary.sampling} sampling"
     return Readings(
         group=group,
-        delta=summary.delta,
+        summary=summary,
         stated=max(run.summary.epsilon or 0.0 for run in group.runs),
         holds_for=f"{summary.unit}, {summary.adjacency}, {sampler}, {summary.accountant}",
-        least=summary.lower_bound,
-        noise_multiplier=summary.noise_multiplier,
         classical=classical,
         poisson=poisson,
         assumed=classical is not None and (summary.sampling, summary.adjacency) != ("poisson", "add-remove"),

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from accounting.rounding import upwards
 from dpfed.errors import RunError
@@ -132,24 +131,25 @@ def _mechanisms(folder: Path, summary: Summary) -> str:
     return f"{said} Implemented with dpfed {__version__}. {origin}".strip()
 
 
-def to_yaml(table: Mapping[str, Any]) -> str:
+def to_yaml(table: Mapping[str, object]) -> str:
     """Return nested tables as YAML: block mappings, every text in JSON's quotes, which YAML reads as they are."""
     return "".join(f"{line}\n" for line in _table(table))
 
 
-def _table(table: Mapping[str, Any]) -> Iterator[str]:
+def _table(table: Mapping[str, object]) -> Iterator[str]:
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield f"{key}:"
-            yield from (f"  {line}" for line in _table(value))
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield f"{key}:"
-            yield from (f"  {line}" for line in _list(value))
-        else:
-            yield f"{key}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
+        match value:
+            case Mapping():
+                yield f"{key}:"
+                yield from (f"  {line}" for line in _table(value))
+            case list() | tuple():
+                yield f"{key}:"
+                yield from (f"  {line}" for line in _list(value))
+            case _:
+                yield f"{key}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}"
 
 
-def _list(values: Sequence[Any]) -> Iterator[str]:
+def _list(values: Sequence[object]) -> Iterator[str]:
     for value in values:
         if isinstance(value, Mapping):
             first, *others = _table(value)

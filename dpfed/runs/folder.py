@@ -56,7 +56,7 @@ class RunFolder:
     in; the end of this one does, too, whatever ends it.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, object]) -> None:
         self.path = path
         self.configuration = configuration_hash(config)
         self._binding: Binding | None = None
@@ -71,7 +71,7 @@ class RunFolder:
         self._checkpoint = path / "checkpoint.safetensors"
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+    def create(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
         """A new folder holding the configuration; RunError if something is already there."""
         folder = cls(path, config)
         try:
@@ -90,7 +90,7 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+    def reopen(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
         """The folder of an interrupted run, or of one that is to be prolonged; RunError if it holds none, or one with
         another configuration.
 

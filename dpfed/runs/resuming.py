@@ -20,7 +20,7 @@ from dpfed.methods.records import Goal
 OWN_CODE = "own_code.json"
 
 
-def configuration_in(path: Path) -> dict[str, Any]:
+def configuration_in(path: Path) -> dict[str, object]:
     """The tables of the configuration that a run wrote into its folder, unchecked; RunError if there are none."""
     try:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
@@ -28,7 +28,7 @@ def configuration_in(path: Path) -> dict[str, Any]:
         raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
 
 
-def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
     """Return `tables` with the delta of the run in this folder, if neither has one written: the run is then of 0.2.
 
     Of clients it is the default of 0.2 (`parse_written`); of records, whose number no configuration has, the ledger
@@ -49,9 +49,9 @@ def with_delta_of(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
     """Return the table of a dotted key; None if there is none."""
-    found: Any = tables
+    found: object = tables
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else None
@@ -67,7 +67,7 @@ def own_code_in(path: Path) -> tuple[OwnFile, ...]:
         raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[str]:
+def differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:
     """Describe every key in which two configurations differ."""
     found = []
     for key in sorted(before.keys() | after.keys()):

@@ -76,7 +76,7 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
         return {}
     try:
         stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "epsilon": stated.epsilon,
             "lower_bound": stated.lower_bound,
             "adjacency": stated.adjacency,
@@ -149,7 +149,7 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, Any]:
+def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
     """Factors of the noise multiplier in equal parts of the planned rounds; None where all rounds have it as it is."""
     schedule = goal.schedule if isinstance(goal, PrivacyTarget) else None
     return {
@@ -158,9 +158,9 @@ def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, Any]:
     }
 
 
-def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases: int) -> dict[str, Any]:
+def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases: int) -> dict[str, object]:
     """Return the epsilons against the server and against hostile clients, with the rounds they are for."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
         against = view(config, goal, releases)
         found[name] = against.epsilon if against else None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
@@ -56,7 +56,7 @@ class Sweep:
     command: str
     versions: Mapping[str, str]
     commit: str | None
-    tuned: tuple[Mapping[str, Any], ...] = ()
+    tuned: tuple[Mapping[str, object], ...] = ()
 
 
 _SWEEP = TypeAdapter(Sweep)

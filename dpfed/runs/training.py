@@ -6,7 +6,6 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -92,7 +91,7 @@ def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None
     return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
 
 
-def model_options(config: Config) -> dict[str, Any]:
+def model_options(config: Config) -> dict[str, object]:
     return {} if config.model.hidden is None else {"hidden": list(config.model.hidden)}
 
 

@@ -153,14 +153,6 @@ class Stages:
             raise ConfigError(f"{self!r}: has no {kind.__name__} that could be replaced.")
         return Stages(*(made(stage) if isinstance(stage, kind) else stage for stage in self))
 
-    def with_before(self, kind: type, stage: Stage) -> Stages:
-        """Return the chain with one more stage, before the stage of this kind."""
-        return Stages(*(each for one in self for each in ((stage, one) if isinstance(one, kind) else (one,))))
-
-    def with_after(self, kind: type, stage: Stage) -> Stages:
-        """Return the chain with one more stage, after the stage of this kind."""
-        return Stages(*(each for one in self for each in ((one, stage) if isinstance(one, kind) else (one,))))
-
 
 class NoMemory(dict[str, Tensor]):
     """`Round.memory` of a private round whose account covers none: nothing can be put in."""

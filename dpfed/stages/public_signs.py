@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ class SignedProbabilities:
         return self.inside.sent
 
     @property
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> dict[str, object] | None:
         return self.inside.facts
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ class SharedMask:
         return len(self.indices)
 
     @property
-    def facts(self) -> dict[str, Any] | None:
+    def facts(self) -> dict[str, object] | None:
         if self.chosen_by is None:
             return None
         return {"samples": self.chosen_by, "kept": len(self.indices), "shown": shown(self.indices, self.size)}

@@ -23,8 +23,8 @@ from dpfed.sweep.row_settings import label
 
 _LARGEST = 1e100
 _COLUMNS = ["row", "x", "quantity", "value", "where"]
-FlatSettings = Annotated[dict[str, Any], BeforeValidator(flat)]
-Axes = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], BeforeValidator(flat)]
+FlatSettings = Annotated[dict[str, object], BeforeValidator(flat)]
+Axes = Annotated[dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(flat)]
 
 
 class _ExperimentTable(BaseModel):
@@ -73,7 +73,7 @@ class ExperimentFile(_ExperimentTable):
     published: str | None = None
     quantities: list[str] = ["test_accuracy", "best_test_accuracy", "epsilon", "uplink_megabytes_total"]
     x: str | None = None
-    base: dict[str, Any] = {}
+    base: dict[str, object] = {}
     axes: Axes = {}
     row: Annotated[list[Row], Field(min_length=1)]
     profiles: dict[str, SweepProfile] = {}
@@ -110,7 +110,7 @@ def read_experiment(path: Path) -> ExperimentFile:
     return found
 
 
-def all_axes(experiment: ExperimentFile) -> list[dict[str, list[Any]]]:
+def all_axes(experiment: ExperimentFile) -> list[dict[str, list[object]]]:
     """Every table of axes in the file, but those that are tuned."""
     profiles = [profile.axes for profile in experiment.profiles.values()]
     return [experiment.axes, *(row.axes for row in experiment.row), *profiles]

@@ -29,7 +29,7 @@ class Cell:
     folder: str
     choice: int | None = None
 
-    def with_values(self, values: Mapping[str, Any]) -> Cell:
+    def with_values(self, values: Mapping[str, object]) -> Cell:
         """The run with the values that were chosen for it."""
         config = parse(put_all(self.config.to_dict(), values), source=f"row {self.row!r}, tuned")
         return replace(self, config=config, choice=None)
@@ -42,7 +42,7 @@ class Choice:
     row: str
     at: Mapping[str, str]
     runs: tuple[Cell, ...]
-    values: tuple[Mapping[str, Any], ...]
+    values: tuple[Mapping[str, object], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def expand(
     for key in profile.drop:
         if not any(one.has(key) for one in known.values()):
             raise ConfigError(f"profile: drop {key!r}: no row has such a key. Remove it from drop.")
-    given: dict[str, Any] = flat(override({}, settings))
+    given: dict[str, object] = flat(override({}, settings))
     own_axes = {name for one in known.values() for name in one.axes}
     grid = Grid(cells=(), choices=())
     for row in rows:
@@ -133,7 +133,7 @@ def _tuned(experiment: ExperimentFile, row: Row) -> Axes:
 def _choices(experiment: ExperimentFile, row: str, settings: RowSettings, tuned: Axes) -> list[Choice]:
     tune = experiment.tune
     assert tune is not None
-    fixed: dict[str, Any] = {SEED: tune.seed}
+    fixed: dict[str, object] = {SEED: tune.seed}
     if tune.validation is not None:
         fixed["data.validation"] = tune.validation
     found = []

@@ -29,6 +29,12 @@ from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, parse
 from dpfed.errors import DpfedError
 from dpfed.records.summary import Summary
+from dpfed.report.finished_run import read_finished
+from dpfed.report.run import write_report
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.runs.loop import Outcome
+from dpfed.runs.resuming import with_delta_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +122,6 @@ def run_job(job: Job) -> Result:
 
 def build_job(job: Job) -> Result:
     """Only make its objects: data there, sizes that fit, noise that can be calibrated."""
-    from dpfed.runs.experiment import build
-
     _settle(job)
     try:
         build(_config(job))
@@ -127,12 +131,6 @@ def build_job(job: Job) -> Result:
 
 
 def _run(job: Job) -> Summary:
-    from dpfed.report.finished_run import read_finished
-    from dpfed.report.run import write_report
-    from dpfed.runs import loop as federation
-    from dpfed.runs.experiment import build
-    from dpfed.runs.loop import Outcome
-
     if job.state == "finished":
         found = read_finished(job.folder)
         if not (job.folder / "report.html").exists():
@@ -144,8 +142,6 @@ def _run(job: Job) -> Summary:
 
 
 def _config(job: Job) -> Config:
-    from dpfed.runs.resuming import with_delta_of
-
     load_own_code()
     tables = with_delta_of(job.folder, job.config) if job.state == "interrupted" else job.config
     return parse(tables, source=str(job.folder))

@@ -138,7 +138,7 @@ def _name(file: Path, profile: str | None) -> str:
     return slug("-".join(word for word in words if word))
 
 
-def listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, Any]]) -> Sweep:
+def listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, object]]) -> Sweep:
     """Return the content of sweep.json: the whole grid of the profile, even if --only has run a part of it."""
     file = plan.experiment
     return Sweep(

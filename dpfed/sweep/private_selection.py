@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
@@ -19,6 +18,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
 from dpfed.records.summary import Summary
+from dpfed.runs.experiment import build
 from dpfed.sweep.grid import SEED, Cell
 from dpfed.sweep.jobs import workers
 from dpfed.sweep.plan import PlannedSweep
@@ -43,8 +43,6 @@ class Candidates:
 
 def candidates_of(plan: PlannedSweep) -> Candidates:
     """Every run of the grid, as one that may be drawn; ConfigError where the best of them has no account."""
-    from dpfed.runs.experiment import build
-
     cells = plan.grid.cells
     if plan.grid.choices:
         raise ConfigError("--private-selection: the file has [tune], which spends privacy uncounted. Remove [tune].")
@@ -82,7 +80,7 @@ def select(
     jobs: int | None = None,
     on_run: OnRun = lambda done: None,
     randomness: Randomness | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Draw the number of runs, and a candidate for each; run them; release the best.
 
     Returns the content of selected/selection.json.
@@ -145,7 +143,7 @@ def _check_spending(summaries: Sequence[Summary], candidates: Candidates) -> Non
 
 def _document(
     candidates: Candidates, runs: RandomRuns, stated: float, cell: Cell, summary: Summary, score: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Nothing in it depends on the other runs but through the choice."""
     return {
         "epsilon": stated,
@@ -173,7 +171,7 @@ def _document(
     }
 
 
-def _publish(folder: Path, cell: Cell, document: Mapping[str, Any]) -> None:
+def _publish(folder: Path, cell: Cell, document: Mapping[str, object]) -> None:
     """selected/: the model and what is stated of it."""
     target = folder / SELECTED
     try:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dpfed.config.tables import flat, override, put
 from dpfed.errors import ConfigError
 
-Axes = Mapping[str, Sequence[Any]]
+Axes = Mapping[str, Sequence[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +20,9 @@ class RowSettings:
     """
 
     where: str
-    tables: Mapping[str, Any]
+    tables: Mapping[str, object]
     axes: Axes = field(default_factory=dict)
-    last: Mapping[str, Any] = field(default_factory=dict)
+    last: Mapping[str, object] = field(default_factory=dict)
 
     def without(self, keys: Sequence[str], *, must_be_there: bool = False) -> RowSettings:
         """Return the settings without these keys or tables, and without axes on them."""
@@ -40,12 +39,12 @@ class RowSettings:
         """Return True if the key, or a key below it, is set or is an axis."""
         return any(_below(name, [key]) for name in (*flat(self.tables), *self.axes))
 
-    def with_settings(self, settings: Mapping[str, Any]) -> RowSettings:
+    def with_settings(self, settings: Mapping[str, object]) -> RowSettings:
         """Set these dotted keys; an axis of the same name keeps this value alone."""
         pinned = {name: [settings[name]] for name in self.axes if name in settings}
         return replace(self, tables=put_all(self.tables, settings), axes={**self.axes, **pinned})
 
-    def with_last(self, settings: Mapping[str, Any]) -> RowSettings:
+    def with_last(self, settings: Mapping[str, object]) -> RowSettings:
         """Set these keys, even against a table of an axis."""
         return replace(self.with_settings(settings), last={**self.last, **settings})
 
@@ -69,25 +68,28 @@ class RowSettings:
             found.append((labels, replace(self, tables=put_all(self.tables, values_at(point)), axes={})))
         return found
 
-    def to_tables(self) -> dict[str, Any]:
+    def to_tables(self) -> dict[str, object]:
         """The tables of a run configuration."""
         return put_all(self.tables, self.last)
 
 
-def label(value: Any) -> str:
+def label(value: object) -> str:
     """Return a value of an axis as written in tables, in folders, and in the column x of published numbers."""
-    if isinstance(value, Mapping):
-        return str(value.get("label", ""))
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return "+".join(map(label, value)) if isinstance(value, list) else str(value)
+    match value:
+        case Mapping():
+            return str(value.get("label", ""))
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.12g}"
+        case list():
+            return "+".join(map(label, value))
+    return str(value)
 
 
-def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
+def values_at(point: Mapping[str, object]) -> dict[str, object]:
     """Return the dotted keys that a point sets, axis by axis."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in point.items():
         if isinstance(value, Mapping):
             found |= {key: one for key, one in flat(value).items() if key != "label"}
@@ -96,7 +98,7 @@ def values_at(point: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def put_all(tables: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def put_all(tables: Mapping[str, object], settings: Mapping[str, object]) -> dict[str, object]:
     """Return the tables with these dotted keys set. ConfigError for a key below a value."""
     result = override(dict(tables), [])
     for key, value in settings.items():
@@ -108,7 +110,7 @@ def _below(name: str, keys: Sequence[str]) -> bool:
     return any(name == key or name.startswith(f"{key}.") for key in keys)
 
 
-def _without(tables: Mapping[str, Any], keys: Sequence[str], path: str = "") -> dict[str, Any]:
+def _without(tables: Mapping[str, object], keys: Sequence[str], path: str = "") -> dict[str, object]:
     kept = {}
     for key, value in tables.items():
         name = f"{path}{key}"

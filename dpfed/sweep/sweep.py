@@ -44,8 +44,8 @@ class Tuned:
 
     row: str
     at: Mapping[str, str]
-    values: Mapping[str, Any] | None
-    scores: tuple[tuple[Mapping[str, Any], float | None], ...]
+    values: Mapping[str, object] | None
+    scores: tuple[tuple[Mapping[str, object], float | None], ...]
     seed: int
     validation: int
     score: str = "validation_accuracy"
@@ -191,7 +191,7 @@ def _with_choices(plan: PlannedSweep, tuned: Sequence[Tuned]) -> tuple[list[Cell
     return cells, lost
 
 
-def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, Any]]:
+def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, object]]:
     """Return the choices of earlier sweeps in this folder for rows that are not run now."""
     if not (plan.folder / NAME).exists():
         return []
@@ -199,7 +199,7 @@ def _tuned_before(plan: PlannedSweep) -> list[Mapping[str, Any]]:
     return [one for one in read_sweep(plan.folder).tuned if one["row"] not in now]
 
 
-def write_json(target: Path, document: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+def write_json(target: Path, document: Mapping[str, object] | Sequence[Mapping[str, object]]) -> None:
     """Write the document, and its folder. RunError where that is not possible."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

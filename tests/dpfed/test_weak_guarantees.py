@@ -3,7 +3,7 @@
 import pytest
 
 from dpfed.audit.run import audit_run
-from dpfed.cli.run import _show
+from dpfed.cli.run_on_terminal import show_outcome
 from dpfed.config.tables import parse
 from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
@@ -24,7 +24,7 @@ def weak(tiny_config, tmp_path):
 def test_a_run_whose_guarantee_says_nothing_says_so_everywhere(weak, tmp_path, capsys):
     notes = weak.summary["notes"]
     assert [any(words in note for note in notes) for words in (DELTA_NOTE, EPSILON_NOTE)] == [True, True]
-    _show(weak)
+    show_outcome(weak)
     shown = " ".join(capsys.readouterr().out.split())
     write_report(weak)
     page = (weak.folder / "report.html").read_text()

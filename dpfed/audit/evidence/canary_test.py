@@ -226,9 +226,12 @@ def weakest(releases: list[Release]) -> Mechanism:
 
 
 def _strength(mechanism: Mechanism) -> float:
-    if isinstance(mechanism, Gaussian):
-        return mechanism.noise_multiplier
-    return 0.0 if isinstance(mechanism, BernoulliAggregate) else mechanism.variance / mechanism.l2_bound**2
+    match mechanism:
+        case Gaussian():
+            return mechanism.noise_multiplier
+        case BernoulliAggregate():
+            return 0.0
+    return mechanism.variance / mechanism.l2_bound**2
 
 
 def _gap(files: RunFiles, seen: list[CanaryLine]) -> float:

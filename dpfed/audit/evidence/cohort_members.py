@@ -199,12 +199,13 @@ def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha:
     rounds, more often than allocated, before the rest is over, or out of the public order. By chance: whether epochs
     are drawn anew (balls-and-bins).
     """
-    if isinstance(law, BallsAndBins):
-        return _bins(law, cohorts, clients, alpha)
-    if isinstance(law, Allocation):
-        return _allocated(law, cohorts, clients)
-    if isinstance(law, MinSeparation | CorrelatedRounds):
-        return _rested(law, cohorts, clients)
+    match law:
+        case BallsAndBins():
+            return _bins(law, cohorts, clients, alpha)
+        case Allocation():
+            return _allocated(law, cohorts, clients)
+        case MinSeparation() | CorrelatedRounds():
+            return _rested(law, cohorts, clients)
     wrong = [
         number
         for number, ids in enumerate(cohorts, 1)

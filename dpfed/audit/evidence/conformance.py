@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from accounting import require
 from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
@@ -238,7 +238,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
     return difference(expected, replace(release, nonce=None).to_dict(), "config.toml")
 
 
-def difference(expected: Mapping[str, Any], found: Mapping[str, Any], source: str) -> str | None:
+def difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
     """Return the first key, in words, whose value in a ledger line is not the one that `source` gives."""
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
@@ -251,19 +251,20 @@ def _facts(files: RunFiles, number: int) -> RoundRecord | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 
-def same(expected: Any, found: Any) -> bool:
+def same(expected: object, found: object) -> bool:
     """Equal, numbers up to rounding."""
-    if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
-    if isinstance(expected, list) and isinstance(found, list):
-        return len(expected) == len(found) and all(map(same, expected, found))
-    if isinstance(expected, float) or isinstance(found, float):
-        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in (expected, found)):
-            return False
-        try:
-            return math.isclose(expected, found, rel_tol=_ROUNDING)
-        except OverflowError:  # an integer that no float comes near
-            return False
+    match expected, found:
+        case Mapping(), Mapping():
+            return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
+        case list(), list():
+            return len(expected) == len(found) and all(map(same, expected, found))
+        case (float(), _) | (_, float()):
+            if not (require.is_number(expected) and require.is_number(found)):
+                return False
+            try:
+                return math.isclose(expected, found, rel_tol=_ROUNDING)
+            except OverflowError:  # an integer that no float comes near
+                return False
     return bool(expected == found)
 
 

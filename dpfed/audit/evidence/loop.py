@@ -36,7 +36,7 @@ class LoopFiles(RunFiles):
         self.path, self.ledger_name = ledger.parent, ledger.name
         self.diagnostics_name = diagnostics_of(ledger).name
         about = _about(ledger)
-        self.tables: dict[str, Any] = about["plan"]
+        self.tables: dict[str, object] = about["plan"]
         self.config = config_of(self.tables, source=f"{ledger}, plan")
         self.own_stages = about.get("stages") == "own"
 

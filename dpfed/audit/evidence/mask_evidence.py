@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +67,7 @@ def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
     return public.inputs, public.labels, beyond
 
 
-def _rows(inputs: NDArray[Any]) -> Counter[bytes]:
+def _rows(inputs: NDArray[np.generic]) -> Counter[bytes]:
     return Counter(np.ascontiguousarray(row).tobytes() for row in inputs)
 
 

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from accounting.compose import accountant
 from accounting.errors import AccountingError, EditedLedger, LedgerError
@@ -142,7 +141,7 @@ def _rounds(contents: Iterable[str]) -> list[int]:
     return sorted({json.loads(one)["round"] + 1 for one in contents})
 
 
-def _free(entries: tuple[Any, ...]) -> bool:
+def _free(entries: tuple[object, ...]) -> bool:
     return all(isinstance(entry, Aborted) for entry in entries)
 
 

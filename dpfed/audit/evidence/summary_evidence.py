@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from accounting import require
 from accounting.errors import AccountingError
 from accounting.ledger import LocalRelease, population_key
 from dpfed.audit.evidence.run_files import RunFiles
@@ -70,7 +71,7 @@ def not_checked(files: RunFiles) -> tuple[str, ...]:
 
 
 def _near(stated: object, value: object, room: tuple[float, float]) -> bool:
-    numbers = [one for one in (stated, value) if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [one for one in (stated, value) if require.is_number(one)]
     if len(numbers) < 2:
         return bool(stated == value) and len(numbers) == 0
     try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class PilotedPair(NamedTuple):
 
 
 def audit_function(
-    f: Callable[..., Any],
+    f: Callable[..., object],
     *,
     claim: Claimed,
     delta: float | None = None,

@@ -31,7 +31,7 @@ from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
-Claimed = Any
+Claimed = object
 """(epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function from epsilons to deltas."""
 
 _WIDEST = 60.0
@@ -106,12 +106,13 @@ class FunctionClaim:
 def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
     """Read a claim. delta: where its epsilon is stated, by default 1e-5, or the claim's own; adjacency: by default the
     claim's own, or add-remove. ConfigError for what is no claim."""
-    if isinstance(claim, Guarantee) and claim.mechanism is None:
-        return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
-    if isinstance(claim, Guarantee):
-        return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
-    if isinstance(claim, tuple | list):
-        return _of_point(tuple(claim), delta, adjacency)
+    match claim:
+        case Guarantee(mechanism=None):
+            return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
+        case Guarantee():
+            return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
+        case tuple() | list():
+            return _of_point(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)
     if hasattr(claim, "to_dict") and not isinstance(claim, type):
         return _of_mechanism(claim, at, adjacency)
@@ -148,7 +149,7 @@ def equivalent_shift(epsilon: float, delta: float) -> float:
     return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
 
 
-def _of_point(claim: tuple[Any, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
+def _of_point(claim: tuple[object, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
     if len(claim) != 2:
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
     if isinstance(claim[1], int | float) and claim[1] == 0:
@@ -188,7 +189,7 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
     )
 
 
-def _drawn(claim: Any, delta: float) -> DrawnGaussian | None:
+def _drawn(claim: object, delta: float) -> DrawnGaussian | None:
     """The client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the cohort
     has a fixed size, another client, which sends the opposite, is drawn in its place."""
     if not isinstance(claim, Subsampled):

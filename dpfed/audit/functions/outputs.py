@@ -34,7 +34,7 @@ class Output:
     raised: str = ""
 
 
-def output_of(seen: Any) -> Output:
+def output_of(seen: object) -> Output:
     """An output as it is seen. ConfigError where it is of no kind that is known."""
     return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
 
@@ -44,24 +44,25 @@ def exception(error: BaseException, words: str) -> Output:
     return Output(numbers=np.zeros(0), kind=_code(f"raised {type(error).__qualname__}".encode()), raised=words)
 
 
-def numbers_of(seen: Any) -> Floats:
+def numbers_of(seen: object) -> Floats:
     """All numbers of an output, in order [k]: arrays and tensors of any library and shape, numbers, text, bytes, and
     lists and dictionaries of these (by sorted keys). ConfigError for anything else."""
     parts = _parts(seen)
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _parts(seen: Any) -> list[Floats]:
-    if seen is None:
-        return []
-    if isinstance(seen, str):
-        seen = seen.encode()
-    if isinstance(seen, bytes | bytearray | memoryview):
-        return [np.frombuffer(bytes(seen), dtype=np.uint8).astype(np.float64)]
-    if isinstance(seen, Mapping):
-        return [part for key in sorted(seen, key=str) for part in _parts(seen[key])]
-    if isinstance(seen, list | tuple | set | frozenset):
-        return [part for one in seen for part in _parts(one)]
+def _parts(seen: object) -> list[Floats]:
+    match seen:
+        case None:
+            return []
+        case str():
+            return _parts(seen.encode())
+        case bytes() | bytearray() | memoryview():
+            return [np.frombuffer(bytes(seen), dtype=np.uint8).astype(np.float64)]
+        case Mapping():
+            return [part for key in sorted(seen, key=str) for part in _parts(seen[key])]
+        case list() | tuple() | set() | frozenset():
+            return [part for one in seen for part in _parts(one)]
     if hasattr(seen, "detach"):
         seen = _strided(seen.detach().cpu())
     try:
@@ -82,13 +83,14 @@ def _strided(tensor: Any) -> Any:
     return dense.double() if dense.is_floating_point() else dense
 
 
-def _structure(seen: Any) -> list[str]:
+def _structure(seen: object) -> list[str]:
     """Keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
-    if isinstance(seen, Mapping):
-        return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure(one))]
-    if isinstance(seen, list | tuple | set | frozenset):
-        return [f"{name} {len(seen)}", *(part for one in seen for part in _structure(one))]
+    match seen:
+        case Mapping():
+            return [f"{name} {list(seen)!r}", *(part for one in seen.values() for part in _structure(one))]
+        case list() | tuple() | set() | frozenset():
+            return [f"{name} {len(seen)}", *(part for one in seen for part in _structure(one))]
     known = [f"{getattr(seen, what, '')}" for what in ("dtype", "layout")]
     return [" ".join([name, *known, str(tuple(getattr(seen, "shape", ())))])]
 
@@ -128,7 +130,7 @@ def widened(table: Floats, width: int) -> Floats:
 class Calls(Protocol):
     """Process or object that calls the function under audit."""
 
-    def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
+    def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
         """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
 
 

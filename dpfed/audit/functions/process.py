@@ -28,14 +28,14 @@ class Process:
     ConfigError where the function fails.
     """
 
-    def __init__(self, f: Callable[..., Any], *, arrays: str, batched: bool, time_limit: float) -> None:
+    def __init__(self, f: Callable[..., object], *, arrays: str, batched: bool, time_limit: float) -> None:
         if arrays not in ("torch", "numpy"):
             raise ConfigError(f"arrays={arrays!r}: must be 'torch' or 'numpy'.")
         if not time_limit > 0:
             raise ConfigError(f"time_limit={time_limit}: must be a number of seconds above 0.")
         self._limit, self._until = time_limit, time.monotonic() + time_limit
         self._module = str(getattr(f, "__module__", None) or "")
-        self._sent: list[Sequence[Any]] = []
+        self._sent: list[Sequence[object]] = []
         packed = _packed((f, arrays, batched), self._module, "the function under audit")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "dpfed.audit.functions.worker"],
@@ -63,7 +63,7 @@ class Process:
         """Give it the whole time limit again, from now on."""
         self._until = time.monotonic() + self._limit
 
-    def seen(self, given: Any, seeds: list[int]) -> list[Floats]:
+    def seen(self, given: object, seeds: list[int]) -> list[Floats]:
         """The numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
         found = self.outputs((given,), [0] * len(seeds), seeds)
         for one in found:
@@ -71,7 +71,7 @@ class Process:
                 raise ConfigError(f"the function under audit fails: {one.raised}")
         return [one.numbers for one in found]
 
-    def outputs(self, inputs: Sequence[Any], which: list[int], seeds: list[int]) -> list[Output]:
+    def outputs(self, inputs: Sequence[object], which: list[int], seeds: list[int]) -> list[Output]:
         """Return the outputs of inputs[which[i]] with seeds[i], in this order; the function does not get `which`."""
         number = next((k for k, one in enumerate(self._sent) if one is inputs), len(self._sent))
         if number == len(self._sent):
@@ -83,7 +83,7 @@ class Process:
             return list(answer)
         raise ConfigError(answer if kind == "refused" else f"the function under audit fails: {answer}")
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: object) -> None:
         assert self._process.stdin is not None
         try:
             pickle.dump(message, self._process.stdin)
@@ -112,7 +112,7 @@ class Process:
         )
 
 
-def _packed(what: Any, name: str, words: str) -> bytes:
+def _packed(what: object, name: str, words: str) -> bytes:
     """Pickle by value what a new process could not import the module of this name: files that were loaded, tests."""
     module = sys.modules.get(name)
     by_value = module is not None and name != "__main__" and not _importable(name)

@@ -44,7 +44,7 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
             inputs = known[number]
             if isinstance(inputs, bytes):
                 inputs = known[number] = _made(inputs)
-            answer: tuple[str, Any] = ("seen", function.outputs(inputs, which, seeds))
+            answer: tuple[str, object] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
         except BaseException as error:  # what the inputs refer to is the user's: it may raise anything
@@ -57,14 +57,14 @@ class _Input:
     """One input, of which every call has a copy of its own, as the function may write on it. Generators of random
     numbers are shared by all calls: copies would draw the same noise again."""
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, made: object) -> None:
         self._made = made
         search = _Generators(io.BytesIO())
         with contextlib.suppress(Exception):  # what was packed once need not be ready to be packed again
             search.dump(made)
         self._shared = {id(one): one for one in search.found}
 
-    def own(self) -> Any:
+    def own(self) -> object:
         try:
             return copy.deepcopy(self._made, dict(self._shared))
         except Exception:  # what can be pickled need not be ready to be copied
@@ -80,12 +80,12 @@ class _Generators(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self.found: list[Any] = []
+        self.found: list[object] = []
         self._kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState)
         if "torch" in sys.modules:
             self._kinds += (sys.modules["torch"].Generator,)
 
-    def persistent_id(self, part: Any) -> str | None:
+    def persistent_id(self, part: object) -> str | None:
         if not isinstance(part, self._kinds):
             return None
         self.found.append(part)
@@ -108,7 +108,7 @@ class _Function:
             found |= zip(at, self._together(inputs[k], [seeds[i] for i in at]), strict=True)
         return [found[i] for i in range(len(which))]
 
-    def _one(self, given: Any, seed: int) -> Output:
+    def _one(self, given: object, seed: int) -> Output:
         try:
             seen = self._f(self._as(given), seed)
         except BaseException as error:  # the function is the user's: it may raise anything
@@ -128,7 +128,7 @@ class _Function:
             raise ConfigError(f"the batched function returned {len(seen)} outputs for {len(seeds)} trials.")
         return [output_of(one) for one in seen]
 
-    def _as(self, given: Any) -> Any:
+    def _as(self, given: object) -> object:
         if not isinstance(given, np.ndarray) or self._arrays == "numpy":
             return given
         import torch

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.trials import LOUD, equal_in_every_layer, signs, uneven
@@ -29,12 +28,12 @@ class Worlds:
     """
 
     name: str
-    one: Any
-    other: Any
+    one: object
+    other: object
     screened: bool = False
 
     @cached_property
-    def both(self) -> tuple[Any, Any]:
+    def both(self) -> tuple[object, object]:
         """Inputs of the worlds 0 and 1: always the same tuple, which is sent once."""
         return self.other, self.one
 
@@ -62,7 +61,9 @@ def pairs_of_updates(
 
     places = itertools.cycle(_places(clients))
 
-    def pair(name: str, one: Any, rest: Any, other: Any = None, *, screened: bool = False) -> Worlds:
+    def pair(
+        name: str, one: ArrayLike, rest: ArrayLike, other: ArrayLike | None = None, *, screened: bool = False
+    ) -> Worlds:
         at = next(places)
         others = np.tile(np.asarray(rest, dtype=np.float32), (clients - 1, 1))
         own = np.asarray(one, dtype=np.float32)[None]

@@ -144,12 +144,12 @@ class ByKeywords:
 
     function: Callable[..., float | None]
 
-    def __call__(self, given: dict[str, Any], seed: int) -> float | None:
-        answer: Any = self.function(**given)
+    def __call__(self, given: dict[str, object], seed: int) -> float | None:
+        answer: object = self.function(**given)
         return None if answer is None else _one_number(answer)
 
 
-def _one_number(answer: Any) -> float:
+def _one_number(answer: object) -> float:
     """A number of Python, or an array or tensor of one. ConfigError for anything else."""
     array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
@@ -174,7 +174,7 @@ def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Aske
     return what, {what: _by_keywords(what, found)}
 
 
-def _by_keywords(name: str, found: Any) -> ByKeywords:
+def _by_keywords(name: str, found: object) -> ByKeywords:
     """ConfigError for what cannot be called with the fields of a setting."""
     wanted = [field.name for field in fields(Setting)]
     if not callable(found):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +47,7 @@ class FlowerCase:
 
     name: str
     make: Callable[[], StrategyRound]
-    claim: Any
+    claim: object
     adjacency: str
     sound: bool
     true_where: str
@@ -131,7 +133,7 @@ def audit_flower(
     )
 
 
-def _fed_avg(clients: int) -> Any:
+def _fed_avg(clients: int) -> object:
     from flwr.serverapp.strategy import FedAvg
 
     return FedAvg(fraction_train=1.0, min_train_nodes=clients, min_available_nodes=clients)
@@ -140,7 +142,7 @@ def _fed_avg(clients: int) -> Any:
 def _server_fixed(examples: tuple[int, ...] = (1,), expected: int | None = None) -> StrategyRound:
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
-    def make(clients: int) -> Any:
+    def make(clients: int) -> object:
         return DifferentialPrivacyServerSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
     return StrategyRound(make=make, examples=examples, expected=expected)
@@ -150,7 +152,7 @@ def _client_fixed(mods: bool = True) -> StrategyRound:
     from flwr.clientapp.mod import fixedclipping_mod
     from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
-    def make(clients: int) -> Any:
+    def make(clients: int) -> object:
         return DifferentialPrivacyClientSideFixedClipping(_fed_avg(clients), NOISE_MULTIPLIER, CLIP_NORM, clients)
 
     return StrategyRound(make=make, mods=(fixedclipping_mod,) if mods else ())
@@ -162,7 +164,7 @@ def _adaptive(side: str) -> StrategyRound:
 
     wrapper = getattr(strategies, f"DifferentialPrivacy{side}SideAdaptiveClipping")
 
-    def make(clients: int) -> Any:
+    def make(clients: int) -> object:
         return wrapper(
             _fed_avg(clients),
             NOISE_MULTIPLIER,
@@ -227,7 +229,7 @@ class StrategyRound:
     def _reply(self, message: Any, row: Floats, client: int) -> Any:
         from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-        def train(received: Any, _: Any) -> Any:
+        def train(received: object, _: object) -> object:
             metrics = MetricRecord({"num-examples": self.examples[client % len(self.examples)]})
             content = RecordDict({"arrays": _record(ArrayRecord, row), "metrics": metrics})
             return Message(content, reply_to=received)
@@ -263,9 +265,6 @@ def _arrays(record: Any) -> list[Floats]:
 
 
 def _quiet() -> None:
-    import logging
-    import warnings
-
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1

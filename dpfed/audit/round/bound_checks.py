@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from scipy.special import bdtr
+from scipy.stats import chi2
 from torch import Tensor
 
 from accounting.mechanisms import BernoulliAggregate
@@ -140,8 +141,6 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 
 def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
     """Return the p-value of the counts of a round without uploads, given the public probabilities."""
-    from scipy.stats import chi2
-
     now = replace(one.announced, uploads=0)
     count = (stage.slots or 0) + (0 if stage.canaries is None else stage.canaries(now.number))
     off = stage.server(torch.zeros_like(one.reference), now).double()

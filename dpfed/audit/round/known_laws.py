@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import skellam
 
 from accounting import require
 from accounting.compose import lower_bound
@@ -83,8 +84,6 @@ def _integer_noise(claim: Claim) -> Floats | None:
         return None
     at = np.arange(-far, far + 1)
     if isinstance(noise, Skellam):
-        from scipy.stats import skellam
-
         return np.asarray(skellam.pmf(at, noise.variance / 2, noise.variance / 2))
     if isinstance(noise, DiscreteGaussian) and noise.shares == 1:
         masses = np.exp(-(at.astype(float) ** 2) / (2 * noise.variance))

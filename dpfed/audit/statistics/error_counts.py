@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betainccinv
 
 from accounting import require
 from dpfed.errors import ConfigError
@@ -72,8 +73,6 @@ def upper_limit(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> Flo
     expected count gives the limit that a typical one would). Direction of error: conservative; k counts as slightly
     more, which outweighs rounding.
     """
-    from scipy.special import betainccinv
-
     level = require.open_probability(alpha=alpha)
     k, n = np.broadcast_arrays(np.asarray(successes, dtype=float), np.asarray(trials, dtype=float))
     if not np.all((n > 0) & (k >= 0) & (k <= n)):

@@ -7,10 +7,13 @@ at the outcome of the audit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import bdtr
 
 from dpfed.audit.statistics.error_counts import ErrorCounts
@@ -109,8 +112,8 @@ class Region:
     threshold: float
     trials0: int
     trials1: int
-    false_positives: np.ndarray[Any, Any]
-    most_negatives: np.ndarray[Any, Any]
+    false_positives: NDArray[np.int64]
+    most_negatives: NDArray[np.int64]
 
     @classmethod
     def of(
@@ -139,7 +142,7 @@ class Region:
 
         most, limits = trials1, []
         for positives in cells:
-            most = _most(lambda negatives, at=positives: rejected(int(at), negatives), most)
+            most = _most(partial(rejected, int(positives)), most)
             limits.append(most)
         return cls(
             threshold=threshold,
@@ -156,12 +159,12 @@ class Region:
         return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
 
 
-def _at_most(counts: np.ndarray[Any, Any], trials: int, rate: float) -> np.ndarray[Any, Any]:
+def _at_most(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.float64]:
     """P(Binomial(trials, rate) <= count), 0 for counts below 0."""
     return np.where(counts < 0, 0.0, bdtr(np.maximum(counts, 0).astype(float), trials, rate))
 
 
-def _cells(trials: int, rate: float) -> np.ndarray[Any, Any]:
+def _cells(trials: int, rate: float) -> NDArray[np.int64]:
     """Numbers of false positives, close to each other around what is expected."""
     spread = _REACH * (trials * rate * (1 - rate)) ** 0.5 + 1
     low, high = max(0.0, trials * rate - spread), min(float(trials), trials * rate + spread)
@@ -169,7 +172,7 @@ def _cells(trials: int, rate: float) -> np.ndarray[Any, Any]:
     return np.unique(np.round(np.concatenate([far, near])).astype(np.int64))
 
 
-def _most(holds: Any, most: int) -> int:
+def _most(holds: Callable[[int], bool], most: int) -> int:
     """The largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
 
     Steps down from `most`, which is mostly near, and then halves.

@@ -69,7 +69,7 @@ class FlowerAccountant:
 
     def __init__(
         self,
-        config: Any,
+        config: object,
         *,
         ledger: str | os.PathLike[str] | None = None,
         clip_norm: float = 1.0,
@@ -90,7 +90,7 @@ class FlowerAccountant:
         """Number of composed releases."""
         return sum(count for _, count in self._composed)
 
-    def compose(self, event: Any, count: int = 1) -> None:
+    def compose(self, event: object, count: int = 1) -> None:
         """Charge `count` releases like this one: on the disk first, where there is a ledger."""
         charged, count = self._checked(event), require.count(count=count)
         if self._book is not None:
@@ -122,7 +122,7 @@ class FlowerAccountant:
             optimal_order=None if best is None else best.order,
         )
 
-    def would_exceed(self, event: Any, max_epsilon: float | None = None, count: int = 1) -> bool:
+    def would_exceed(self, event: object, max_epsilon: float | None = None, count: int = 1) -> bool:
         """Return True if `count` more releases would exceed the limit at the configuration's delta. Charges nothing."""
         limit = self._model.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
@@ -132,7 +132,7 @@ class FlowerAccountant:
         return _epsilon(self._mechanism(more), self._model.delta) > limit
 
     def state_dict(self) -> dict[str, object]:
-        """All that `load_state_dict` needs, for JSON."""
+        """Return the state that `load_state_dict` reads, for JSON."""
         return {
             "schema_version": _SCHEMA,
             "backend": _BACKEND,
@@ -140,7 +140,7 @@ class FlowerAccountant:
             "compositions": [{"event": one.to_dict(), "count": count} for one, count in self._composed],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state of the same configuration. With a ledger the ledger decides: a state that it has
         gone beyond (a crash after the line, before the save) is that of the ledger; one that it does not hold is
         refused."""
@@ -165,7 +165,7 @@ class FlowerAccountant:
                 "ledger that was written beside it; nothing was loaded."
             )
 
-    def _checked(self, event: Any) -> NoisySum:
+    def _checked(self, event: object) -> NoisySum:
         charged = sum_of(event)
         self._model.require_population(charged)
         return charged

@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
+from accounting import require
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.own_code import load
@@ -69,7 +70,7 @@ def introduce(config: str, load_data: LoadData | None, message: Message, context
     client = client_of(context, experiment.config)
     if load_data is not None:
         with_own_samples(experiment, client, load_data(context))
-    values: dict[str, Any] = {"client": client, "fingerprint": fingerprint(experiment.config)}
+    values: dict[str, object] = {"client": client, "fingerprint": fingerprint(experiment.config)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 
@@ -157,7 +158,7 @@ def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | 
 def client_of(context: Context, config: Config) -> int:
     """The client that this node is: its partition-id. ConfigError for a node that is none of the run's clients."""
     client, clients = context.node_config.get("partition-id"), config.federation.clients
-    if isinstance(client, bool) or not isinstance(client, int) or not 0 <= client < clients:
+    if not require.is_whole(client) or not 0 <= client < clients:
         raise ConfigError(
             f"partition-id={client!r} of this node: must be from 0 to {clients - 1}, a different one for each node. "
             'Start it with --node-config "partition-id=0".'

@@ -77,7 +77,7 @@ class ClientLevelStrategy(Strategy):
         seed: int = 0,
         keep: float | None = None,
         compress: str = "dense",
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         evaluate_on_clients: bool = False,
         noise_at: Literal["server"] = "server",
         patience: float = 300.0,
@@ -178,7 +178,7 @@ class ClientLevelStrategy(Strategy):
         log(INFO, "\t├──> dpfed: %s clients, %s", self._population.count, plan)
         log(INFO, "\t└──> the private mean goes to %s", type(self.strategy).__name__)
 
-    def start(self, *args: Any, **kwargs: Any) -> Result:
+    def start(self, *args: object, **kwargs: object) -> Result:
         """Run Flower's rounds, then log the guarantee of the models."""
         result = super().start(*args, **kwargs)
         if self._private is not None:

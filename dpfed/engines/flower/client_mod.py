@@ -103,7 +103,7 @@ def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     )
 
 
-def _values(name: str, given: Array, like: Array) -> NDArray[Any]:
+def _values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
     """The numbers of a stranger's array; what it says of its own shape is not believed."""
     try:
         values = given.numpy()

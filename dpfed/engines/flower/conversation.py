@@ -36,7 +36,7 @@ class Instruction:
     forwarded: bytes = b""
 
     def to_content(self) -> RecordDict:
-        values: dict[str, Any] = {
+        values: dict[str, object] = {
             "round": self.round,
             "clip-norm": self.clip_norm,
             "train": self.train,
@@ -69,7 +69,7 @@ class UploadMessage:
     finite: bool | None = None
 
     def to_content(self) -> RecordDict:
-        values: dict[str, Any] = {
+        values: dict[str, object] = {
             "client": self.client,
             "round": self.round,
             "payload": self.payload,

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -74,7 +73,7 @@ class Nodes:
     def _ask(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """A step of round `number`'s secure sum, to the clients that have a node; what is no answer is left out."""
         nodes = {client: self._directory.node_of(client) for client in messages}
-        common: dict[str, Any] = {"round": number, "fingerprint": self._fingerprint}
+        common: dict[str, object] = {"round": number, "fingerprint": self._fingerprint}
         clients = {node: client for client, node in nodes.items() if node is not None}
         asked = [
             Message(
@@ -118,7 +117,7 @@ class InFlight:
     def __init__(self, grid: Grid, *, at_once: int) -> None:
         self._grid, self._at_once = grid, at_once
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:

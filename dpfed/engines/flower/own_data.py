@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Context
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.dataset import exact_floats
@@ -27,12 +28,9 @@ _ARRAYS = {"inputs", "labels"}
 _WHOSE = "samples of this node"
 
 
-def samples_of_file(context: Context) -> tuple[NDArray[Any], NDArray[Any]]:
+def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
     """The arrays `inputs` and `labels` of the safetensors file that the node's configuration names: `flower-supernode
     --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
     path = context.node_config.get("data")
     if not isinstance(path, str) or not Path(path).is_absolute():
         raise ConfigError(
@@ -83,7 +81,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     return replace(experiment, method=replace(experiment.method, clients=clients))
 
 
-def _as(kind: np.dtype[Any], inputs: NDArray[Any]) -> NDArray[Any]:
+def _as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArray[np.generic]:
     """Inputs in the type in which the network takes them. DataError for numbers that this type does not hold."""
     if kind.kind == "f" and inputs.dtype.kind in "iu":
         return exact_floats(inputs, _WHOSE)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpfed.aggregation.agreement import Agreement, Turns
 from dpfed.aggregation.messages import MessageKind, party_of
+from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
@@ -36,18 +37,10 @@ class NodeSums:
 
     terms: SecureSums
 
-    def open(
-        self,
-        participants: NDArray[np.int64],
-        *,
-        dropouts: Mapping[int, ProtocolStep],
-        size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        number: int,
-    ) -> NodeSum:
-        agreement = self.terms.agreed(participants, size=size, number=number)
-        return NodeSum(agreement, Turns(agreement, dropouts), tolerance=self.terms.tolerance, device=device)
+    def open(self, task: Task, *, size: int, dtype: torch.dtype) -> NodeSum:
+        agreement = self.terms.agreed(task.participants, size=size, number=task.state.round)
+        device = task.state.broadcast.device
+        return NodeSum(agreement, Turns(agreement, task.dropouts), tolerance=self.terms.tolerance, device=device)
 
     def overhead_bits(self, participants: int) -> int:
         return self.terms.overhead_bits(participants)

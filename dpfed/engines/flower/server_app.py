@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -32,7 +32,7 @@ PATIENCE = 300.0
 """Seconds to wait for all clients to join."""
 
 
-def server_app(config: Path | Mapping[str, Any], *, own_code: Sequence[Path] = ()) -> ServerApp:
+def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] = ()) -> ServerApp:
     """A ServerApp for this configuration: a TOML file beside the app, or its tables. Its run config says `out`, the
     run folder on the server's machine, `resume`, `timeout` and `patience`. own_code: Python files that register what
     the configuration names."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -14,7 +14,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.workflows.model_controller import ModelController
 from torch import Tensor
 
-from accounting import Guarantee
+from accounting import Guarantee, require
 from dpfed.engines.nvflare.model_vectors import Arrays, arrays_of, moved, size_of
 from dpfed.engines.nvflare.update_filters import META, sent_update
 from dpfed.engines.round_terms import RoundTerms, masked, options_of
@@ -67,7 +67,7 @@ class ClientLevelFedAvg(ModelController):
         seed: int = 0,
         keep: float | None = None,
         compress: str = "dense",
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         patience: int = 600,
         persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
         task_name: str = AppConstants.TASK_TRAIN,
@@ -208,5 +208,5 @@ class ClientLevelFedAvg(ModelController):
 def _require_here(sampling: str, patience: int) -> None:
     if sampling not in ("poisson", "fixed", "all"):
         raise ConfigError(f"sampling={sampling!r}: must be 'poisson', 'fixed' or 'all'. Schedules: `dpfed run`.")
-    if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+    if not require.is_whole(patience) or patience < 1:
         raise ConfigError(f"patience={patience!r}: must be a whole number of seconds from 1.")

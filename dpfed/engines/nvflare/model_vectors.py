@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError, WireError
 Arrays = dict[str, NDArray[Any]]
 
 
-def arrays_of(params: Mapping[str, Any]) -> Arrays:
+def arrays_of(params: Mapping[str, object]) -> Arrays:
     """Parameters, numpy or torch, as numpy arrays in their order. WireError for anything else."""
     try:
         return {str(name): np.asarray(value) for name, value in params.items()}

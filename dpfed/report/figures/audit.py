@@ -1,11 +1,11 @@
-"""What an audit of an upload claimed and saw."""
+"""Figure of an upload's audit: the claim beside what each pair of neighbours shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
@@ -66,12 +66,10 @@ def plot_audit(
         return inline(right.figure, files=path.name)
 
 
-def _colour(k: int, count: int) -> Any:
+def _colour(k: int, count: int) -> object:
     """Another one for every pair; black is the claim's."""
     if count < len(COLOURS):
         return COLOURS[k]
-    from matplotlib import colormaps
-
     return colormaps["turbo"](0.05 + 0.9 * k / (count - 1))
 
 

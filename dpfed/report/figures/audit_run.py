@@ -1,15 +1,20 @@
-"""What an audit of a run looked at: canary scores, noise in every round, cohort sizes; each beside its claimed law."""
+"""Figures of a run's audit: canary scores, noise in every round, cohort sizes; each beside its claimed distribution."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
 from dpfed.report.figures.inline import ChartGroup, inline, tooltips
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +32,7 @@ class CanaryScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseRatios:
-    """Of each round: noise standard deviation over the charged one, and limits that a correct run keeps to."""
+    """Noise standard deviation of each round over the charged one, and limits that a correct run keeps to."""
 
     rounds: Sequence[int]
     ratios: Floats
@@ -55,7 +60,7 @@ def plot_audit(
         return inline(axes[0].figure, files=path.name)
 
 
-def _canaries(axis: Any, found: CanaryScores | None) -> None:
+def _canaries(axis: Axes, found: CanaryScores | None) -> None:
     if found is None:
         _nothing(axis, "canaries", "the run had no canaries")
         return
@@ -67,7 +72,7 @@ def _canaries(axis: Any, found: CanaryScores | None) -> None:
         (found.absent, 0.0, COLOURS[0], COLOURS[2], "absent"),
         (found.present, found.shift, COLOURS[1], COLOURS[3], "present"),
     ):
-        axis.hist(scores, bins=bins, density=True, alpha=0.35, color=colour, label=f"{len(scores)} {name}")
+        axis.hist(scores, bins=list(bins), density=True, alpha=0.35, color=colour, label=f"{len(scores)} {name}")
         law = np.exp(-((at - centre) ** 2) / 2) / np.sqrt(2 * np.pi)
         axis.plot(at, law, "--", color=claimed, linewidth=1.8, label=f"claimed, {name}")
     axis.set_ylim(top=1.35 * axis.get_ylim()[1])  # room for the legend
@@ -134,6 +139,6 @@ def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
     return (edges[:-1] + edges[1:] - 1) / 2, counts.astype(np.float64), expected
 
 
-def _nothing(axis: Any, title: str, words: str) -> None:
+def _nothing(axis: Axes, title: str, words: str) -> None:
     axis.set(title=title, xticks=[], yticks=[])
     axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes, fontsize=9)

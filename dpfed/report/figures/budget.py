@@ -1,7 +1,9 @@
 """Figures of a budget: epsilon over rounds, and the epsilon in other words (profile, trade-off, groups, belief)."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from accounting.errors import UnsupportedMechanism
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import COLOURS, figure
 from dpfed.report.privacy_words import factors_words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _POINTS = 12
 _MOST_TOGETHER = 8
@@ -96,7 +101,7 @@ def plot_readings(answer: Budget, path: Path) -> bool:
     return True
 
 
-def _profile(axes: Any, claim: Profile, epsilon: float, delta: float) -> None:
+def _profile(axes: Axes, claim: Profile, epsilon: float, delta: float) -> None:
     at = np.linspace(0.0, max(2 * epsilon, 0.1), 300)
     values = claim(at)
     axes.plot(at, values)
@@ -109,7 +114,7 @@ def _profile(axes: Any, claim: Profile, epsilon: float, delta: float) -> None:
     axes.set(title="privacy profile", xlabel="epsilon", ylabel="delta")
 
 
-def _tradeoff(axes: Any, claim: Profile) -> None:
+def _tradeoff(axes: Axes, claim: Profile) -> None:
     rate = np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 400)])
     axes.plot(rate, readings.tradeoff(claim, rate))
     axes.plot([0, 1], [1, 0], "--", color="gray", linewidth=1)
@@ -119,7 +124,7 @@ def _tradeoff(axes: Any, claim: Profile) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1.08))
 
 
-def _groups(axes: Any, claim: Profile, delta: float) -> None:
+def _groups(axes: Axes, claim: Profile, delta: float) -> None:
     sizes = np.arange(1, _MOST_TOGETHER + 1)
     found = np.array([readings.epsilon_at(readings.of_group(claim, int(size)), delta) for size in sizes])
     known = found <= _LARGEST
@@ -130,7 +135,7 @@ def _groups(axes: Any, claim: Profile, delta: float) -> None:
     axes.set(ylim=(0, None), xlim=(0.5, _MOST_TOGETHER + 0.5), xticks=sizes)
 
 
-def _belief(axes: Any, epsilon: float) -> None:
+def _belief(axes: Axes, epsilon: float) -> None:
     at = np.linspace(0.0, max(2 * epsilon, 0.1), 200)
     for prior in _PRIORS:
         axes.plot(at, [readings.posterior(epsilon=float(one), prior=prior) for one in at], label=f"{prior:g}")

@@ -6,15 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import Look, figure, legend_beside, looks_for, plain_log_ticks
 from dpfed.report.figures.inline import ChartGroup, inline, tooltips
 from dpfed.report.units import significant
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _BESIDE = 2.4
 _NO_LOOKS: Mapping[str, Look] = {}
@@ -131,7 +135,7 @@ def _aside(number: int, rows: int) -> float:
 
 
 def _draw_row(
-    axes: Any, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool, bounds: bool
+    axes: Axes, points: Sequence[Point], place: Mapping[float | str, float], look: Look, *, joined: bool, bounds: bool
 ) -> None:
     somewhere = sorted(
         ((place[point.x], point) for point in points if point.x is not None), key=lambda placed: placed[0]
@@ -180,10 +184,8 @@ def _nearest(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _logarithmic(axes: Any, values: Sequence[float], words: Callable[[float], str]) -> None:
+def _logarithmic(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:
     """A logarithmic x axis with the values themselves as ticks, as far as they have room."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
     axes.set_xscale("log")
     shown: list[float] = []
     for value in sorted(values):

@@ -1,19 +1,26 @@
 """One look for every figure, and a look for each row of a table: no two alike, variants of a method in one colour."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.durable_files import put
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 # Okabe and Ito's colours, distinguished with every kind of colour vision.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 FAINT, RULE = "#596170", "#dfe3e8"
-_STYLES: list[Any] = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))]
+LineStyle = str | tuple[int, tuple[int, ...]]
+_STYLES: list[LineStyle] = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 
 
@@ -63,20 +70,20 @@ def _height(columns: int, rows: int) -> float:
     return 3.1 * rows if rows > 1 else (4.2 if columns == 1 else 3.8)
 
 
-def _write(drawing: Any, path: Path, **how: Any) -> None:
+def _write(drawing: Figure, path: Path, **how: Any) -> None:
     content = io.BytesIO()
     drawing.savefig(content, format=path.suffix.removeprefix(".") or "png", **how)
     put(path, content.getvalue())
 
 
-def legend_beside(axes: Any, *, last: str | None = None) -> None:
+def legend_beside(axes: Axes, *, last: str | None = None) -> None:
     """Draw the legend of `axes` right of the whole figure, with the label `last` after the others."""
     entries = sorted(zip(*axes.get_legend_handles_labels(), strict=True), key=lambda entry: entry[1] == last)
     if entries:
         axes.figure.legend(*zip(*entries, strict=True), loc="outside right upper", frameon=False, fontsize=9)
 
 
-def plain_log_ticks(axes: Any) -> None:
+def plain_log_ticks(axes: Axes) -> None:
     """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room; round numbers else."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -92,7 +99,7 @@ class Look:
     """Colour, line style and marker, as matplotlib takes them."""
 
     colour: str
-    style: Any
+    style: object
     marker: str
 
 

@@ -11,13 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib import rc_context
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, FAINT, RULE, figure
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
 
 _WIDE, _HIGH = 4.2, 2.8
 """Inches of a panel: 302 units, so that its text is as large on a telephone as on a wide screen."""
@@ -31,7 +36,7 @@ _PLAIN: Any = {"svg.fonttype": "none", "svg.hashsalt": "dpfed"}
 _NO_DATES = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 
-Numbers = Sequence[float] | NDArray[Any]
+Numbers = Sequence[float] | NDArray[np.generic]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,28 +76,28 @@ def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
     line.tooltips = [words[i] for i in kept]
 
 
-def inline(drawing: Any, *, words: str = "", files: str = "") -> ChartGroup:
+def inline(drawing: Figure, *, words: str = "", files: str = "") -> ChartGroup:
     """Return each pair of axes of a figure by itself, and one legend, empty for a single name.
 
     Axes without data are left out. The figure itself stays as it is.
     """
     axes = list(drawing.axes)
     drawn = [axis for axis in axes if np.isfinite(axis.dataLim.get_points()).any()]
-    handles: dict[str, Any] = {}
+    handles: dict[str, Artist] = {}
     for axis in drawn:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     before, legends = drawing.get_size_inches().copy(), drawing.legends
     drawing.set_size_inches(_WIDE, _HIGH)
     drawing.legends = []  # a hidden legend beside the axes would keep its room
-    with _hidden(*(axis.get_legend() for axis in axes if axis.get_legend() is not None)):
+    with _hidden(*(one for axis in axes if (one := axis.get_legend()) is not None)):
         panels = [_panel(drawing, axis) for axis in drawn]
-    drawing.set_size_inches(before)
+    drawing.set_size_inches(*before)
     drawing.legends = legends
     legend = [Entry(name=name, picture=_swatch(one)) for name, one in handles.items()] if len(handles) > 1 else []
     return ChartGroup(panels=panels, legend=legend, words=words, files=files)
 
 
-def _panel(drawing: Any, axis: Any) -> Panel:
+def _panel(drawing: Figure, axis: Any) -> Panel:
     """The caption is the title, or else the name of the y axis."""
     title, label = axis.get_title(), axis.get_ylabel()
     caption = (title or label)[:1].upper() + (title or label)[1:]
@@ -107,7 +112,7 @@ def _panel(drawing: Any, axis: Any) -> Panel:
     return Panel(caption=caption, picture=picture)
 
 
-def _swatch(handle: Any) -> Markup:
+def _swatch(handle: Artist) -> Markup:
     with figure(None) as axes:
         drawing = axes.figure
         axes.remove()
@@ -120,7 +125,7 @@ def _swatch(handle: Any) -> Markup:
 
 
 @contextmanager
-def _hidden(*artists: Any) -> Iterator[None]:
+def _hidden(*artists: Artist) -> Iterator[None]:
     for one in artists:
         one.set(visible=False, in_layout=False)
     try:
@@ -130,9 +135,7 @@ def _hidden(*artists: Any) -> Iterator[None]:
             one.set(visible=True, in_layout=True)
 
 
-def _svg(drawing: Any, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
-    from matplotlib import rc_context
-
+def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str = "") -> Markup:
     content = io.BytesIO()
     with rc_context(_PLAIN):
         drawing.savefig(content, format="svg", transparent=True, metadata=_NO_DATES)

@@ -1,9 +1,9 @@
 """Figure of a partition: number of samples of each label at each client."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib.colors import PowerNorm
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
@@ -23,7 +23,7 @@ def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
         drawn = labels.imshow(
             np.ma.masked_equal(shown.T, 0),
             cmap="viridis_r",
-            norm=_square_root(int(counts.max(initial=1)) or 1),
+            norm=PowerNorm(0.5, vmin=0, vmax=int(counts.max(initial=1)) or 1),
             aspect="auto",
             origin="lower",
             interpolation="nearest",
@@ -39,12 +39,6 @@ def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
         bars.set_ylim(bottom=0)
         empty = f", {np.count_nonzero(sizes == 0):,} empty" if np.any(sizes == 0) else ""
         bars.set_title(f"{sizes.sum():,} samples, {len(sizes):,} clients{empty}", fontsize=10)
-
-
-def _square_root(largest: int) -> Any:
-    from matplotlib.colors import PowerNorm
-
-    return PowerNorm(0.5, vmin=0, vmax=largest)
 
 
 def _part(shown: NDArray[np.int64], counts: NDArray[np.int64]) -> str:

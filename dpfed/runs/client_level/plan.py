@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ _NOT_OURS = {
 """Tables of a run that a loop of one's own has no part in; no account looks at them."""
 
 
-def config_of(tables: Mapping[str, Any], *, source: str) -> Config:
+def config_of(tables: Mapping[str, object], *, source: str) -> Config:
     """The plan's tables ([federation], [privacy], [run]) as a configuration. ConfigError for what no run can have."""
     if not set(tables) <= {"federation", "privacy", "run"}:
         raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
@@ -186,7 +186,7 @@ class Unmoved:
         return replace(state, round=state.round + 1)
 
 
-def parts_of(plan: dict[str, dict[str, Any]], dimension: int | None) -> Parts:
+def parts_of(plan: dict[str, dict[str, object]], dimension: int | None) -> Parts:
     """Return what a chain is made from, for a plan. ConfigError for a plan that no run can have."""
     config = config_of(plan, source="dpfed.ClientLevel")
     seeds = Seeds(root=config.run.seed)

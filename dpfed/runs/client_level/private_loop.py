@@ -178,7 +178,7 @@ class ClientLevel:
         """Names of clients, or their numbers."""
         return tuple(str(one) if self._names is None else self._names[one] for one in cohort.tolist())
 
-    def release(self, step: Step, updates: Any) -> Tensor | dict[str, Tensor]:
+    def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
         """`Step.release`."""
         self._check_open(step)
         form, rows = first_of(updates)
@@ -267,7 +267,7 @@ class ClientLevel:
                 self._goal.require_statement(self.rounds_planned)
         return self._machine
 
-    def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, Any]]) -> LoopBook:
+    def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, object]]) -> LoopBook:
         path = _gone_with(self) if ledger is None else Path(ledger)
         simulated = self._parts.randomness.name == "simulated"
         key = self._parts.seeds.generator("population.key").bytes(32) if simulated else None

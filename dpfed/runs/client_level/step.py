@@ -11,13 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfed.data.dataset import Numbers
 from dpfed.errors import ConfigError
 
 
 class Releasing(Protocol):
     """The loop that a step is a round of."""
 
-    def release(self, step: Step, updates: Any) -> Tensor | dict[str, Tensor]: ...
+    def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]: ...
 
     def names_of(self, cohort: NDArray[np.int64]) -> tuple[str, ...]: ...
 
@@ -37,12 +38,12 @@ class Step:
         return self._loop.names_of(self.cohort)
 
     @overload
-    def release(self, updates: Tensor | NDArray[Any] | Iterable[Tensor] | Iterable[NDArray[Any]]) -> Tensor: ...
+    def release(self, updates: Tensor | Numbers | Iterable[Tensor] | Iterable[Numbers]) -> Tensor: ...
 
     @overload
     def release(self, updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]: ...
 
-    def release(self, updates: Any) -> Tensor | dict[str, Tensor]:
+    def release(self, updates: object) -> Tensor | dict[str, Tensor]:
         """The noisy mean of the cohort's updates, float32 [d]: each clipped, summed, noised, charged, divided by the
         expected cohort. Of dictionaries: a dictionary.
 
@@ -93,7 +94,7 @@ class Form:
         }
 
 
-def first_of(updates: Any) -> tuple[Form | None, Iterator[Any]]:
+def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
     """The form of the first update, None where there is none; and an iterator over all of them."""
     if isinstance(updates, Mapping):
         raise ConfigError("updates: one dictionary; must be one for each client, as in release([difference, ...]).")
@@ -112,7 +113,7 @@ def first_of(updates: Any) -> tuple[Form | None, Iterator[Any]]:
     return _form_of(first), _again(first, rows)
 
 
-def in_groups(rows: Iterator[Any], form: Form, count: int, *, at_once: int) -> Iterator[Tensor]:
+def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -> Iterator[Tensor]:
     """Float32 [g, size], copies, of exactly `count` updates; ConfigError for more, fewer or others."""
     done = 0
     while done < count:
@@ -129,13 +130,13 @@ def in_groups(rows: Iterator[Any], form: Form, count: int, *, at_once: int) -> I
         raise _miscounted(None, count)
 
 
-def _form_of_none(updates: Any) -> Form | None:
+def _form_of_none(updates: object) -> Form | None:
     """A matrix without rows shows how long one is; a list does not."""
     width = updates.shape[1] if isinstance(updates, Tensor | np.ndarray) else 0
     return Form(size=width, device=_device(updates)) if width else None
 
 
-def _again(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+def _again(first: object, rest: Iterator[object]) -> Iterator[object]:
     yield first
     yield from rest
 
@@ -148,7 +149,7 @@ def _miscounted(found: int | None, count: int) -> ConfigError:
     )
 
 
-def _form_of(update: Any) -> Form:
+def _form_of(update: object) -> Form:
     if not isinstance(update, Mapping):
         vector = _checked(update, "an update")
         if vector.dim() != 1 or not len(vector):
@@ -183,7 +184,7 @@ def _vector(update: Any, form: Form) -> Tensor:
     return torch.cat(parts)
 
 
-def _checked(value: Any, what: str) -> Tensor:
+def _checked(value: object, what: str) -> Tensor:
     if isinstance(value, np.ndarray | np.generic):
         value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
     if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -195,5 +196,5 @@ def _checked(value: Any, what: str) -> Tensor:
     return value.detach()
 
 
-def _device(matrix: Any) -> torch.device:
+def _device(matrix: object) -> torch.device:
     return matrix.device if isinstance(matrix, Tensor) else torch.device("cpu")

@@ -9,8 +9,10 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from dpfed.aggregation import agreement, client, cryptography, protocol
+from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.seeds import Seeds
+from dpfed.server.state import ServerState
 
 SEEDS = Seeds(root=0)
 CLIENTS, ROUNDS, SIZE = 6, 3, 100
@@ -50,8 +52,8 @@ def seen(monkeypatch):
                 seeds.append([])
                 rows.append([])
                 who = np.arange(CLIENTS)
-                terms = {"size": SIZE, "dtype": torch.int64, "device": torch.device("cpu"), "number": number}
-                one = sums.open(who, dropouts={}, **terms)
+                state = ServerState(round=number, broadcast=torch.zeros(SIZE), clip_norm=1.0)
+                one = sums.open(Task(state=state, cohort=who, participants=who), size=SIZE, dtype=torch.int64)
                 one.add(who, torch.zeros(CLIENTS, SIZE, dtype=torch.int64))
                 assert not bool(one.close().total.any())
                 del rows[-1][CLIENTS:]  # the sum, from which masks come off again

@@ -17,6 +17,7 @@ from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.weigh import Weigh
 
+from ...rounds import with_after
 from .broken_parts import (
     KEPT,
     AddsTheSumItself,
@@ -145,7 +146,7 @@ def no_clip_of_scalars():
 
 def weighted_by_examples():
     twin, weigh = case("dp-fedavg"), Weigh(weights=np.array([2.0, 0.5, 0.5, 1.0]))
-    return twin, twin.changing(lambda stages: stages.with_after(Encode, weigh))
+    return twin, twin.changing(lambda stages: with_after(stages, Encode, weigh))
 
 
 def empty_round_is_free():
@@ -183,7 +184,7 @@ def count_without_noise():
 
 def part_of_the_sum_in_the_model():
     twin, remembers = case("dp-fedavg"), RemembersTheSum()
-    seen = twin.changing(lambda stages: stages.with_after(GaussianNoise, remembers))
+    seen = twin.changing(lambda stages: with_after(stages, GaussianNoise, remembers))
     return twin, seen.having(
         server=lambda method: AddsTheSumItself(**fields_of(method.server), kept=remembers.kept, part=0.1)
     )

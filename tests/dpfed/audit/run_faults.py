@@ -122,9 +122,9 @@ def unclipped(stages):
 class SumsARowTwice(PlainSums):
     """Sums that hold one row more than what went in."""
 
-    def open(self, participants, *, size, dtype, device, **named):
-        total = torch.zeros(size, dtype=dtype, device=device)
-        return HoldsARowTwice(participants, {}, total=total, tolerance=self.tolerance)
+    def open(self, task, *, size, dtype):
+        total = torch.zeros(size, dtype=dtype)
+        return HoldsARowTwice(replace(task, dropouts={}), total=total, tolerance=self.tolerance)
 
 
 class HoldsARowTwice(PlainSum):

@@ -9,6 +9,7 @@ from dpfed.audit.round.one_round import OneStream
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.randomness import Secure
 
+from ...rounds import with_after
 from .broken_parts import RemembersTheSum
 from .broken_rounds import noise_short
 from .fault_layers import case, check, worlds
@@ -60,6 +61,6 @@ def test_randomness_that_cannot_be_replaced_is_refused():
     class DrawsByItself(RemembersTheSum):
         randomness = Secure()
 
-    drawing = case("dp-fedavg").changing(lambda stages: stages.with_after(GaussianNoise, DrawsByItself()))
+    drawing = case("dp-fedavg").changing(lambda stages: with_after(stages, GaussianNoise, DrawsByItself()))
     with pytest.raises(TypeError, match="DrawsByItself: draws, but cannot be given another source of randomness"):
         drawing.one.with_randomness(OneStream(0))

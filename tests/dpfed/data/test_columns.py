@@ -8,13 +8,14 @@ import pytest
 
 from dpfed import data
 from dpfed.config.tables import parse
-from dpfed.data.columns import Columns, load_columns
+from dpfed.data.dataset import Columns
 from dpfed.errors import ConfigError, DataError
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
 
 pa = pytest.importorskip("pyarrow", reason="the extra `tables` is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
+load_columns = pytest.importorskip("dpfed.data.columns").load_columns
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.normal(size=(60, 3))

@@ -14,7 +14,7 @@ from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
-from ...rounds import Book, random_updates, watched_round, with_updates
+from ...rounds import Book, random_updates, watched_round, with_after, with_updates
 from ..announced import Recorder, announced
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -28,7 +28,7 @@ def released(experiment, updates=None, rounds=1):
     book, state = Book(), experiment.start
     method, seen = experiment.method if updates is None else with_updates(experiment, updates), Recorder()
     kind = GaussianNoise if method.stages.find(Integers) is None else Integers
-    method = replace(method, stages=method.stages.with_after(kind, seen))
+    method = replace(method, stages=with_after(method.stages, kind, seen))
     for _ in range(rounds):
         state, _ = watched_round(state, method, seeds=experiment.seeds, ledger=book)
     return seen.totals, book.releases

@@ -22,6 +22,8 @@ from dpfed.stages.encode import Encode
 from dpfed.stages.weigh import Weigh
 from dpfed.stages.wires import Words
 
+from ...rounds import with_after, with_before
+
 CHAINS = {
     "server": ("fed-smp-randk-digits",),
     "shares": (
@@ -73,14 +75,14 @@ def test_a_chain_without_its_bound_or_its_noise_is_refused(chains, name):
 def test_weights_between_bound_and_noise_are_refused(chains, name):
     stages = chains[name]
     with pytest.raises(ConfigError, match="right before"):
-        require_sound(stages.with_before(type(stages.private), weigh(stages)))
+        require_sound(with_before(stages, type(stages.private), weigh(stages)))
 
 
 @pytest.mark.parametrize("name", ["server", "shares", "integers", "decoded first", "coins"])
 def test_a_stage_that_changes_bounded_rows_is_refused(chains, name):
     stages = chains[name]
     with pytest.raises(ConfigError, match="changes rows"):
-        require_sound(stages.with_after(type(stages.private), weigh(stages)))
+        require_sound(with_after(stages, type(stages.private), weigh(stages)))
 
 
 def test_a_lossy_code_behind_the_noise_of_a_sum_is_refused(chains):
@@ -103,7 +105,7 @@ def test_a_second_release_is_refused(chains):
     stages = chains["server"]
     noise = stages.find(GaussianNoise)
     with pytest.raises(ConfigError, match="two stages make it private"):
-        require_sound(stages.with_after(Encode, noise_like(noise)))
+        require_sound(with_after(stages, Encode, noise_like(noise)))
 
 
 def noise_like(noise):

@@ -20,7 +20,7 @@ from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import build
 
-from ...rounds import watched_round
+from ...rounds import watched_round, with_after
 from ..announced import Recorder, bound
 
 TABLES = {
@@ -177,7 +177,7 @@ def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
     method = replace(
         experiment.method,
         sampler=Drawn(experiment.method.sampler, range(drawn)),
-        stages=experiment.method.stages.with_after(PrivateCoins, seen),
+        stages=with_after(experiment.method.stages, PrivateCoins, seen),
     )
     state, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
     assert len(seen.rows) == facts.arrived == min(drawn, 30)

@@ -15,7 +15,7 @@ from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
-from ...rounds import watched_round
+from ...rounds import watched_round, with_after, with_before
 from ..announced import Recorder
 
 WAYS = {
@@ -78,7 +78,7 @@ def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
     experiment = build(without_noise(tiny_config)(*WAYS["coins"], "audit.canaries=9", "federation.rounds=1"))
     present = experiment.method.canaries.present_in(0)
     before, after, start = Recorder(), Recorder(), experiment.start.broadcast
-    stages = experiment.method.stages.with_before(PrivateCoins, before).with_after(PrivateCoins, after)
+    stages = with_after(with_before(experiment.method.stages, PrivateCoins, before), PrivateCoins, after)
     cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.of_round(0)[0]])
     method = replace(experiment.method, stages=stages)
     _, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)

@@ -71,7 +71,7 @@ def test_the_printed_command_goes_on(tmp_path, capsys, monkeypatch):
     out, ledger = tmp_path / "my run", tmp_path / "p.jsonl"
     assert status(["ledger", "create", str(ledger), "--clients", "24", "--epsilon", "30"]) == 0
     settings = [word for one in (*SETTINGS, "model.hidden=[4, 4]") for word in ("--set", one)]
-    command = importlib.import_module("dpfed.cli.run")  # the package's own name for it is the function
+    command = importlib.import_module("dpfed.cli.run_on_terminal")
     monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
     assert status(["run", "dp-fedavg-digits", "--out", str(out), "--ledger", str(ledger), *settings]) == 1
     monkeypatch.undo()
@@ -87,7 +87,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, monkeypatch):
     """By the configuration that it wrote, to the same bytes as a run that was not interrupted."""
     words = [word for one in SETTINGS for word in ("--set", one)]
     assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "whole"), *words]) == 0
-    command = importlib.import_module("dpfed.cli.run")
+    command = importlib.import_module("dpfed.cli.run_on_terminal")
     monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
     assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "run"), *words]) == 1
     monkeypatch.undo()

@@ -48,7 +48,7 @@ class Plant:
 
     def __call__(self, data: Any, out: Path) -> None:
         torch.manual_seed(0)
-        np.random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
         self.plant()
         given = {} if self.given is None else self.given()
         dpfed.run(self.preset, ROUNDS if self.settings is None else self.settings, out=out, progress=False, **given)
@@ -305,7 +305,8 @@ class NumpyNoise(Plain):
 
     def forward(self, x):
         if self.training:
-            x = x + torch.from_numpy(np.random.standard_normal(tuple(x.shape[-2:])).astype("float32"))
+            noise = np.random.standard_normal(tuple(x.shape[-2:]))  # noqa: NPY002
+            x = x + torch.from_numpy(noise.astype("float32"))
         return super().forward(x)
 
 
