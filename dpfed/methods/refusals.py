@@ -65,8 +65,8 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
     if not private and facts.privacy == "required" and not config.method.noiseless:
         yield (
             f"method.name={name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
-            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk, or for fed-smp-randk and "
-            "fed-smp-topk method.noiseless=true."
+            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk, or, of Fed-SMP, "
+            "method.noiseless=true."
         )
     if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, facts):
         yield (

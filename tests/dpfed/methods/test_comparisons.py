@@ -1,4 +1,4 @@
-"""Baselines of the papers' comparisons: Fed-SMP without noise, FedAvg with equal weights, FedSparsify at one sparsity."""
+"""Baselines of the papers: Fed-SMP without noise, FedAvg with equal weights, FedSparsify at one sparsity."""
 
 import numpy as np
 import pytest
