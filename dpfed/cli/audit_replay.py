@@ -57,7 +57,7 @@ def replay(
         The outcome as one JSON document on standard output.
     """
     with training_extra("dpfed audit replay"):
-        from dpfed.audit.replays.configured import RECORD, replay_config
+        from dpfed.api.replay import RECORD, replay_config
     if rounds < 1 or (pairs is not None and pairs < 2):
         raise ConfigError(
             f"--rounds {rounds}, --pairs {pairs}: at least 1 round and 2 pairs, of which one is equal data."

@@ -10,8 +10,9 @@ stochastic-sign (Safaryan, Richtárik, arXiv:1805.12491; Jin et al., arXiv:2002.
 
     P(b = +1) = 1/2 + x/(2B);    decoded B b
 
-unbiased if and only if B >= max |x|; the error is d B² - ||x||². B = ||x||_2, ||x||_inf, or a public constant, to which
-coordinates are then clamped and which is not sent.
+unbiased if and only if B >= max |x|; the error is d B² - ||x||². B = ||x||_2 (Safaryan and Richtárik), ||x||_inf (the
+least noise of an unbiased sign, the default), or a public constant, to which coordinates are then clamped and which is
+not sent.
 
 `majority` makes the mean a vote: (mean of the scales) · sign(Σ b), a tie counting as +1.
 """

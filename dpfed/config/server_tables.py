@@ -33,6 +33,10 @@ class _Aggregation(Table):
     clients add noise shares so many that one round in a thousand ends that way. Refused for private plain sums whose
     noise is not the clients': they never end, since ending would show how many took part."""
 
+    weights: Literal["samples", "uniform"] = "samples"
+    """Weights of clients in the mean without [privacy]: their numbers of samples, or all the same. Under [privacy] they
+    are all the same."""
+
     steps: Count | None = None
     """Integers from 0 to the clip norm; default: so many that rounding adds little to the clip norm."""
 

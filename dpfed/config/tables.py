@@ -31,6 +31,9 @@ CHOICES = {
 }
 """Tables whose keys follow from one choice, and the key that makes it."""
 
+_PUBLIC_RANKING = ("fed-smp-topk", "fedpm")
+"""Methods whose coordinates public samples could rank in version 0.2."""
+
 _MOST_SHOWN = 200
 
 
@@ -128,16 +131,24 @@ def parse(tables: Mapping[str, Any], *, source: str) -> Config:
 def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
     """Return the configuration that a run wrote into its folder.
 
-    A setting that the run's version did not write has today's default, with two exceptions. Without
-    data.partition_seed, run.seed divided the data; without privacy.delta, as up to 0.2, delta was clients^-1.1.
+    A setting that the run's version did not write has today's default, with three exceptions. Without
+    data.partition_seed, run.seed divided the data; without privacy.delta, as up to 0.2, delta was clients^-1.1;
+    without method.public_epochs, a server with public samples took as many steps as one client.
     """
-    data, run = tables.get("data"), tables.get("run")
+    data, run, method = tables.get("data"), tables.get("run"), tables.get("method")
     if isinstance(data, Mapping) and isinstance(run, Mapping) and "seed" in run and "partition_seed" not in data:
         tables = {**tables, "data": {**data, "partition_seed": run["seed"]}}
+    if isinstance(method, Mapping) and "public_epochs" not in method and _ranked_by_public_samples(tables):
+        tables = {**tables, "method": {**method, "public_epochs": "client-steps"}}
     config = parse(tables, source=source)
     if config.privacy is None or config.privacy.delta is not None or config.federation.clients == 1:
         return config
     return config.with_delta(float(config.federation.clients) ** -1.1)
+
+
+def _ranked_by_public_samples(tables: Mapping[str, Any]) -> bool:
+    sparse = _said(tables, "method", "keep") is not None or _said(tables, "method", "k") is not None
+    return sparse and bool(_said(tables, "data", "public")) and _said(tables, "method", "name") in _PUBLIC_RANKING
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -156,8 +156,18 @@ class MethodTable(Table):
     """The random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round stay for the run, as
     noise that is taken back over rounds needs them. Directions must be shared (method.shared)."""
 
+    noiseless: bool = False
+    """Fed-SMP without noise and without a guarantee: the baseline that differs from Fed-SMP in its noise alone, for
+    comparisons. Rows are clipped only if aggregation.clip_norm is set. Not with privacy."""
+
     error_feedback: bool = False
     """The rest of a client's update that compression left out is added to its next one; never with privacy."""
+
+    public_epochs: Steps | Literal["clients", "client-steps"] = 1
+    """Passes of the server over its public samples in a round, from which the top coordinates follow. "clients": the
+    clients' local update period, local.epochs passes (local.steps batches), as the Fed-SMP paper has it;
+    "client-steps": the number of steps of one client, as up to version 0.2. Choose it on public samples, never on
+    clients' samples: the coordinates would reveal the choice."""
 
     progressive: bool = True
     """FedMRN's progressive masking; false: its ablation."""

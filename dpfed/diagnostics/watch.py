@@ -162,6 +162,7 @@ class Watch:
             not_finite=tally.not_finite,
             failed=tally.failed,
             uplink_bytes=tally.uplink_bytes,
+            mask_entropy=tally.mask_entropy,
             participants=len(now.task.participants),
             arrived=now.uploads,
             largest_norm=self.largest_norm,

@@ -37,6 +37,16 @@ def is_linear(config: Config, facts: MethodFacts) -> bool:
     return not rounded and (facts.linear or (facts.linear_if_shared and config.method.shared))
 
 
+def weighs_samples(config: Config, facts: MethodFacts) -> bool:
+    """Return True if clients may count by their numbers of samples in the mean: of updates, where nothing is private.
+
+    Not in Fed-SMP without noise, which differs from the private method in its noise alone.
+    """
+    if config.privacy is not None or config.method.noiseless or config.method.purge == "clients":
+        return False
+    return not facts.coins and (is_linear(config, facts) or not in_integers(config))
+
+
 def edge_of(config: Config, facts: MethodFacts) -> float:
     """c: probabilities of coins lie in [c, 1 - c].
 

@@ -21,6 +21,8 @@ SPARSE = ("method.keep", "method.k")
 COMPRESSED = ("method.options", "method.error_feedback")
 SHARED = ("method.shared",)
 STAYS = ("method.stays",)
+NOISELESS = ("method.noiseless",)
+PUBLIC = ("method.public_epochs",)
 
 ADAPTIVE = ("adam", "yogi", "adagrad")
 """Server rules that move every entry by about as much."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SPARSE, STAYS, MethodFacts
+from dpfed.methods.facts import COMPRESSED, NOISELESS, PUBLIC, SPARSE, STAYS, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -37,8 +37,11 @@ METHODS = (
             scheme="dense",
             privacy="required",
             sparse="yes",
-            takes=(*SPARSE, *COMPRESSED, *STAYS),
-            presets={"fed-smp-randk": {"method": {"keep": 0.4}}},
+            takes=(*SPARSE, *COMPRESSED, *STAYS, *NOISELESS),
+            presets={
+                "fed-smp-randk": {"method": {"keep": 0.4}},
+                "fed-smp-randk-noiseless": {"privacy": False, "method": {"keep": 0.4, "noiseless": True}},
+            },
         ),
         stages=random_mask,
     ),
@@ -54,9 +57,16 @@ METHODS = (
             privacy="required",
             sparse="yes",
             needs_public_data=True,
-            takes=(*SPARSE, *COMPRESSED),
+            takes=(*SPARSE, *COMPRESSED, *PUBLIC, *NOISELESS),
             # The public samples are taken out of the training half and are not protected.
-            presets={"fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}}},
+            presets={
+                "fed-smp-topk": {"data": {"public": 1000}, "method": {"keep": 0.005}},
+                "fed-smp-topk-noiseless": {
+                    "privacy": False,
+                    "data": {"public": 1000},
+                    "method": {"keep": 0.005, "noiseless": True},
+                },
+            },
         ),
         stages=public_mask,
     ),

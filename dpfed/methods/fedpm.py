@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dpfed.config.kinds import NOISE
-from dpfed.methods.facts import ADAPTIVE, SPARSE, MethodFacts
+from dpfed.methods.facts import ADAPTIVE, PUBLIC, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ METHODS = (
             what="coins of each weight's probability: a mask, range-coded; integers under a sum",
             scheme=None,
             sparse="optional",
-            takes=(*SPARSE, "mask"),
+            takes=(*SPARSE, *PUBLIC, "mask"),
             presets={
                 "fedpm": {"mask": {"edge": 0.01}, "server": {"rule": "posterior"}},
                 "fedpm-private": _PRIVATE,

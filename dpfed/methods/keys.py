@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config, shown
-from dpfed.methods.choices import in_integers, is_linear, sends_coins
+from dpfed.methods.choices import in_integers, is_linear, sends_coins, weighs_samples
 from dpfed.methods.facts import MethodFacts
 
 
@@ -76,8 +76,13 @@ RULES = (
     ),
     Needs(
         ("aggregation.clip_norm",),
-        "numbers summed as integers without [privacy] (aggregation.kind)",
-        lambda config, facts: _numbers(config, facts) and config.privacy is None,
+        "numbers summed as integers without [privacy] (aggregation.kind), or method.noiseless",
+        lambda config, facts: (_numbers(config, facts) or config.method.noiseless) and config.privacy is None,
+    ),
+    Needs(
+        ("aggregation.weights",),
+        "clients that count by their numbers of samples: updates without [privacy], method.noiseless or votes",
+        weighs_samples,
     ),
     Needs(
         ("privacy.missing_shares",),
@@ -113,6 +118,11 @@ RULES = (
         ("data.orientations",),
         "data.features='scattering'",
         lambda config, facts: config.data.features == "scattering",
+    ),
+    Needs(
+        ("method.public_epochs",),
+        "coordinates that public samples rank (data.public > 0 with method.keep or method.k)",
+        lambda config, facts: config.data.public > 0 and not (config.method.keep is None and config.method.k is None),
     ),
     Needs(
         ("data.public_from",),

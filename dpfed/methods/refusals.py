@@ -60,10 +60,13 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"method.name={name!r} with [privacy]: {name} is never private, {facts.never_because}. Use "
             f"{facts.nearest_private}, or remove the [privacy] table."
         )
-    if not private and facts.privacy == "required":
+    if private and config.method.noiseless:
+        yield "method.noiseless=True with [privacy]: a run without noise is not private. Remove one of them."
+    if not private and facts.privacy == "required" and not config.method.noiseless:
         yield (
             f"method.name={name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
-            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk."
+            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk, or, of Fed-SMP, "
+            "method.noiseless=true."
         )
     if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, facts):
         yield (

@@ -29,6 +29,9 @@ def check_scheme(config: Config, facts: MethodFacts) -> None:
 
 def _made(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
     options: dict[str, Any] = dict(config.method.options)
+    if facts.sends_models:
+        sparsity_schedule(config)(0)
+        options.pop("initial", None)
     if facts.scheme in ("topk", "randk"):
         options["k"] = kept
     if config.method.shared:
@@ -40,11 +43,26 @@ def _made(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
 
 
 def sparsity_schedule(config: Config) -> Callable[[int], float]:
-    """FedSparsify's schedule over the rounds of the run."""
-    final = config.method.options.get("sparsity", FedSparsify.sparsity)
-    if isinstance(final, bool) or not isinstance(final, int | float):
-        raise ConfigError(f"method.options.sparsity={final!r}: must be a number in [0, 1).")
-    return partial(cubic_sparsity, final=float(final), rounds=config.federation.rounds)
+    """FedSparsify's schedule over the rounds of the run, from method.options.initial to method.options.sparsity.
+
+    With both equal the sparsity is fixed, as in FedMRN's comparison (Section 5.1.3).
+    """
+    final, initial = (
+        _share(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
+    )
+    if initial > final:
+        raise ConfigError(
+            f"method.options.initial={initial} with method.options.sparsity={final}: a model is purged further, never "
+            "filled again. Set initial to sparsity at most."
+        )
+    return partial(cubic_sparsity, initial=initial, final=final, rounds=config.federation.rounds)
+
+
+def _share(config: Config, name: str, default: float) -> float:
+    given = config.method.options.get(name, default)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
+        raise ConfigError(f"method.options.{name}={given!r}: must be a number in [0, 1).")
+    return float(given)
 
 
 def sparse_scheme(config: Config, number: int) -> compress.Scheme:

@@ -20,7 +20,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.methods.choices import bound_of_moves, in_integers, is_linear
+from dpfed.methods.choices import bound_of_moves, in_integers, is_linear, weighs_samples
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.schemes import scheme, sparse_scheme
@@ -104,6 +104,7 @@ class Settings:
         of one's `own` stand right behind the map:
 
         nothing private          Project > DropNotFinite > Encode > Weigh
+        noiseless, clipped       Project > FixedClip > Encode
         private, linear          Project > Clip > GaussianNoise > Encode
         every upload a release   Project > Clip > GaussianNoise > Encode
         a trusted server decodes Project > Encode > Clip > GaussianNoise
@@ -118,7 +119,9 @@ class Settings:
             return self._symbols(project, goal, own)
         encode = self._encode(choice)
         if goal is None:
-            return Stages(project, *own, DropNotFinite(), encode, *self._weigh())
+            norm = self.config.aggregation.clip_norm
+            bound = DropNotFinite() if norm is None else FixedClip(norm=norm)
+            return Stages(project, *own, bound, encode, *self._weigh())
         if self.linear or goal.private.in_every_upload:
             return Stages(project, *own, *goal.stages, encode)
         return Stages(project, *own, encode, *goal.stages)
@@ -171,8 +174,8 @@ class Settings:
     def largest_in_public(self, kept: int) -> MapChoice:
         """Fed-SMP's top-k: the coordinates that move most in training on public data."""
         assert self.public is not None
-        period = public_period(self.config, self.clients, len(self.public.labels))
-        trainer = replace(self.clients, epochs=None, steps=period)
+        steps = public_steps(self.config, self.clients, len(self.public.labels))
+        trainer = replace(self.clients, epochs=None, steps=steps)
         inputs, labels = self.public.inputs, self.public.labels
         return PublicTopMask(size=self.size, kept=kept, trainer=trainer, inputs=inputs, labels=labels)
 
@@ -271,8 +274,8 @@ class Settings:
         return () if weights is None else (Weigh(weights=weights),)
 
     def _weights(self) -> NDArray[np.float64] | None:
-        """Numbers of examples; None where every client counts the same: private, votes."""
-        if self.config.privacy is not None or self.config.method.purge == "clients":
+        """Numbers of examples; None where every client counts the same: private, votes, or by aggregation.weights."""
+        if not weighs_samples(self.config, self.facts) or self.config.aggregation.weights == "uniform":
             return None
         return self.clients.partition.sizes.astype(np.float64)
 
@@ -280,13 +283,18 @@ class Settings:
         return MaskWire() if bits is None else Words(size=size, bits=bits, largest=largest, dtype=torch.float32)
 
 
-def public_period(config: Config, clients: LocalTraining, samples: int) -> int:
-    """Steps of the server on its public samples: the clients' local update period, where that is public.
+def public_steps(config: Config, clients: LocalTraining, samples: int) -> int:
+    """Return the server's steps on its public samples in a round (method.public_epochs).
 
-    Under local.epochs the period is that of the client with most samples. Their number follows from the settings where
-    data are dealt evenly. Where it is private, one client's would show in the mask: there the server goes through its
-    own samples as often.
+    The coordinates reveal this number. "client-steps" is the number of steps of the client with most samples only where
+    data are dealt evenly or nothing is private; elsewhere it is local.epochs passes over the public samples.
     """
-    if clients.epochs is None or config.privacy is None or config.data.partition in ("iid", "resampled"):
+    given, one_pass = config.method.public_epochs, -(-samples // clients.batch_size)
+    if isinstance(given, int):
+        return given * one_pass
+    if clients.epochs is None:
         return clients.period
-    return clients.epochs * -(-samples // clients.batch_size)
+    sizes_public = config.privacy is None or config.data.partition in ("iid", "resampled")
+    if given == "client-steps" and sizes_public:
+        return clients.period
+    return clients.epochs * one_pass

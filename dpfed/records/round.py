@@ -96,6 +96,7 @@ class RoundRecord:
     largest_norm:  of a bounded row, over the clip norm; None if only the clients have seen rows
     typical_norm:  median of the rows before they are clipped, over the clip norm
     aborted:       reason of a round without a result; the public reason is in metrics.jsonl
+    mask_entropy:  bits of the uploads by FedPM's measure; only where each is a mask
     divisor:       denominator of the mean
     noise_known:   False if only the clients have seen their noise
     near_the_ends: entries of a sum of integers that have probably wrapped around
@@ -113,6 +114,7 @@ class RoundRecord:
     not_finite: Count = 0
     failed: Count = 0
     uplink_bytes: Count | None = None
+    mask_entropy: Count | None = None
     arrived: Count = 0
     largest_norm: Size | None = None
     typical_norm: Size | None = None
@@ -133,14 +135,20 @@ class RoundRecord:
 
     def to_dict(self) -> dict[str, object]:
         """Line of diagnostics.jsonl."""
-        return {key: value for key, value in asdict(self).items() if key != "canaries"}
+        left_out = ("canaries", *(("mask_entropy",) if self.mask_entropy is None else ()))
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReport:
-    """Lines of the last round in the other files of a run, saved with its checkpoint. uplink: bytes of all rounds."""
+    """Lines of the last round in the other files of a run, saved with its checkpoint.
+
+    uplink:       bytes of all rounds
+    mask_entropy: bits of all rounds by FedPM's measure; None where uploads are not masks, or were not measured
+    """
 
     uplink: Count
+    mask_entropy: Count | None = None
     diagnostics: RoundRecord
     canaries: Annotated[tuple[CanaryLine, ...], Field(fail_fast=True)] = ()
 
@@ -152,4 +160,5 @@ class CheckpointReport:
     def to_dict(self) -> dict[str, object]:
         """JSON object in the checkpoint."""
         canaries = [one.to_dict() for one in self.canaries]
-        return {"uplink": self.uplink, "diagnostics": self.diagnostics.to_dict(), "canaries": canaries}
+        masks = {} if self.mask_entropy is None else {"mask_entropy": self.mask_entropy}
+        return {"uplink": self.uplink, **masks, "diagnostics": self.diagnostics.to_dict(), "canaries": canaries}

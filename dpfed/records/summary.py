@@ -28,7 +28,7 @@ from dpfed.records.reading import (
     validated,
 )
 
-_OF_MASKS = ("mask_sha256", "model_bits_per_parameter")
+_OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
 """Keys of runs whose model is a mask; other summaries do not have them."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
@@ -98,6 +98,7 @@ class Summary:
     notes: Texts = ()
     aborted_rounds: Count | None = None
     uplink_bits_per_parameter: Size | None = None
+    mask_entropy_bits_per_parameter: Size | None = None
     uplink_bytes_per_client_round: Exact | None = None
     uplink_megabytes_total: Size | None = None
     secure_sum_bytes_per_client_round: Exact | None = None

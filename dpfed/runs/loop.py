@@ -24,7 +24,7 @@ from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import Goal
 from dpfed.randomness import Secure
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.round import INTERRUPTED, CheckpointReport
+from dpfed.records.round import INTERRUPTED, CheckpointReport, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.round import (
     NO_RESULT,
@@ -138,6 +138,7 @@ class Run:
         self._lines = folder.metrics(before_round=saved.state.round - 1)
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
+        self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
         if saved.report is not None:  # whatever kept it out of the other files
@@ -219,6 +220,7 @@ class Run:
         self.state, record = done.state, done.record
         report = CheckpointReport(
             uplink=self._uplink + (record.uplink_bytes or 0),
+            mask_entropy=self._masks_with(record),
             diagnostics=replace(record, seconds=seconds),
             canaries=record.canaries,
         )
@@ -231,9 +233,15 @@ class Run:
         other noise, but stays charged and has no result."""
         self._save(left_out(self.state, self.experiment.method), 0.0)
 
+    def _masks_with(self, record: RoundRecord) -> int | None:
+        """Bits of all rounds by FedPM's measure; None from the first round on whose uploads were not measured."""
+        if self._mask_entropy is None or (record.mask_entropy is None and record.aborted is None):
+            return None
+        return self._mask_entropy + (record.mask_entropy or 0)
+
     def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
         """The lines of a round that is saved."""
-        self._uplink = report.uplink
+        self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
         line = self._line(epsilon, report.diagnostics.aborted)
         self._folder.append(line, report.record)
         self._lines.append(line)
@@ -273,6 +281,7 @@ class Run:
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
+            mask_entropy=self._mask_entropy,
         )
         summary = replace(
             summary, model_sha256=folder.save_model(experiment.model, experiment.readout.weights(self.state))

@@ -86,6 +86,12 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity(key="rounds", label="rounds", digits=0),
         Quantity(key="parameters", label="parameters", digits=0),
         Quantity(key="uplink_bits_per_parameter", label="uplink", unit="bits a parameter", digits=4),
+        Quantity(
+            key="mask_entropy_bits_per_parameter",
+            label="uplink by the entropy of a mask's ones (FedPM's measure)",
+            unit="bits a parameter",
+            digits=4,
+        ),
         Quantity(key="model_bits_per_parameter", label="stored model", unit="bits a parameter", digits=4),
         Quantity(key="uplink_bytes_per_client_round", label="uplink a client and round", unit="bytes", digits=0),
         Quantity(key="downlink_bytes_per_client_round", label="downlink a client and round", unit="bytes", digits=0),

@@ -32,6 +32,7 @@ def summary_of(
     stopped_by: str,
     seconds: float,
     binding: Binding,
+    mask_entropy: int | None,
 ) -> Summary:
     """Return the summary of a finished run. Epsilon is recomputed from the ledger's file alone."""
     config, clients, goal = experiment.config, experiment.method.clients, experiment.goal
@@ -66,6 +67,7 @@ def summary_of(
         **_stated(experiment, book, ledger),
         **_of_project(book),
         **bytes_of(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
+        mask_entropy_bits_per_parameter=mask_bits(experiment, state.round, mask_entropy),
     )
 
 
@@ -122,6 +124,12 @@ def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str,
         "secure_sum_bytes_per_client_round": math.ceil(experiment.secure_sum_bits / 8),
         "downlink_bytes_per_client_round": math.ceil(experiment.downlink_bits / 8),
     }
+
+
+def mask_bits(experiment: Experiment, rounds: int, entropy: int | None) -> float | None:
+    """Bits a parameter and upload by FedPM's measure (Section 3.1): the entropy of the share of ones in a mask."""
+    uploads = uploads_of_a_round(experiment) * rounds
+    return entropy / uploads / experiment.model.size if entropy and uploads else None
 
 
 def delta_for_failures(ledger: Ledger) -> float:

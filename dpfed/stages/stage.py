@@ -32,6 +32,8 @@ class Tally:
                 the row of a client without samples, and rows that were not finite are neither.
     failed:     clients, or private records, whose training raised; clients among them are in not_finite, too
     uplink_bytes: of the uploads; None where the length of an upload is fixed beforehand
+    mask_entropy: bits of masks by FedPM's measure, n times the entropy of the share of ones among n entries; None where
+                uploads are not masks that travel one by one
     """
 
     trained: int = 0
@@ -40,6 +42,7 @@ class Tally:
     not_finite: int = 0
     failed: int = 0
     uplink_bytes: int | None = None
+    mask_entropy: int | None = None
 
     @property
     def counted(self) -> int:
@@ -48,11 +51,14 @@ class Tally:
 
     def gather(self, ranks: Ranks) -> None:
         """Add up the counts of all ranks: an adaptive clip norm follows the whole cohort's."""
-        counts = [self.trained, self.inside, self.outside, self.not_finite, self.failed, self.uplink_bytes or 0]
+        counts = [self.trained, self.inside, self.outside, self.not_finite, self.failed]
+        sizes = [self.uplink_bytes or 0, self.mask_entropy or 0]
         measured = ranks.largest(float(self.uplink_bytes is not None)) > 0
-        total = ranks.total(torch.tensor(counts)).tolist()
-        self.trained, self.inside, self.outside, self.not_finite, self.failed, uplink = total
+        masks = ranks.largest(float(self.mask_entropy is not None)) > 0
+        total = ranks.total(torch.tensor([*counts, *sizes])).tolist()
+        self.trained, self.inside, self.outside, self.not_finite, self.failed, uplink, entropy = total
         self.uplink_bytes = uplink if measured else None
+        self.mask_entropy = entropy if masks else None
 
 
 class Observer(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -60,7 +61,7 @@ class MaskWire(Stage):
         return None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, self.messages(rows, ids, now)))
+        _count(now, self.messages(rows, ids, now), rows)
         return rows
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
@@ -72,8 +73,25 @@ class MaskWire(Stage):
         masks = torch.empty(len(messages), len(now.reference), dtype=now.reference.dtype)
         for mask, message in zip(masks, messages, strict=True):
             mask.copy_(torch.from_numpy(coder.decode(message)))
-        now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, messages))
+        _count(now, messages, masks)
         return masks.to(now.reference.device)
+
+
+def entropy_of_ones(mask: Tensor) -> int:
+    """Bits of a mask [n] by FedPM's measure (Section 3.1): n H(share of ones), to the nearest whole number.
+
+    An ideal code that knows the share alone. `MaskWire` sends fewer bits, since both ends know the probability of each
+    entry.
+    """
+    ones = int(torch.count_nonzero(mask))
+    shares = [count / len(mask) for count in (ones, len(mask) - ones) if count]
+    return round(-len(mask) * sum(share * math.log2(share) for share in shares))
+
+
+def _count(now: Round, messages: Sequence[bytes], masks: Tensor) -> None:
+    """Add the uploads' bytes, and their bits by FedPM's measure, to the round's tally."""
+    now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, messages))
+    now.tally.mask_entropy = (now.tally.mask_entropy or 0) + sum(map(entropy_of_ones, masks))
 
 
 @lru_cache(maxsize=1)

@@ -37,8 +37,8 @@ METHODS = {
     "fed-smp-randk": "Fed-SMP rand-k",
 }
 FIELDS = (
-    "row", "x", "seed", "rounds", "test_accuracy", "best_test_accuracy", "published_best", "noise_multiplier",
-    "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes", "audit",
+    "row", "x", "seed", "rounds", "public_epochs", "test_accuracy", "best_test_accuracy", "published_best",
+    "noise_multiplier", "epsilon_in_the_papers_way", "epsilon", "lower_bound", "uplink_megabytes", "audit",
 )  # fmt: skip
 NEAREST = ("test_accuracy", "best_test_accuracy", "published_best", "uplink_megabytes")
 CURVE_FIELDS = ("row", "x", "seed", "round", "test_accuracy", "epsilon", "uplink_megabytes")
@@ -50,11 +50,19 @@ def row_of(config: dict[str, Any]) -> str:
     if privacy is None:
         return name
     if config["federation"]["sampling"] == "fixed":
-        return f"{name}, as published"
+        block = "the clients' public period" if public_epochs(config) == "clients" else "as published"
+        return f"{name}, {block}"
     if privacy.get("noise_multiplier") == 1.4:
         return f"{name}, Poisson"
     epsilon = privacy["epsilon"]
     return f"{name}, {'tight' if epsilon == 1.01 else f'epsilon {upwards(epsilon)}'}"
+
+
+def public_epochs(config: dict[str, Any]) -> str:
+    """The server's passes over public samples, from which top-k's coordinates follow; "" for other methods."""
+    if config["method"]["name"] != "fed-smp-topk":
+        return ""
+    return str(config["method"].get("public_epochs", "client-steps"))
 
 
 def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -68,6 +76,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "x": f"{config['method']['keep']:g}" if "keep" in config["method"] else "",
         "seed": config["run"]["seed"],
         "rounds": metrics[-1]["round"],
+        "public_epochs": public_epochs(config),
         "test_accuracy": 100 * accuracies[-1],
         "best_test_accuracy": 100 * max(accuracies),
         "uplink_megabytes": metrics[-1]["uplink_megabytes"],
@@ -134,17 +143,18 @@ def table(lines: list[dict[str, Any]]) -> str:
         return upwards(float(value)) if str(value) else ""
 
     head = (
-        "| | p | seed | rounds | last | best | published | noise | epsilon, the paper's way | epsilon that holds "
-        "| audit |"
+        "| | p | public epochs | seed | rounds | last | best | published | noise "
+        "| epsilon, the paper's way | epsilon that holds | audit |"
     )
     rows = [
-        f"| {line['row']} | {line['x']} | {line['seed']} | {line['rounds']} | {number(line['test_accuracy'], 2)} | "
+        f"| {line['row']} | {line['x']} | {line['public_epochs']} | {line['seed']} | {line['rounds']} | "
+        f"{number(line['test_accuracy'], 2)} | "
         f"{number(line['best_test_accuracy'], 2)} | {number(line['published_best'], 2)} | "
         f"{safely(line['noise_multiplier'])} | {safely(line['epsilon_in_the_papers_way'])} | "
         f"{safely(line['epsilon'])} | {line.get('audit') or ''} |"
         for line in lines
     ]
-    return "\n".join([head, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|", *rows])
+    return "\n".join([head, "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|---|", *rows])
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """FedPM and FedMask beside FedAvg; private FedPM beside DP-FedAvg and Fed-SMP: masks over frozen weights, or weights.
 
-python experiments/fedpm-masks/run.py                    every row that results.csv does not hold yet, then the figures
+python experiments/fedpm-masks/run.py                    every row that results.csv does not hold yet, then the figures;
+                                                         a row of another method.public_epochs is another row
 python experiments/fedpm-masks/run.py digits-private     rows of one group; --row NAME and --seed N choose further
 python experiments/fedpm-masks/run.py --plot             the figures again
 
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 
 from dpfed.audit.run import audit_run
-from dpfed.config.tables import override, parse
+from dpfed.config.tables import Config, override, parse
 from dpfed.methods import presets
 from dpfed.models.mask_file import load_mask
 from dpfed.runs import loop as federation
@@ -206,13 +207,20 @@ def run(group: str, name: str, seed: int) -> None:
     )
     kept = ("parameters", "rounds", "test_accuracy", "best_test_accuracy", "epsilon", "delta", "adjacency")
     kept += ("clip_norm", "noise_multiplier", "uplink_bits_per_parameter", "uplink_megabytes_total")
-    line = about | {k: outcome.summary[k] if k in SAFELY else _short(outcome.summary[k]) for k in kept}
+    line = about | {"public_epochs": period_of(experiment.config)}
+    line |= {k: outcome.summary[k] if k in SAFELY else _short(outcome.summary[k]) for k in kept}
     line["mask_file_bits_per_parameter"] = _short(outcome.summary.get("model_bits_per_parameter"))
     line["mask_file_accuracy"] = _short(from_file)
     line["audit"] = verdict
     line["seconds"] = round(outcome.summary["seconds"])
     append(RESULTS, [line])
     print(group, name, f"seed {seed}", {k: v for k, v in line.items() if k not in about}, flush=True)
+
+
+def period_of(config: Config) -> str:
+    """Passes over public samples, from which coordinates follow; "" if none do."""
+    table = config.method
+    return str(table.public_epochs) if config.data.public and (table.keep, table.k) != (None, None) else ""
 
 
 def _short(value: Any) -> Any:
@@ -259,12 +267,13 @@ def main() -> None:
     chosen = parser.parse_args()
     if unknown := sorted(set(chosen.groups) - set(ROWS)):
         parser.error(f"unknown group {unknown[0]!r}: must be of {', '.join(ROWS)}")
-    done = {(line["group"], line["row"], int(line["seed"])) for line in read(RESULTS)}
+    done = {(line["group"], line["row"], int(line["seed"]), line["public_epochs"]) for line in read(RESULTS)}
     for group in [] if chosen.plot else chosen.groups or list(ROWS):
         for name, row in ROWS[group].items():
             for seed in range(row.seeds):
                 wanted = (not chosen.row or name in chosen.row) and (not chosen.seed or seed in chosen.seed)
-                if wanted and (group, name, seed) not in done:
+                period = period_of(parse(tables_of(row, seed), source=f"{group}/{name}"))
+                if wanted and (group, name, seed, period) not in done:
                     run(group, name, seed)
     plot()
 

@@ -55,6 +55,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gauss fed-smp-randk": ("fed-smp-randk-digits", {}),
     "gauss fed-smp-randk momentum": ("fed-smp-randk-digits", {"server.momentum": 0.9, "privacy.adjacency": "zero-out"}),
     "gauss fed-smp-topk": ("fed-smp-topk-digits", {}),
+    "gauss fed-smp-topk client-steps": ("fed-smp-topk-digits", {"method.public_epochs": "client-steps"}),
     "gauss fedscalar shared": ("fedscalar-digits", PRIVATE | {"method.shared": True}),
     "gauss qsgd decoded": ("qsgd-digits", PRIVATE),
     "gauss drive decoded": ("drive-digits", PRIVATE),

@@ -18,7 +18,7 @@ from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
-from dpfed.methods.settings import public_period
+from dpfed.methods.settings import public_steps
 from dpfed.records.reading import Unavailable
 from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
@@ -77,7 +77,7 @@ def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) ->
     assert chosen is not None
     experiment = files.experiment
     local, start, at = experiment.method.clients, experiment.start, experiment.device
-    server = replace(local, epochs=None, steps=public_period(files.config, local, len(labels)))
+    server = replace(local, epochs=None, steps=public_steps(files.config, local, len(labels)))
     update = server.train_on(
         inputs.to(at, local.inputs.dtype),
         labels.to(at),

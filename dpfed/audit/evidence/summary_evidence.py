@@ -26,6 +26,7 @@ from dpfed.runs.scores import tested, validated
 from dpfed.runs.summary import (
     bytes_of,
     delta_for_failures,
+    mask_bits,
     noise_kind,
     noise_placement,
     other_epsilons,
@@ -119,6 +120,10 @@ def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float
     }
     if _same_noise(files, experiment):
         exact |= bytes_of(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
+    measured = [one.mask_entropy for one in files.rounds if one.has_result]
+    if measured and None not in measured:
+        entropy = sum(one.mask_entropy or 0 for one in files.rounds)
+        exact["mask_entropy_bits_per_parameter"] = mask_bits(experiment, saved.round, entropy)
     content = experiment.readout.file(state)
     if content is not None:
         exact["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size

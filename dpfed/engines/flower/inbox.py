@@ -97,6 +97,8 @@ class Inbox:
         tally.not_finite += upload.finite is False or read.not_finite > 0
         if read.uplink_bytes is not None:
             tally.uplink_bytes = (tally.uplink_bytes or 0) + read.uplink_bytes
+        if read.mask_entropy is not None:
+            tally.mask_entropy = (tally.mask_entropy or 0) + read.mask_entropy
 
     def _require_bounded(self, rows: Tensor) -> None:
         """WireError for a row beyond the bound, where rows arrive as they were bounded: the sum never holds one."""

@@ -242,6 +242,20 @@ def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
 
 
 @pytest.mark.parametrize(
+    ("settings", "read"),
+    [
+        (["method.name=fed-smp-topk", "method.keep=0.1", "data.public=30"], "client-steps"),
+        (["method.name=fed-smp-topk", "method.keep=0.1", "data.public=30", "method.public_epochs=1"], 1),
+        (["method.name=dp-fedavg", "data.public=30"], 1),
+    ],
+)
+def test_a_run_without_public_epochs_took_one_clients_number_of_steps(settings, read):
+    config = parse_written(override(tomllib.loads(OF_0_2), settings), source="config.toml")
+    assert config.method.public_epochs == read
+    build(config)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "words"),
     [
         (

@@ -170,13 +170,14 @@ def test_letters_beyond_the_declared_ones_are_refused_before_any_round(tmp_path:
         build(parse(tables, source="test"))
 
 
-def test_what_others_hold_does_not_decide_how_long_the_server_trains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [1, "clients", "client-steps"])
+def test_what_others_hold_does_not_decide_how_long_the_server_trains(tmp_path: Path, given: int | str) -> None:
     """The steps on public data, from which a mask follows that everybody sees, under private sizes."""
     path = tmp_path / "mine.safetensors"
     tables = RUN | {
         "data": {"name": str(path), "classes": 3, "public": 10, "partition": "natural"},
         "model": {"name": "mlp"},
-        "method": {"name": "fed-smp-topk", "keep": 0.5},
+        "method": {"name": "fed-smp-topk", "keep": 0.5, "public_epochs": given},
     }
     steps = set()
     for size in (2, 40):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import entropy
 
 from accounting import Ledger, budget, guarantee
 from accounting.budget import Plan
@@ -16,11 +17,13 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.models.mask_file import load_mask
+from dpfed.records.summary import Summary
 from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import evaluate
 from dpfed.runs.experiment import build
+from dpfed.stages.wires import MaskWire, entropy_of_ones
 
-from ...rounds import watched_round, with_after
+from ...rounds import Killed, killed_after, watched_round, with_after
 from ..announced import Recorder, bound
 
 TABLES = {
@@ -58,6 +61,40 @@ def test_a_mask_costs_less_than_a_bit_and_the_file_is_the_model(tmp_path):
     data = experiment.dataset
     again = evaluate(model, weights, torch.from_numpy(data.test_inputs), torch.from_numpy(data.test_labels))
     assert again.accuracy == outcome.summary["test_accuracy"]  # to the bit
+
+
+def test_two_measures_of_a_masks_bits_stand_beside_each_other(tmp_path):
+    """FedPM's own (Section 3.1), recomputed from the masks that were sent, and the bytes; over a resumed run."""
+    sent, settings = [], ("federation.clients=5", "federation.cohort=5", "federation.sampling=all", "run.seed=3")
+    real = MaskWire.client
+
+    def seen(self, rows, ids, now):
+        sent.extend(rows.numpy().copy())
+        return real(self, rows, ids, now)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(MaskWire, "client", seen)
+        with pytest.raises(Killed):
+            federation.run(build(plain(*settings)), tmp_path / "run", on_round=killed_after(1))
+        outcome = federation.run(build(plain(*settings)), tmp_path / "run", resume=True)
+    shares = [mask.mean(dtype=float) for mask in sent]
+    expected = np.mean([entropy([share, 1 - share], base=2) for share in shares])
+    summary = outcome.summary
+    assert len(sent) == 15
+    assert summary["mask_entropy_bits_per_parameter"] == pytest.approx(expected, abs=0.51 / SIZE)
+    assert summary["uplink_bits_per_parameter"] < 0.9 * summary["mask_entropy_bits_per_parameter"] < 0.9
+    assert "mask_entropy_bits_per_parameter" not in Summary.in_folder(masked_run(tmp_path)).to_dict()
+
+
+def masked_run(tmp_path):
+    """The folder of a run whose masks are seen as a sum only."""
+    return federation.run(build(plain("aggregation.kind=masked")), tmp_path / "masked").folder
+
+
+@pytest.mark.parametrize(("ones", "size"), [(0, 40), (40, 40), (1, 40), (17, 40), (20, 40)])
+def test_the_entropy_of_ones_is_that_of_their_share(ones, size):
+    mask = torch.zeros(size).index_fill_(0, torch.arange(ones), 1.0)
+    assert entropy_of_ones(mask) == round(size * entropy([ones / size, 1 - ones / size], base=2))
 
 
 def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():

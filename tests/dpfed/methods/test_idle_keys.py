@@ -40,7 +40,13 @@ IDLE = [
     ("fedavg", "aggregation.dropout_at=late", [], None),
     ("fedpm", "local.momentum=0.5", [ADAM], None),
     ("fedmask", "mask.forward=mean", [], None),
+    ("dp-fedavg", "aggregation.weights=uniform", [], {"clip_norm": 0.5, "noise_multiplier": 2.0}),
+    ("fedpm", "aggregation.weights=uniform", [], None),
+    ("qsgd", "aggregation.weights=uniform", [MASKED], None),
+    ("fed-smp-randk", "aggregation.weights=uniform", ["method.keep=0.5", "method.noiseless=true"], None),
     ("fedavg", "data.public_from=mnist", [], None),
+    ("fedpm", "method.public_epochs=2", ["data.public=10"], None),
+    ("fedpm", "method.public_epochs=2", ["method.keep=0.5"], None),
     ("fedpm", "privacy.correction=none", [], {"clip_norm": 0.5}),
 ]
 

@@ -16,6 +16,8 @@ AWAY = {
     "method.error_feedback": "true",
     "method.shared": "true",
     "method.stays": "true",
+    "method.public_epochs": "3",
+    "method.noiseless": "true",
     "method.progressive": "false",
     "method.stochastic": "false",
     "method.train_masked": "false",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpfed.api.run import run
 from dpfed.audit.replays.audit import Neighbour, replay
 from dpfed.audit.replays.pairs import Pair
 from dpfed.audit.replays.verdict import ReplayAudit
@@ -28,14 +29,8 @@ class ConfiguredRun:
     load: tuple[str, ...] = ()
 
     def __call__(self, data: Neighbour, out: Path) -> None:
-        from dpfed.config.tables import parse
-        from dpfed.report.run import write_report
-        from dpfed.runs.experiment import build
-        from dpfed.runs.loop import run
-
-        settings = ["run.evaluate_every=1"] if data.reporting else []
-        outcome = run(build(parse(override(dict(self.tables), settings), source="replay")), out)
-        write_report(outcome)
+        settings = {"run.evaluate_every": 1} if data.reporting else {}
+        run(self.tables, settings, out=out, progress=False)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -1,0 +1,287 @@
+"""The page of the four papers, docs/papers.md, from the files of results.
+
+    python experiments/papers.py > docs/papers.md
+
+papers.md beside this file is the text; `{{name}}` stands for the table that the function of this name makes. A row
+without a result says so. No run is started, and none is needed.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from accounting.rounding import downwards, upwards
+
+HERE = Path(__file__).parent
+Line = dict[str, str]
+NONE = "no result yet"
+ONCE = "client-steps"
+"""method.public_epochs of rows that were made before it was a key."""
+
+
+def read(name: str) -> list[Line]:
+    """Lines of a CSV file under experiments/; none if there is no such file."""
+    path = HERE / name
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, its first column to the left."""
+    rule = ["---", *["--:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def mean(values: Sequence[float], digits: int = 1) -> str:
+    """The mean, and the standard deviation of several."""
+    middle = f"{statistics.fmean(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ± {statistics.stdev(values):.{digits}f}"
+
+
+def grouped(lines: Iterable[Line], *keys: str) -> dict[tuple[str, ...], list[Line]]:
+    """Lines by their values of `keys`."""
+    found: dict[tuple[str, ...], list[Line]] = defaultdict(list)
+    for line in lines:
+        found[tuple(line[key] for key in keys)].append(line)
+    return found
+
+
+def period(lines: Sequence[Line]) -> str:
+    """The server's passes over public samples."""
+    values = sorted({line["public_epochs"] for line in lines})
+    return "; ".join(f"{value}, not yet made again" if value == ONCE else value for value in values)
+
+
+def fed_smp_table_1() -> str:
+    """Each cell of Table I beside its two runs here: the paper's sampler and noise, and a true epsilon of 1.01."""
+    runs, rows = grouped(read("fed-smp/results.csv"), "row", "x"), []
+    cells = [line for line in read("fed-smp/table-1.csv") if line["quantity"] == "best_test_accuracy"]
+    for cell in cells:
+        method, _, block = cell["row"].partition(", ")
+        if block not in ("", "as published"):
+            continue
+        ours, tight = runs[cell["row"], cell["x"]], runs[f"{method}, tight", cell["x"]]
+        both = [*ours, *tight]
+        rows.append(
+            [
+                f"{method} {cell['x']}".strip(),
+                cell["value"],
+                accuracies(ours),
+                epsilons(ours),
+                accuracies(tight) if block else "",
+                epsilons(tight),
+                str(len({line["seed"] for line in both}) or ""),
+                "; ".join(sorted({line["rounds"] for line in both})),
+                "; ".join(sorted({line["audit"] for line in both} - {""})),
+                period(both) if both else "",
+            ]
+        )
+    head = ("", "paper, best", "ours, as published", "its epsilon", "ours, true 1.01", "its epsilon", "seeds", "rounds")
+    return table((*head, "audit", "public epochs"), rows)
+
+
+def accuracies(lines: Sequence[Line]) -> str:
+    """Best over rounds and, in brackets, of the last round."""
+    if not lines:
+        return NONE
+    best, last = ([float(line[key]) for line in lines] for key in ("best_test_accuracy", "test_accuracy"))
+    return f"{mean(best, 2)} (last {mean(last, 2)})"
+
+
+def epsilons(lines: Sequence[Line]) -> str:
+    """The largest epsilon, and the smallest lower bound, rounded to the safe sides."""
+    if not [line for line in lines if line["epsilon"]]:
+        return ""
+    least = [float(line["lower_bound"]) for line in lines if line.get("lower_bound")]
+    most = upwards(max(float(line["epsilon"]) for line in lines))
+    return f"{most} (at least {downwards(min(least))})" if least else most
+
+
+def fed_smp_figure_2() -> str:
+    """Megabytes until the test accuracy is first 72%, and what is saved of DP-FedAvg's."""
+    first: dict[tuple[str, str], tuple[int, float]] = {}
+    for line in read("fed-smp/table-1-curves.csv"):
+        if line["row"].endswith("as published") and float(line["test_accuracy"]) >= 0.72:
+            here = (int(line["round"]), float(line["uplink_megabytes"]))
+            first[line["row"], line["x"]] = min(here, first.get((line["row"], line["x"]), here))
+    whole = first["DP-FedAvg, as published", ""][1]
+    printed = {"Fed-SMP top-k": "99%", "Fed-SMP rand-k": "70%"}
+    rows = []
+    for (row, x), (number, megabytes) in first.items():
+        method = row.partition(",")[0]
+        saved = "" if not x else f"{100 * (1 - megabytes / whole):.1f}%"
+        rows.append([f"{method} {x}".strip(), str(number), f"{megabytes:,.0f}", saved, printed.get(method, "")])
+    return table(("", "rounds until 72%", "uplink of all, MB", "saved", "paper"), rows)
+
+
+def private_masks() -> str:
+    """Private FedPM beside Fed-SMP's top-k at equal epsilon and bits."""
+    rows = []
+    for data in ("digits", "mnist", "fashion-mnist"):
+        lines = [line for line in read("fedpm-masks/results.csv") if line["group"] == f"{data}-private"]
+        newest = {row for (row, epochs) in grouped(lines, "row", "public_epochs") if epochs != ONCE}
+        for (row, epochs), runs in grouped(lines, "row", "public_epochs").items():
+            if row not in ("fedpm", "dp-fedavg") and not row.startswith("fed-smp-topk"):
+                continue
+            if epochs == ONCE and row in newest:
+                continue
+            rows.append(
+                [
+                    f"{data}: {row}",
+                    mean([100 * float(line["test_accuracy"]) for line in runs]),
+                    epsilons(runs),
+                    f"{float(runs[0]['uplink_bits_per_parameter']):.3g}",
+                    str(len(runs)),
+                    runs[0]["rounds"],
+                    "; ".join(sorted({line["audit"] for line in runs})),
+                    period(runs),
+                ]
+            )
+    head = ("", "last round, %", "epsilon", "bits a parameter", "seeds", "rounds", "audit", "public epochs")
+    return table(head, rows)
+
+
+def fedpm_table_1() -> str:
+    """FedPM's Table 1 settings on small images."""
+    runs = grouped(read("fedpm/table-1-small-images.csv"), "images", "method", "setting")
+    settings = sorted({setting for _, _, setting in runs}, reverse=True)
+    rows = [
+        [
+            f"{images}: {method}",
+            *(mean([100 * float(line["test_accuracy"]) for line in runs[images, method, one]]) for one in settings),
+            "; ".join(sorted({line["rounds"] for one in settings for line in runs[images, method, one]})),
+            str(len(runs[images, method, settings[0]])),
+        ]
+        for images, method in dict.fromkeys((images, method) for images, method, _ in runs)
+    ]
+    return table(("", *settings, "rounds", "seeds"), rows)
+
+
+def fedmrn_table_1() -> str:
+    """FedMRN's Table 1 on Fashion-MNIST beside 12 rounds here."""
+    lines = [line for line in read("fedmrn/12-rounds/table.csv") if line["quantity"] == "test_accuracy"]
+    runs, splits = {(line["row"], line["split"]): line for line in lines}, ("IID", "Non-IID-1", "Non-IID-2")
+    printed = {
+        (line["row"], line["x"]): line["value"]
+        for line in read("fedmrn/table-1-fashion-mnist.csv")
+        if line["quantity"] == "test_accuracy"
+    }
+    rows = []
+    for method in dict.fromkeys(row for row, _ in printed):
+        cells = [method]
+        for split in splits:
+            line = runs.get((method, split))
+            ours = f"{float(line['mean']):.1f} ± {float(line['std']):.1f}" if line else NONE
+            cells += [printed[method, split], ours]
+        rows.append([*cells, runs[method, "IID"]["n"] if (method, "IID") in runs else ""])
+    head = [f"{split}, {whose}" for split in splits for whose in ("paper", "ours")]
+    return table(("", *head, "seeds"), rows)
+
+
+def fedmrn_figure_6() -> str:
+    """Seconds of one client's training and of its message."""
+    lines = read("fedmrn/figure-6.csv")
+    if not lines:
+        return f"Figure 6: {NONE}."
+    rows = []
+    for line in lines:
+        training, message = float(line["training_seconds"]), float(line["message_seconds"])
+        rows.append([line["row"], f"{training:.2f}", f"{message:.3f}", f"{100 * message / training:.1f}%"])
+    return table(("", "training, s", "message, s", "message over training"), rows)
+
+
+def fedscalar_figures() -> str:
+    """Loss, accuracy and bits of FedScalar at the rounds of the page."""
+    rows = []
+    for (row, number), lines in grouped(read("fedscalar/curves.csv"), "row", "round").items():
+        if number not in ("600", "2000", "10000"):
+            continue
+        cells = [f"{row}, round {int(number):,}", mean([float(line["train_loss"]) for line in lines], 3)]
+        cells += [mean([100 * float(line["test_accuracy"]) for line in lines])]
+        rows.append([*cells, f"{float(lines[0]['uplink_bits_per_client']):,.0f}", str(len(lines))])
+    return table(("", "training loss", "test accuracy, %", "bits a client", "seeds"), rows)
+
+
+def fedscalar_variance() -> str:
+    """Trace of the covariance of one round: measured, exact, and by the paper's Proposition III.1."""
+    rows = []
+    for line in read("fedscalar/variance.csv"):
+        measured = f"{float(line['measured']):.4g} ± {float(line['standard_error']):.1g}"
+        rows.append([line["directions"], measured, f"{float(line['exact']):.4g}", line["draws"]])
+    return table(("directions", "measured", "exact", "rounds drawn"), rows)
+
+
+def public_epochs() -> str:
+    """How long the server trains on its public samples, chosen on these alone."""
+    rows = [
+        [
+            f"{line['preset']}, {line['public_epochs']}",
+            f"{float(line['accuracy']):.1f} ± {float(line['standard_error']):.1f}",
+            line["splits"],
+            line["rounds"],
+        ]
+        for line in read("fed-smp/public_epochs.csv")
+    ]
+    return table(("preset, passes", "accuracy on public samples, %", "splits", "rounds"), rows)
+
+
+FILES = {
+    "Fed-SMP": "fed-smp",
+    "FedPM": "fedpm",
+    "FedMRN": "fedmrn",
+    "FedScalar": "fedscalar",
+}
+RESULTS = {
+    "fed-smp/table-1": "four of 17 cells at 180 rounds, one seed; five seeds at 12 rounds",
+    "fed-smp/table-3": "one row, 60 of 1,000 rounds",
+    "fed-smp/figure-2-fashion-mnist": "from Table I's runs",
+    "fedpm/table-1-small-images": "a twentieth of the paper's rounds",
+    "fedmrn/table-1-fashion-mnist": "12 of 100 rounds, one epoch of ten",
+    "fedscalar/figure-2": "in full, five seeds",
+    "fedscalar/figure-3": "in full, five seeds",
+}
+"""Experiment files of which results are kept; the others have none."""
+
+
+def what_has_run() -> str:
+    """Every experiment file, and how much of it has a result."""
+    rows = []
+    for paper, folder in FILES.items():
+        for path in sorted((HERE / folder).glob("*.toml")):
+            name = f"{folder}/{path.stem}"
+            rows.append([f"{paper}: {path.stem}", f"`experiments/{name}.toml`", RESULTS.get(name, NONE)])
+    return table(("", "file", "results"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    one.__name__: one
+    for one in (
+        fed_smp_table_1,
+        fed_smp_figure_2,
+        public_epochs,
+        private_masks,
+        fedpm_table_1,
+        fedmrn_table_1,
+        fedmrn_figure_6,
+        fedscalar_figures,
+        fedscalar_variance,
+        what_has_run,
+    )
+}
+
+
+def page() -> str:
+    """The text with its tables."""
+    text = (HERE / "papers.md").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: TABLES[found[1]](), text)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

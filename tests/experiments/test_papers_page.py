@@ -1,0 +1,64 @@
+"""docs/papers.md is what its command prints, and every table on it has the numbers of its files."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def papers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("papers", ROOT / "experiments" / "papers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_command_prints(papers: ModuleType) -> None:
+    assert (ROOT / "docs" / "papers.md").read_text(encoding="utf-8") == papers.page()
+
+
+def test_every_cell_of_table_1_is_there_with_its_result_or_without(papers: ModuleType) -> None:
+    rows = [line.split(" | ") for line in papers.fed_smp_table_1().splitlines()[2:]]
+    with (ROOT / "experiments" / "fed-smp" / "table-1.csv").open(encoding="utf-8", newline="") as file:
+        printed = [
+            line
+            for line in csv.DictReader(file)
+            if line["quantity"] == "best_test_accuracy" and not line["row"].endswith(("Poisson", "tight"))
+        ]
+    assert [row[1] for row in rows] == [line["value"] for line in printed]
+    assert all(row[2] == papers.NONE or re.match(r"\d\d\.\d\d", row[2]) for row in rows)
+
+
+def test_a_row_of_another_public_period_is_marked(papers: ModuleType) -> None:
+    lines = [{"public_epochs": "client-steps"}]
+    assert papers.period(lines) == "client-steps, not yet made again"
+    assert papers.period([{"public_epochs": "1"}, {"public_epochs": "1"}]) == "1"
+
+
+def test_savings_until_72_percent(papers: ModuleType) -> None:
+    """Recomputed from the curves: the first evaluated round at 72%, in DP-FedAvg's bytes."""
+    until = {}
+    with (ROOT / "experiments" / "fed-smp" / "table-1-curves.csv").open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            if float(line["test_accuracy"]) >= 0.72:
+                until.setdefault(line["row"], float(line["uplink_megabytes"]))
+    saved = {row: 100 * (1 - value / until["DP-FedAvg, as published"]) for row, value in until.items()}
+    text = papers.fed_smp_figure_2()
+    for row in ("Fed-SMP rand-k, as published", "Fed-SMP top-k, as published"):
+        assert f"| {saved[row]:.1f}% |" in text
+
+
+def test_every_table_of_the_text_is_made_and_every_made_table_is_in_it(papers: ModuleType) -> None:
+    text = (ROOT / "experiments" / "papers.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"\{\{(\w+)\}\}", text)) == sorted(papers.TABLES)
+    assert all((ROOT / "experiments" / f"{name}.toml").is_file() for name in papers.RESULTS)
