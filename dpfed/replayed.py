@@ -52,6 +52,10 @@ class Replay(Protocol):
         """Return local training on what the clients of this run hold."""
 
     @property
+    def writes_reports(self) -> bool:
+        """True if this run writes its report."""
+
+    @property
     def rounds(self) -> Any:
         """Comparison of federated rounds (`dpfed.round.Compared`)."""
 

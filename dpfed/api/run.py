@@ -17,6 +17,7 @@ from torch import nn
 
 from accounting import Guarantee, Ledger
 from accounting.ledger.project import ProjectLedger
+from dpfed import replayed
 from dpfed.api.progress import followed
 from dpfed.api.track import tracked
 from dpfed.clients.losses import OfSamples
@@ -160,7 +161,9 @@ def carry_out(
     else:
         from dpfed.runs.loop import run as train
     outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project, stop=stop)
-    write_report(outcome)
+    replay = replayed.current()
+    if replay is None or replay.writes_reports:
+        write_report(outcome)
     return outcome
 
 

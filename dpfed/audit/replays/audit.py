@@ -59,6 +59,7 @@ def replay(
     seed: int = 0,
     *,
     rounds: int | None = None,
+    to_the_end: bool = False,
     name: str = "",
     progress: Callable[[str], None] = lambda words: None,
 ) -> ReplayAudit:
@@ -72,6 +73,7 @@ def replay(
             changed, and single clients; for private records, single records
     seed:   of the pairs, and of the global generators at the start of every run
     rounds: rounds of dpfed after which a run ends; None: all
+    to_the_end: try the other pairs as well after one has failed
 
     Claim: the verdict is "fail" only if, for the printed pair, a value outside all mechanisms depends on the changed
     clients, a row exceeds its bound, the input of a mechanism moves by more than its declared sensitivity, or the code
@@ -92,7 +94,8 @@ def replay(
         chosen = list(pairs) if isinstance(pairs, Sequence) else pairs_of(first, seed)
         results = [result_of(SAME_PAIR, first)] if first.differences else []
         for pair in chosen[: pairs if isinstance(pairs, int) else None]:
-            if results and results[-1].outcome == "fail" and results[-1].pair.change == SAME:
+            failed = results[-1] if results and results[-1].outcome == "fail" else None
+            if failed is not None and (failed.pair.change == SAME or not to_the_end):
                 break
             progress(pair.words)
             results.append(runs.compare(pair))
@@ -222,7 +225,7 @@ def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | N
 
 
 def _compare_files(world: World, out: Path) -> None:
-    from dpfed.audit.replays.files import public_files
+    from dpfed.audit.replays.files import REPORTS, public_files
 
     found = public_files(out) if out.exists() else {}
     if world.first:
@@ -234,7 +237,7 @@ def _compare_files(world: World, out: Path) -> None:
         names = []
     else:
         names = sorted({*found, *world.recording.files})
-    for name in names:
+    for name in names if world.writes_reports else [one for one in names if not one.startswith(REPORTS)]:
         one, two = (str(files.get(name, "not there")) for files in (world.recording.files, found))
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)

@@ -17,6 +17,8 @@ MAY_DIFFER = (
     "report.html, model-card.md: seconds, hashes, paths",
 )
 """Closed list of what may differ: time, the fingerprint of the data, and the hash chain over both."""
+REPORTS = ("report.html", "curves.png", "model-card.md")
+"""Files that are made of the others: compared for equal data and for half of the clients far away."""
 _KEYS = {
     "summary.json": ("seconds", "population", "ledger_head"),
     "ledger.jsonl": ("population", "chain", "binding"),

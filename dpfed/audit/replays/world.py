@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.audit.replays.pairs import Pair
+from dpfed.audit.replays.pairs import SAME, Pair
 from dpfed.replayed import Ids, Norm, Part
 
 Floats = NDArray[np.float64]
@@ -286,6 +286,13 @@ class World:
     @property
     def rounds(self) -> Any:
         raise NotImplementedError("rounds of dpfed are compared by RoundsWorld")
+
+    @property
+    def writes_reports(self) -> bool:
+        """True if the run writes its report, which takes longer than three small rounds."""
+        if self.pair is None:
+            return True
+        return self.pair.change == SAME or (self.pair.change == "far" and len(self.changed) > 1)
 
     def randomness(self, made: Part) -> Part:
         return made

@@ -1,0 +1,121 @@
+"""Replay audits: planted faults are found, sound code passes, and a pair that tests nothing does not pass."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpfed
+from dpfed.api.replay import replay_config
+from dpfed.audit.replays.pairs import Pair
+from dpfed.errors import ConfigError
+from dpfed.methods import presets
+
+from .plants import NETWORKS, PLANTS, RECORDS, SOUND
+
+HALVES = ("far", "one class", "zeroed", "many", "removed")
+ONE_IN = 4
+"""Planted faults of `make test`: every fourth, from the first on; the others are slow tests."""
+
+
+def _slow_but_one(cases):
+    return [
+        pytest.param(one, id=one.name, marks=() if place % ONE_IN == 0 else pytest.mark.slow)
+        for place, one in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize("fault", _slow_but_one([*PLANTS, *NETWORKS, *RECORDS]))
+def test_a_planted_fault_is_found(fault):
+    assert dpfed.audit.replay(fault).verdict == "fail"
+
+
+@pytest.mark.parametrize("sound", _slow_but_one(SOUND))
+def test_sound_code_passes(sound):
+    dpfed.audit.replay(sound).require_pass()
+
+
+@pytest.mark.parametrize("name", [one for one in presets.names() if one.endswith("-digits")])
+def test_two_half_pairs_of_every_preset_pass(name):
+    found = replay_config(name, rounds=2, pairs=3)
+    assert found.verdict == "pass", found.in_words()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one for one in presets.names() if one.endswith("-digits")])
+def test_all_pairs_of_every_preset_pass(name):
+    found = replay_config(name)
+    assert found.verdict == "pass", found.in_words()
+
+
+def test_clients_that_take_no_part_test_nothing():
+    def call(data, out):
+        dpfed.run("dp-fedavg-digits", {"federation.rounds": 1}, out=out, progress=False)
+
+    drawn = dpfed.audit.replay(call, 2).pairs[1].pair.clients
+    other = next(i for i in range(650) if i not in drawn and not _takes_part(call, i))
+    found = dpfed.audit.replay(call, [Pair((other,), "far")])
+    assert [one.outcome for one in found.pairs] == ["nothing tested"]
+    assert found.verdict == "inconclusive"
+
+
+def _takes_part(call, client):
+    return dpfed.audit.replay(call, [Pair((client,), "far")]).pairs[0].outcome == "pass"
+
+
+def test_a_pair_that_fails_is_run_again_from_its_file(tmp_path, monkeypatch):
+    fault = PLANTS[0]
+    found = dpfed.audit.replay(fault, 3)
+    assert found.failed is not None
+    path = tmp_path / "pair.json"
+    path.write_text(
+        json.dumps(
+            {
+                "config": presets.tables("dp-fedavg-digits"),
+                "load": [],
+                "rounds": 1,
+                "seed": 0,
+                "pair": found.failed.pair.to_dict(),
+            }
+        )
+    )
+    again = replay_config(str(path))  # without the fault
+    assert [one.pair for one in again.pairs] == [found.failed.pair]
+    assert again.verdict == "pass"
+
+
+def test_pairs_are_refused_with_their_reason():
+    with pytest.raises(ConfigError, match="must be one of far"):
+        Pair((0,), "other")
+    with pytest.raises(ConfigError, match="belongs to one client"):
+        Pair((0, 1), "far", record=3)
+    with pytest.raises(ConfigError, match="mapping"):
+        Pair((0,), "removed").changed([np.zeros(3), np.ones(3)])
+
+
+def test_any_code_is_audited_through_its_marks():
+    def noise(total, scale):
+        return total + scale * np.random.standard_normal(total.shape)  # noqa: NPY002
+
+    def trained(clip, look):
+        def call(data, out):
+            clients = data([np.full(5, float(i)) for i in range(6)])
+            rows = [row / max(1.0, np.linalg.norm(row)) if clip else row for row in clients]
+            for i, row in enumerate(rows):
+                dpfed.audit.outside("row", row, client=i)
+            noisy = dpfed.audit.mechanism(noise, sensitivity=1.0)(np.sum(rows, axis=0), 2.0)
+            dpfed.audit.outside("model", noisy + (rows[0].max() if look else 0.0))
+
+        return call
+
+    assert dpfed.audit.replay(trained(clip=True, look=False)).verdict == "pass"
+    assert dpfed.audit.replay(trained(clip=False, look=False)).failed.first.value == "noise"
+    assert dpfed.audit.replay(trained(clip=True, look=True)).failed.first.value == "model"
+
+
+def test_outside_an_audit_marks_do_nothing():
+    f = dpfed.audit.mechanism(lambda total: total + 1, sensitivity=1.0)
+    assert f(2) == 3
+    dpfed.audit.outside("value", 3)
+    assert Path.cwd().exists()
