@@ -19,14 +19,34 @@ ROWS = [
     ("fed-smp/table-1.toml", "FedAvg"),
     ("fed-smp/table-1.toml", "Fed-SMP top-k, as published"),
     ("fed-smp/table-3.toml", "Fed-SMP rand-k, Poisson"),
+    ("fed-smp/figure-3-fashion-mnist.toml", "FedAvg-topk, shared coordinates"),
     ("fedpm/figure-3-mnist.toml", "FedPM"),
     ("fedpm/tables-1-and-3.toml", "QSGD"),
     ("fedmrn/table-1-fashion-mnist.toml", "FedMRNS"),
     ("fedmrn/table-1-cifar-10.toml", "FedSparsify"),
     ("fedmrn/figure-4-svhn.toml", "FedAvg with SM"),
+    ("fedmrn/table-3.toml", "SignSGD, L2 bound"),
     ("fedmrn/figure-5.toml", "FedMRN, gaussian"),
     ("fedscalar/figure-3.toml", "FedScalar, Gaussian"),
 ]
+
+
+PAPERS = sorted(
+    f"{folder}/{path.name}"
+    for folder in ("fed-smp", "fedpm", "fedmrn", "fedscalar")
+    for path in (EXPERIMENTS / folder).glob("*.toml")
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_row_of_a_papers_smoke_profile_runs(name: str, tmp_path: Path) -> None:
+    rounds = []
+    for number, cell in enumerate(plan(EXPERIMENTS / name, profile="smoke", out=tmp_path / "runs").grid.cells):
+        summary = federation.run(build(cell.config), tmp_path / str(number)).summary
+        rounds.append(summary["rounds"])
+        assert (summary["epsilon"] is None) == (cell.config.privacy is None)
+    assert set(rounds) == {2}
 
 
 @pytest.mark.slow_but_one_in(4)

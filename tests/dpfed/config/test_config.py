@@ -144,9 +144,11 @@ def test_every_preset_is_a_valid_configuration():
     for name in names:
         config = parse(presets.tables(name), source=name)
         variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
+        variant = "-noiseless" if config.method.noiseless else variant
         features = "" if config.data.features is None else "-features"
         assert name == f"{config.method.name}{variant}-{config.data.name}{features}"
-        assert METHODS[config.method.name].privacy in ("optional", "never" if config.privacy is None else "required")
+        private = config.privacy is not None or config.method.noiseless
+        assert METHODS[config.method.name].privacy in ("optional", "required" if private else "never")
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
