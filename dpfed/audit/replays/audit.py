@@ -91,6 +91,11 @@ def replay(
         _load(first.modules)
         if first.error:
             raise DpfedError(f"the first run of the replay audit fails: {first.error}")
+        if not first.mechanisms:
+            raise DpfedError(
+                "no mechanism was reached in the first run: nothing is private in it, and every value may depend on "
+                "every client. Add [privacy] or [local.record], or mark what adds noise with dpfed.audit.mechanism."
+            )
         chosen = list(pairs) if isinstance(pairs, Sequence) else pairs_of(first, seed)
         results = [result_of(SAME_PAIR, first)] if first.differences else []
         for pair in chosen[: pairs if isinstance(pairs, int) else None]:
