@@ -17,9 +17,6 @@ from dpfed.config.tables import override, read_toml
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods import presets
 
-RECORD = "audit-replay.json"
-"""File of a run's folder that says which replay audit its configuration has passed."""
-
 
 @dataclass(frozen=True)
 class ConfiguredRun:

@@ -21,6 +21,7 @@ from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import Misread, Unavailable
+from dpfed.records.replays import replay_words
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,7 +194,8 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
         loads = "".join(f" --load {one.path}" for one in files.own_code)
         notes.append(
             "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
-            f"round to the next. `dpfed audit upload {files.config.method.name}{loads}` tests that."
+            f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
+            f"that; {replay_words(files.path, files.tables)}."
         )
     if project is None and _of_a_project(files):
         notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")

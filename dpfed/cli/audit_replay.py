@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json, training_extra
 from dpfed.errors import ConfigError
+from dpfed.records.replays import REPLAY_RECORD
 
 if TYPE_CHECKING:
     from dpfed.audit.replays.verdict import ReplayAudit
@@ -57,7 +58,7 @@ def replay(
         The outcome as one JSON document on standard output.
     """
     with training_extra("dpfed audit replay"):
-        from dpfed.api.replay import RECORD, replay_config
+        from dpfed.api.replay import replay_config
     if rounds < 1 or (pairs is not None and pairs < 2):
         raise ConfigError(
             f"--rounds {rounds}, --pairs {pairs}: at least 1 round and 2 pairs, of which one is equal data."
@@ -74,7 +75,7 @@ def replay(
             progress=lambda words: status.update(f"{config}: {words}"),
         )
     folder = out if out is not None or not (Path(config) / "config.toml").exists() else Path(config)
-    kept = None if folder is None else folder / RECORD
+    kept = None if folder is None else folder / REPLAY_RECORD
     if kept is None and found.verdict == "fail":
         kept = Path(f"replay-{Path(config).stem}.json")
     if kept is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
+from dpfed.records.replays import replay_words
 from dpfed.records.summary import Summary
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
 from dpfed.report.page import rendered
-from dpfed.report.privacy_card import Fact, card_of
+from dpfed.report.privacy_card import Card, Fact, card_of
 from dpfed.report.privacy_words import sampler_name
 from dpfed.report.units import significant, size
 from dpfed.runs.durable_files import put
@@ -40,13 +43,24 @@ def page_of(folder: Path, summary: Summary, group: ChartGroup, *, live: bool = F
         title=f"{summary.method} on {summary.dataset}",
         connects=live,
         scripts=("live.js",) if live else (),
-        card=card_of(summary),
+        card=_with_audits(card_of(summary), folder),
         group=group,
         ran=what_ran(summary),
         ledger=ledger_words(folder / "ledger.jsonl"),
         commands=_commands(summary),
         configuration=_configuration(folder / "config.toml"),
     )
+
+
+def _with_audits(card: Card, folder: Path) -> Card:
+    """Return the card with the replay audit that the folder records."""
+    try:
+        tables = tomllib.loads(_configuration(folder / "config.toml"))
+    except ValueError:
+        return card
+    if "privacy" not in tables:
+        return card
+    return replace(card, facts=(*card.facts, Fact(name="Audits", words=f"{replay_words(folder, tables)}.")))
 
 
 def what_ran(summary: Summary) -> list[Fact]:

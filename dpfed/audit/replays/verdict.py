@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
 from dpfed.audit.replays.world import Difference, Seen
 from dpfed.audit.verdict import Verdict
+from dpfed.records.replays import fingerprint
 
 Outcome = Literal["pass", "fail", "nothing tested", "refused"]
 
@@ -55,8 +56,8 @@ class PairResult:
             "words": self.words,
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
-            "by": None if first is None else first.by,
-            "allowed": None if first is None else first.allowed,
+            "by": None if first is None else _finite(first.by),
+            "allowed": None if first is None else _finite(first.allowed),
             "values": self.seen.values,
             "rows": self.seen.rows,
             "mechanisms": self.seen.mechanisms,
@@ -122,13 +123,19 @@ class ReplayAudit:
             "verdict": self.verdict,
             "verdict_in_full": f"pass {SCOPE}" if self.verdict == "pass" else self.verdict,
             "words": self.in_words(),
+            "pairs_tested": sum(one.outcome == "pass" and bool(one.pair.clients) for one in self.pairs),
             "pairs": [one.to_dict() for one in self.pairs],
+            "configuration": fingerprint(self.reproduce.get("config", {})),
             "may_differ": list(MAY_DIFFER),
             "not_seen": NOT_SEEN,
             "seed": self.seed,
             "seconds": self.seconds,
             "reproduce": self.reproduce,
         }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _counted(counts: Counter[Outcome]) -> str:
@@ -145,8 +152,3 @@ def result_of(pair: Pair, seen: Seen) -> PairResult:
     elif pair.change not in (SAME, REPORTING) and not seen.rows and not seen.mechanisms:
         outcome = "nothing tested"
     return PairResult(pair=pair, outcome=outcome, seen=seen)
-
-
-def first_of(results: Sequence[PairResult]) -> PairResult | None:
-    """Return the first failing result."""
-    return next((one for one in results if one.outcome == "fail"), None)
