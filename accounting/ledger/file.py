@@ -77,6 +77,11 @@ class Ledger:
         return [entry for entry in self.standing if isinstance(entry, Release | LocalRelease)]
 
     @property
+    def shared_releases(self) -> list[Release]:
+        """Releases in order that are charged to all clients alike, unlike those of one client's own steps."""
+        return [entry for entry in self.releases if isinstance(entry, Release)]
+
+    @property
     def head(self) -> str:
         """The hash of the last line, which stands for all of them: 64 hexadecimal digits."""
         return self._chain

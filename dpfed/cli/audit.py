@@ -14,7 +14,7 @@ from dpfed.cli.audit_flower import flower
 from dpfed.cli.audit_replay import replay
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
-from dpfed.cli.output import console, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
@@ -38,10 +38,10 @@ def upload(
     trials: int | None = None,
     confidence: float | None = None,
     seed: int | None = None,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    settings: Settings = None,
     out: Path | None = None,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    load: Load = None,
     epsilon: float | None = None,
     delta: float | None = None,
     adjacency: str | None = None,
@@ -49,7 +49,7 @@ def upload(
     clients: int | None = None,
     dimension: int | None = None,
     time_limit: float | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> int:
     """Two worlds: can an adversary tell better than claimed what one client put into one round?
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.others.accountants import audit_accountant
-from dpfed.cli.output import console, print_json
+from dpfed.cli.output import Flag, console, print_json
 
 
 def accountant(
@@ -19,7 +19,7 @@ def accountant(
     *,
     seconds: float = 60.0,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> int:
     """An accountant against some hundred settings with proven bounds: edges, samplers, neighbours, whole numbers.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from rich.table import Table
 
 from accounting.rounding import downwards, upwards
-from dpfed.cli.output import console, print_json, training_extra
+from dpfed.cli.output import Flag, console, print_json, training_extra
 from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def flower(
     *,
     trials: int | None = None,
     seed: int = 0,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
 ) -> int:
     """Flower's differentially private strategies and mods, driven with given updates in this process, without Ray.
 

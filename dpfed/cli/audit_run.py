@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from rich.table import Table
 
 from accounting.rounding import upwards
-from dpfed.cli.output import console, print_json, training_extra
+from dpfed.cli.output import Flag, Load, console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 
 if TYPE_CHECKING:
@@ -22,8 +21,8 @@ def run(
     confidence: float = 0.95,
     out: Path | None = None,
     project: Path | None = None,
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    load: Load = None,
+    json: Flag = False,
 ) -> int:
     """Recompute epsilon from a run's ledger, check the run's files against its claim, and evaluate its canaries.
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
-
-from dpfed.cli.output import console, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
@@ -16,9 +11,9 @@ from dpfed.methods.catalogue import method
 def scheme(
     name: str,
     *,
-    options: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    options: Settings = None,
+    load: Load = None,
+    json: Flag = False,
 ) -> int:
     """A compressor by itself: bytes and back, bounds on them, clients apart from each other, seeds, edges, bias.
 

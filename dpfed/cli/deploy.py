@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from dpfed.cli.output import Flag, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.config.own_code import named_files
 
@@ -16,8 +13,8 @@ def deploy(
     config: str,
     *,
     out: Path,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    settings: Settings = None,
+    load: Load = None,
     json: Flag = False,
 ) -> None:
     """Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.

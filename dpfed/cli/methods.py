@@ -1,12 +1,8 @@
 """`dpfed methods`: what can be run, and what is true of it."""
 
-from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 from rich.table import Table
 
-from dpfed.cli.output import Flag, console, print_json
+from dpfed.cli.output import Flag, Load, console, print_json
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, every_method
@@ -48,7 +44,7 @@ _WAYS = {
 
 def methods(
     *,
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    load: Load = None,
     json: Flag = False,
     markdown: Flag = False,
 ) -> None:

@@ -15,6 +15,10 @@ from dpfed.runs.durable_files import put
 
 Flag = Annotated[bool, Parameter(negative="")]
 """Option that is given or not, without a --no-... form."""
+Settings = Annotated[list[str] | None, Parameter(name="--set", negative="")]
+"""Settings on top of a configuration, table.key=value each; may be given again."""
+Load = Annotated[list[Path] | None, Parameter(name="--load", negative="")]
+"""Python files of a user's own; may be given again."""
 # Wide enough that no number is cut when the output is not a terminal.
 _WIDTH_OF_A_FILE = 140
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting.ledger.project import ProjectLedger
-from dpfed.cli.output import Flag, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, print_json, training_extra
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
@@ -22,7 +22,7 @@ Tracker = Literal["csv", "tensorboard", "mlflow"]
 def run(
     config: str | None = None,
     *,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    settings: Settings = None,
     out: Path | None = None,
     resume: Flag = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
@@ -30,7 +30,7 @@ def run(
     pay: int | None = None,
     release: Flag = False,
     engine: Engine = "in-process",
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    load: Load = None,
     track: Annotated[list[Tracker] | None, Parameter(name="--track", negative="")] = None,
     json: Flag = False,
 ) -> int:

@@ -22,7 +22,7 @@ from rich.text import Text
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
-from dpfed.cli.output import Flag, console, number, print_json, training_extra
+from dpfed.cli.output import Flag, Load, Settings, console, number, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.report.units import percent
@@ -40,12 +40,12 @@ def sweep(
     out: Path | None = None,
     jobs: Annotated[int | None, Parameter(negative="")] = None,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    settings: Settings = None,
     dry_run: Flag = False,
     private_selection: float | None = None,
     selection_law: Literal["negative-binomial", "poisson"] = "negative-binomial",
     selection_eta: float = 0.0,
-    load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
+    load: Load = None,
     json: Flag = False,
 ) -> int:
     """Run a table or a figure: every row at every point of its axes, in parallel, each in a run folder of its own.

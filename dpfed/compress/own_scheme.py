@@ -31,7 +31,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, form_of
 from dpfed.config import registered
 from dpfed.config.own_code import errors_of_user_code, words_of
 from dpfed.errors import ConfigError, WireError
@@ -97,7 +97,7 @@ def _wrapped(given: Any) -> dict[str, object]:
             raise WireError(f"{self.name}: a payload that its decode cannot take: {words_of(error)}.") from error
         if not isinstance(rows, Tensor) or rows.shape != (len(sent), sent.dimension):
             raise WireError(
-                f"{self.name}: decode gives {_form(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], a row "
+                f"{self.name}: decode gives {form_of(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], a row "
                 "for each payload."
             )
         return rows.to(torch.float32)
@@ -145,13 +145,16 @@ def _checked_fields(scheme: Scheme, fields: object, x: Tensor) -> dict[str, Tens
 
 def _content(what: str, part: Field, values: object, x: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or values.numel() != len(x) * part.count or values.shape[:1] != x.shape[:1]:
-        raise ConfigError(f"{what} are {_form(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
+        raise ConfigError(f"{what} are {form_of(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
     values = values.reshape(len(x), part.count)
-    if isinstance(part, Floats):
-        return _floats(what, part, values)
-    if isinstance(part, SymbolField):
-        return _symbols(what, part, values)
-    return _indices(what, part, values) if isinstance(part, Indices) else values
+    match part:
+        case Floats():
+            return _floats(what, part, values)
+        case SymbolField():
+            return _symbols(what, part, values)
+        case Indices():
+            return _indices(what, part, values)
+    return values
 
 
 def _floats(what: str, part: Floats, values: Tensor) -> Tensor:
@@ -182,7 +185,3 @@ def _indices(what: str, part: Indices, values: Tensor) -> Tensor:
     if not inside or not bool((values.diff(dim=1) > 0).all()):
         raise ConfigError(f"{what} must be distinct coordinates below {part.size}, sorted in every row.")
     return values
-
-
-def _form(values: object) -> str:
-    return f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__

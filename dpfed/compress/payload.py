@@ -290,11 +290,17 @@ def wire_options(scheme: Scheme) -> Mapping[str, Option]:
 def checked_updates(x: Tensor) -> Tensor:
     """Updates as float32 [clients, d]. ConfigError unless they are finite, floating, and of that shape, not empty."""
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or not x.numel():
-        given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ConfigError(f"x is {given}: must be a floating tensor [clients, d] with at least one client and d >= 1.")
+        raise ConfigError(
+            f"x is {form_of(x)}: must be a floating tensor [clients, d] with at least one client and d >= 1."
+        )
     x = x.detach().to(torch.float32).contiguous()
     refuse_rows(~torch.isfinite(x.abs().amax(dim=1)), "NaN or infinity in its update", "replace it by zeros")
     return x
+
+
+def form_of(values: object) -> str:
+    """Describe type and shape of a value for a message."""
+    return f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
 
 
 def refuse_rows(wrong: Tensor, why: str, instead: str) -> None:

@@ -83,7 +83,7 @@ class StochasticSign(Scheme):
     majority: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bound, str) and not 0 < self.bound <= _LARGEST_BOUND:
+        if self._constant is not None and not 0 < self._constant <= _LARGEST_BOUND:
             raise ConfigError(f"bound={self.bound} of stochastic-sign: must be 'l2', 'linf' or in (0, 1e30].")
 
     @property
@@ -92,7 +92,12 @@ class StochasticSign(Scheme):
 
     @property
     def linear(self) -> bool:
-        return not isinstance(self.bound, str)
+        return self._constant is not None
+
+    @property
+    def _constant(self) -> float | None:
+        """Bound that is the same for all clients; None if each client sends its own."""
+        return None if isinstance(self.bound, str) else self.bound
 
     def layout(self, dimension: int) -> Layout:
         bits = SymbolField(alphabet=2, count=dimension)
@@ -106,17 +111,17 @@ class StochasticSign(Scheme):
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
-        scale = self.bound if isinstance(self.bound, float | int) else sent["scale"]
+        scale = sent["scale"] if self._constant is None else self._constant
         return scale * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         sent = batched(payloads, self)
         if self.majority:
-            scale = sent["scale"].mean() if isinstance(self.bound, str) else self.bound
+            scale = sent["scale"].mean() if self._constant is None else self._constant
             return scale * majority_of(sent["bits"])
-        if isinstance(self.bound, str):
+        if self._constant is None:
             return super().mean(payloads)
-        return self.bound * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
+        return self._constant * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
 
     def _bounds(self, x: Tensor) -> Tensor:
         """B of every client, [c, 1]; at least max |x| after rounding to float32 unless it is a constant."""

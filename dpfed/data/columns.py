@@ -22,6 +22,7 @@ from dpfed.errors import DataError
 _SPLITS = {"train": "train", "test": "test", "validation": "test"}
 _SUFFIXES = (".parquet", ".arrow")
 _MOST_PIXELS = 2**26
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 def load_columns(folder: Path, columns: Columns, *, classes: int | None = None) -> Dataset:
@@ -165,7 +166,7 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
             array = array.storage
         if array.null_count:
             raise DataError(f"{where}: has gaps. Fill or remove these samples.")
-        if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or _is_fixed(array.type)):
+        if not any(is_lists(array.type) for is_lists in _LISTS):
             break
         lengths = pc.unique(pc.list_value_length(array)).to_pylist() or [0]
         if len(lengths) > 1:
@@ -176,10 +177,6 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
         raise DataError(f"{where}: is of {array.type}; must be of numbers, lists of numbers, or images. Name another.")
     flat: Numbers = array.to_numpy(zero_copy_only=False)
     return flat.reshape(shape)
-
-
-def _is_fixed(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind))
 
 
 def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:

@@ -23,13 +23,9 @@ def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, 
     seen them; then the clients are known by name alone, their numbers from 0.
     """
     found = hmac.new(key, _facts("dpfed-population-1", unit), "sha256")
-    for part in _names(holdings) if on_nodes else _held(dataset, holdings):
+    for part in [_facts("nodes", holdings.clients)] if on_nodes else _held(dataset, holdings):
         found.update(part)
     return found.hexdigest()
-
-
-def _names(holdings: Holdings) -> Iterator[bytes]:
-    yield _facts("nodes", holdings.clients)
 
 
 def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:

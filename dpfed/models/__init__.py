@@ -121,14 +121,14 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
     row a sample, and these logits of the given form (None: any)."""
     with errors_of_user_code(f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}"):
         outputs = model.try_on(inputs)
-    found = (
-        f"{outputs.dtype} of shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
-    )
-    floats = isinstance(outputs, Tensor) and outputs.is_floating_point() and outputs.dim() > 0
-    if not (isinstance(outputs, Tensor) and floats and outputs.shape == (len(inputs), *(form or outputs.shape[1:]))):
-        wanted = "a row a sample" if form is None else f"logits, floating, {[len(inputs), *form]}: one for each class"
-        raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
-    return outputs
+    found = type(outputs).__name__
+    if isinstance(outputs, Tensor):
+        floats = outputs.is_floating_point() and outputs.dim() > 0
+        if floats and outputs.shape == (len(inputs), *(form or outputs.shape[1:])):
+            return outputs
+        found = f"{outputs.dtype} of shape {tuple(outputs.shape)}"
+    wanted = "a row a sample" if form is None else f"logits, floating, {[len(inputs), *form]}: one for each class"
+    raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
 
 
 def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:

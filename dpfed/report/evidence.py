@@ -16,7 +16,6 @@ from typing import Any
 
 from accounting import Ledger
 from accounting.errors import AccountingError
-from accounting.ledger import Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from accounting.require import real
 from dpfed.errors import RunError
@@ -104,9 +103,9 @@ def _noise(file: Path) -> float | None:
     if not file.exists():
         return None
     found = []
-    for one in Ledger.so_far(file).releases:
+    for one in Ledger.so_far(file).shared_releases:
         size, divisor = one.detail.get("dimension"), one.detail.get("divided_by")
-        if isinstance(one, Release) and size and divisor and one.noise_std and one.clip_norm:
+        if size and divisor and one.noise_std and one.clip_norm:
             found.append((one.noise_std * math.sqrt(size) / divisor / one.clip_norm) ** 2)
     return math.sqrt(statistics.fmean(found)) if found else None
 

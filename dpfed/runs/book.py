@@ -38,7 +38,7 @@ class Book:
         self._repeatable = ledger.header.randomness == "simulated"
         self._written = {entry.round: entry for entry in ledger.standing}
         self._of_project = Counter(line.round for line in lines_of(self.run, project))
-        self._nonces = {one.nonce for one in self._own()}
+        self._nonces = {one.nonce for one in self.ledger.shared_releases}
         self._compared = 0
 
     @classmethod
@@ -111,7 +111,7 @@ class Book:
         if self.project is None:
             return
         project = self.project.ledger
-        own, charged = self._own(), lines_of(self.run, self.project)
+        own, charged = self.ledger.shared_releases, lines_of(self.run, self.project)
         paid = {line.nonce for line in charged}
         before = Counter(one.round for one in own if one.nonce is None)  # simulated, or of version 0.2
         there = Counter(line.round for line in charged if line.nonce is None)
@@ -159,7 +159,7 @@ class Book:
             return
         charged = lines_of(self.run, self.project)
         paid = {line.nonce for line in charged}
-        unpaid = [one for one in self._own() if one.nonce not in paid]
+        unpaid = [one for one in self.ledger.shared_releases if one.nonce not in paid]
         self.ledger.record_all(Aborted(round=one.round, reason=TAKEN_BACK, nonce=one.nonce) for one in unpaid)
         for line in charged:
             if line.nonce is None and schedule_of(line.mechanism) is not None and line.round not in self._written:
@@ -168,11 +168,7 @@ class Book:
                 }
                 self.ledger.record(replace(line, detail=detail))
         self._written = {entry.round: entry for entry in self.ledger.standing}
-        self._nonces = {one.nonce for one in self._own()}
-
-    def _own(self) -> list[Release]:
-        """Releases to all clients in the run's own ledger."""
-        return [one for one in self.ledger.releases if isinstance(one, Release)]
+        self._nonces = {one.nonce for one in self.ledger.shared_releases}
 
     def record(self, entry: Entry) -> None:
         """Charge a round: write its line, unless this very line was written before the interruption."""
@@ -214,10 +210,9 @@ class Book:
         """RunError where another run of the project has drawn from the stream of this one's schedule: accounted
         together, one run's rounds would be the other's next ones."""
         schedule = schedule_of(release)
-        lines = [] if schedule is None or self.project is None else self.project.ledger.releases
+        lines = [] if schedule is None or self.project is None else self.project.ledger.shared_releases
         for line in lines:
-            other = schedule_of(line.mechanism) if isinstance(line, Release) else None
-            name = line.detail.get("run")
+            other, name = schedule_of(line.mechanism), line.detail.get("run")
             if other is not None and schedule is not None and other.stream == schedule.stream and name != self.run:
                 raise RunError(
                     f"{self.ledger.path}: run {name} of the project has a schedule that is drawn from "
@@ -283,5 +278,5 @@ def has_no_header(path: Path) -> bool:
 
 def lines_of(run: str, project: ProjectLedger | None) -> list[Release]:
     """Charges of the run in the project."""
-    lines = [] if project is None else project.ledger.releases
-    return [line for line in lines if isinstance(line, Release) and line.detail.get("run") == run]
+    lines = [] if project is None else project.ledger.shared_releases
+    return [line for line in lines if line.detail.get("run") == run]

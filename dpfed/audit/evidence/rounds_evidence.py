@@ -70,8 +70,8 @@ def _ending(files: RunFiles, done: int) -> str | None:
 def _with_one_more(files: RunFiles) -> float:
     """Return epsilon with one more round, charged at its largest."""
     goal = files.promise.goal
-    entries = [entry for entry in files.trusted_ledger.releases if isinstance(entry, Release)]
-    mechanisms = [entry.mechanism for entry in entries] + [goal.of_round(len(entries))]
+    mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
+    mechanisms.append(goal.of_round(len(mechanisms)))
     try:
         return accountant.epsilon(Composed.of(mechanisms), delta=goal.delta, accountant=goal.accountant)
     except AccountingError as error:

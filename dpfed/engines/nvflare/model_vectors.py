@@ -38,7 +38,7 @@ def vector_of(start: Arrays, moves: Arrays) -> Tensor:
     for name, array in start.items():
         if not _trained(array):
             continue
-        if name not in moves or moves[name].shape != array.shape or not _numbers(moves[name]):
+        if name not in moves or moves[name].shape != array.shape or moves[name].dtype.kind not in "fiu":
             found = f"{moves[name].dtype} {moves[name].shape}" if name in moves else "missing"
             raise WireError(f"parameter {name!r}: {found}; must be numbers of shape {array.shape}, as the model's.")
         parts.append(moves[name].astype(np.float32).ravel())
@@ -75,7 +75,3 @@ def apart(start: Arrays, move: Tensor) -> Arrays:
 
 def _trained(array: NDArray[Any]) -> bool:
     return array.dtype.kind == "f"
-
-
-def _numbers(array: NDArray[Any]) -> bool:
-    return array.dtype.kind in "fiu"

@@ -47,7 +47,8 @@ def plot_audit(
             colour, mark = _colour(k, len(pairs)), "x" if one.rejected else "o"
             shown = _shown(epsilons, one.fpr_upper, one.fnr_upper)
             left.plot(epsilons, np.where(shown > _LEAST, shown, np.nan), color=colour, linewidth=1)
-            points, limits = _point(one), (one.fpr_upper, one.fnr_upper)
+            points = one.false_positive_rate, one.false_negative_rate
+            limits = one.fpr_upper, one.fnr_upper
             right.plot(*zip(points, limits, strict=True), color=colour, linewidth=1)
             right.plot(*points, mark, color=colour, markersize=4, label=one.name)
             tooltips(right, [points[0]], [points[1]], [_said(one)])
@@ -75,10 +76,6 @@ def _colour(k: int, count: int) -> object:
 
 def _said(one: Observed) -> str:
     return f"{one.name}: {one.false_positive_rate:.1%} false positives, {one.false_negative_rate:.1%} false negatives"
-
-
-def _point(one: Observed) -> tuple[float, float]:
-    return one.false_positive_rate, one.false_negative_rate
 
 
 def _shown(epsilons: Floats, fpr: float, fnr: float) -> Floats:
