@@ -224,7 +224,8 @@ class LocalTraining:
 
     @cached_property
     def _planned(self) -> TrainingPlan:
-        """Depends on the configuration and the machine's memory only: a resumed run goes on as it began."""
+        """Depends on the configuration and the machine's memory only, and on no client's number of samples: a resumed
+        run goes on as it began, and the plan, which a report states, tells nothing of a client."""
         if self.strategy == "loop":
             return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
         if self.strategy == "auto" and self.not_together is not None:
@@ -237,8 +238,7 @@ class LocalTraining:
             return TrainingPlan(
                 strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
             )
-        width = min(self.batch_size, max(1, int(self.partition.sizes.max(initial=1))))
-        cost, device = cost_of(self.model, self.inputs, width), self.inputs.device
+        cost, device = cost_of(self.model, self.inputs, self.batch_size), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         if self.strategy != "auto":
