@@ -1,0 +1,195 @@
+"""Power and false alarms of the replay audit: planted faults, sound settings, sound pieces drawn by a seed.
+
+python experiments/audit-replay/run.py plants          faults in dpfed, unsound networks, losses and record mixtures
+python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
+python experiments/audit-replay/run.py settings        the private settings of the golden net
+python experiments/audit-replay/run.py sound --count 200
+python experiments/audit-replay/run.py page            docs/replay-power.md from the results
+
+Results are kept in results.jsonl, a line each; a part goes on where it was ended.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import dpfed
+from dpfed.audit.replays.verdict import ReplayAudit
+from dpfed.audit.round.whole_round import ByClient
+from dpfed.config.tables import put
+from dpfed.errors import DpfedError
+from dpfed.methods.presets import tables
+from dpfed.round import run_round
+from tests.dpfed.audit.faults import FAULTS  # faults and pieces exist in the tests only
+from tests.dpfed.audit.replays.plants import NETWORKS, PLANTS, RECORDS, SOUND
+from tests.dpfed.audit.replays.sound_pieces import SoundPiece
+from tests.golden.settings import SETTINGS, SMALL
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).with_name("results.jsonl")
+PAGE = ROOT / "docs" / "replay-power.md"
+Named = tuple[str, Callable[..., Any]]
+
+
+def of_plants() -> Iterator[Named]:
+    for one in (*PLANTS, *NETWORKS, *RECORDS, *SOUND):
+        yield one.name, one
+
+
+def of_faults() -> Iterator[Named]:
+    for fault in FAULTS:
+        sound, broken = fault.make()
+        yield fault.name, _rounds(broken)
+        yield f"twin of {fault.name}", _rounds(sound)
+
+
+def _rounds(case: Any) -> Callable[..., None]:
+    """Return a call of three rounds of a planted fault, whose clients' updates are the data."""
+
+    def call(data: Any, out: Path) -> None:
+        one = case.one
+        drawn = torch.randn(
+            one.method.sampler.clients, len(one.state.broadcast), generator=torch.Generator().manual_seed(5)
+        )
+        moves = torch.stack(list(data([row / 4 for row in drawn])))
+        state = one.state
+        for _ in range(3):
+            state = run_round(state, one.method, ByClient(moves=moves), seeds=one.seeds, ledger=None).state
+
+    return call
+
+
+def of_settings() -> Iterator[Named]:
+    for name, (preset, settings) in SETTINGS.items():
+        plain = tables(preset)
+        for key, value in (SMALL | settings).items():
+            put(plain, key, value, given=key, form="table.key=value")
+        private = "privacy" in plain or "record" in plain["local"]
+        if private:
+            (plain["privacy"] if "privacy" in plain else plain["local"]["record"]).setdefault("delta", 60**-1.1)
+            yield name, _configured(plain)
+
+
+def _configured(plain: dict[str, Any]) -> Callable[..., None]:
+    def call(data: Any, out: Path) -> None:
+        dpfed.run(plain, {"run.evaluate_every": 1} if data.reporting else {}, out=out, progress=False)
+
+    return call
+
+
+def of_sound(count: int) -> Iterator[Named]:
+    for seed in range(count):
+        piece = SoundPiece(seed)
+        yield piece.name, piece
+
+
+def kept() -> dict[tuple[str, str], dict[str, Any]]:
+    """Results so far, by part and name."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {(one["part"], one["name"]): one for one in map(json.loads, lines)}
+
+
+def audit(part: str, name: str, call: Callable[..., Any]) -> dict[str, Any]:
+    """Return the line of one audit, with all its pairs."""
+    began = time.monotonic()
+    try:
+        found: ReplayAudit | None = dpfed.audit.replay(call, to_the_end=True)
+        words = ""
+    except (DpfedError, ValueError) as error:
+        found, words = None, f"{type(error).__name__}: {error}"
+    counted = [] if found is None else [one for one in found.pairs if one.outcome in ("pass", "fail")]
+    failed = None if found is None else found.failed
+    return {
+        "part": part,
+        "name": name,
+        "verdict": "refused" if found is None else found.verdict,
+        "found_by": sum(one.outcome == "fail" for one in counted),
+        "pairs": len(counted),
+        "first": words if failed is None else failed.words,
+        "pair": "" if failed is None else failed.pair.words,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def page() -> str:
+    """Return the page of results."""
+    found = list(kept().values())
+    lines = [
+        "# What replay audits find",
+        "",
+        "For readers who want to know what a pass is worth. Made by `python experiments/audit-replay/run.py page`.",
+        "",
+    ]
+    for part, title in (
+        ("plants", "Planted faults, unsound networks and losses"),
+        ("faults", "Faults of whole rounds"),
+    ):
+        rows = [one for one in found if one["part"] == part]
+        of_faults = [one for one in rows if not _is_sound(one)]
+        if not rows:
+            continue
+        lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
+        layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
+        for one in of_faults:
+            seen = (
+                one["first"].replace("|", "/")
+                if one["verdict"] == "fail"
+                else f"not by replay: {layers.get(one['name'], '')}"
+            )
+            lines.append(f"| {one['name']} | {one['found_by']} of {one['pairs']} | {seen} |")
+        lines += ["", f"{sum(one['verdict'] == 'fail' for one in of_faults)} of {len(of_faults)} are found.", ""]
+    lines += ["## False alarms", "", "| sound code | audits | pairs | alarms |", "|---|---:|---:|---:|"]
+    for part, words, chosen in (
+        ("plants", "twins of the planted faults", _is_sound),
+        ("faults", "twins of the faults of rounds", _is_sound),
+        ("settings", "private settings of the golden net", lambda one: True),
+        ("sound", "networks, losses, stages and samplers drawn by a seed", lambda one: True),
+    ):
+        rows = [one for one in found if one["part"] == part and chosen(one) and one["verdict"] != "refused"]
+        alarms = sum(one["verdict"] == "fail" for one in rows)
+        lines.append(f"| {words} | {len(rows)} | {sum(one['pairs'] for one in rows):,} | {alarms} |")
+    return "\n".join([*lines, ""])
+
+
+def _is_sound(one: dict[str, Any]) -> bool:
+    return one["name"].startswith("twin of ") or one["name"] in {sound.name for sound in SOUND}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("part", choices=["plants", "faults", "settings", "sound", "page"])
+    options.add_argument("--count", type=int, default=200, help="of sound pieces")
+    options.add_argument("--only", default="", help="names that contain this, done again")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    if given.part == "page":
+        PAGE.write_text(page())
+        return
+    named = {"plants": of_plants, "faults": of_faults, "settings": of_settings, "sound": lambda: of_sound(given.count)}
+    done = kept()
+    for name, call in named[given.part]():
+        if ((given.part, name) in done and not given.only) or given.only not in name:
+            continue
+        line = audit(given.part, name, call)
+        with RESULTS.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+        print(
+            line["verdict"],
+            f"{line['found_by']} of {line['pairs']}",
+            name,
+            line["first"][:160],
+            line["seconds"],
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
