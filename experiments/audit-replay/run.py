@@ -22,6 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import dpfed
+from dpfed.audit.replays.pairs import REMOVED
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
 from dpfed.config.tables import put
@@ -59,7 +60,9 @@ def _rounds(case: Any) -> Callable[..., None]:
         drawn = torch.randn(
             one.method.sampler.clients, len(one.state.broadcast), generator=torch.Generator().manual_seed(5)
         )
-        moves = torch.stack(list(data([row / 4 for row in drawn])))
+        rows = [row / (40 if i % 2 else 4) for i, row in enumerate(drawn)]  # within the clip norm, and beyond it
+        removed = data.pair is not None and data.pair.change == REMOVED  # by the sampler, which leaves ids as they are
+        moves = torch.stack(rows if removed else list(data(rows)))
         state = one.state
         for _ in range(3):
             state = run_round(state, one.method, ByClient(moves=moves), seeds=one.seeds, ledger=None).state

@@ -125,9 +125,11 @@ def pairs_of(first: Seen, seed: int) -> list[Pair]:
     of_rounds = bool(present)
     if not of_rounds and first.units:
         present = [range(first.units)]
-    sizes = ("zeroed", "many", REMOVED) if of_rounds and first.of_dataset else ()
+    sizes = ("zeroed", "many", REMOVED) if first.of_dataset else (REMOVED,) if of_rounds else ()
     pairs = default_pairs(present, seed=seed, changes=_CHANGES[:2], sizes=sizes)
-    return [*pairs, Pair((), REPORTING)] if of_rounds and first.of_dataset else pairs
+    if of_rounds and first.removal_is_neighbour:  # every client, so that cohorts are empty
+        pairs.append(Pair(tuple({client for one in present for client in one}), REMOVED))
+    return [*pairs, Pair((), REPORTING)] if first.of_dataset else pairs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from dpfed.audit.replays.neighbour import Held, changed_own
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
 from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World
 from dpfed.data.partition import Holdings
+from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.randomness import Simulated
 from dpfed.round import Method, RoundResult
@@ -25,6 +26,7 @@ from dpfed.stages.stage import Private, Round, Stage
 PUBLIC = ("who is drawn", "who is asked", "who arrives")
 """Compared with a client removed under every adjacency, whether or not the plan charges for its removal."""
 _IN_BOUND = 1 + 1e-9
+_BLOCKS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,8 @@ class RoundsWorld(World):
         self._rows(f"row after {type(stage).__name__}", rows, ids)
         if stage is self._method.stages.private:
             self._note_noise(type(stage).__name__, rows, ids)
+            if self._in_rows and isinstance(stage, GaussianNoise | IntegerNoise):
+                self._compare_noise(type(stage).__name__, rows, ids)
 
     def _note_noise(self, stage: str, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Find clients whose rows have no noise where others' have it: it is in all rows, or in the sum."""
@@ -203,6 +207,14 @@ class RoundsWorld(World):
             if self._in_rows not in (None, changed):
                 self.finding("adds noise to some rows only", (self.round, f"row after {stage}", int(client), 0))
             self._in_rows = changed
+
+    def _compare_noise(self, stage: str, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        """Compare the noise of each row, which must not depend on the row, by its sums over blocks."""
+        for row, entered, client in zip(rows, self._entered, ids, strict=True):
+            if int(client) not in self._beside:
+                sums = torch.stack([block.sum() for block in (row.double() - entered.double()).tensor_split(_BLOCKS)])
+                nothing = torch.zeros_like(sums)
+                self.mechanism(f"noise of {stage}", nothing, sums, sensitivity=None, client=int(client))
 
     def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> None:
         for row, client in zip(rows, ids, strict=True):
