@@ -20,6 +20,7 @@ from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, w
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Cyclic,
     FixedSizeSampling,
     Mechanism,
@@ -37,6 +38,10 @@ from accounting.rounding import upwards
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _CROSSING = 1e-6
 """Relative; by no more may a lower bound exceed epsilon, by rounding."""
+_HYPOTHESIS_OF_CAPS = (
+    "cohort cap: holds where what a client sends does not depend on the rounds it was drawn in before, and where a "
+    "client that was drawn and left out does not learn it"
+)
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -171,9 +176,11 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
+    capped = any(isinstance(sampling_of(part), CappedPoissonSampling) for part, _ in parts_of(mechanism))
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
+        *((_HYPOTHESIS_OF_CAPS,) if capped else ()),
         *(
             f"{name}: holds where clients are drawn independently of each other, where nobody learns who takes part "
             "when, and where what a client sends does not depend on the rounds it was drawn in before"
@@ -297,8 +304,13 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
-    at, target = rdp.orders(mechanism), without_overflow(mechanism, delta)
-    best = rdp.epsilon_from_curve(at, rdp.curve(mechanism, at), delta=target, conversion=conversion)
+    target = without_overflow(mechanism, delta)
+    found = []
+    for one, lost in rdp.choices(mechanism):
+        if lost < target:
+            at = rdp.orders(one)
+            found.append(rdp.epsilon_from_curve(at, rdp.curve(one, at), delta=target - lost, conversion=conversion))
+    best = min(found, key=lambda one: one.epsilon)
     notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
 

@@ -109,7 +109,7 @@ HUGE = {
     "local.epochs": 10**15,
     "local.steps": 10**15,
     "local.batch_size": 10**15,
-    "privacy.slots": 10**15,
+    "federation.cohort_cap": 10**15,
     "data.samples": 10**15,
     "run.seed": 10**18 * 10,
     "run.group": 10**15,
@@ -121,7 +121,6 @@ HUGE = {
 
 
 BESIDE = {
-    "privacy.slots": "privacy.noise=discrete-gaussian",
     "aggregation.neighbours": "aggregation.kind=masked",
     "data.samples": "data.partition=resampled",
     "server.prior": "server.rule=posterior",
