@@ -29,7 +29,7 @@ from accounting.rounding import upwards
 
 FAILURE = 1e-12
 """Chance that one verification is wrong; added to delta for each."""
-SAMPLES = 4_000_000
+SAMPLES = 8_000_000
 _PILOT = 50_000
 _MARGIN = 2.0
 """Standard errors of the calibrated bound that are kept free."""
@@ -231,7 +231,7 @@ def _likely(chunks: list[Any], rests: RestsUnderNoise, epsilon: float, tilts: Pa
     )
     bounds = sums.bounds(rests.largest_weights(epsilon, tilts), FAILURE, samples)
     errors = [math.sqrt(square / sums.count) * (1 / sums.count + 1 / samples) ** 0.5 for square in sums.squares]
-    return max(bound + _MARGIN * error for bound, error in zip(bounds, errors, strict=True))
+    return float(max(bound + _MARGIN * error for bound, error in zip(bounds, errors, strict=True)))
 
 
 def _about(rests: RestsUnderNoise) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, w
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
-    CappedPoissonSampling,
     Cyclic,
     FixedSizeSampling,
     Mechanism,
@@ -33,15 +32,12 @@ from accounting.mechanisms import (
     with_whole_noise,
 )
 from accounting.mechanisms.kinds import account_of
+from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _CROSSING = 1e-6
 """Relative; by no more may a lower bound exceed epsilon, by rounding."""
-_HYPOTHESIS_OF_CAPS = (
-    "cohort cap: holds where what a client sends does not depend on the rounds it was drawn in before, and where a "
-    "client that was drawn and left out does not learn it"
-)
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
 
 
@@ -176,11 +172,16 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
-    capped = any(isinstance(sampling_of(part), CappedPoissonSampling) for part, _ in parts_of(mechanism))
+    caps = sorted({cap for part, _ in parts_of(mechanism) if (cap := cap_of(sampling_of(part))) is not None})
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
-        *((_HYPOTHESIS_OF_CAPS,) if capped else ()),
+        *(
+            f"cohort cap: of more than {cap} drawn clients a random part of {cap} takes part; holds where what a "
+            "client sends does not depend on the rounds it was drawn in before, and where a client that was drawn and left "
+            "out does not learn it"
+            for cap in caps
+        ),
         *(
             f"{name}: holds where clients are drawn independently of each other, where nobody learns who takes part "
             "when, and where what a client sends does not depend on the rounds it was drawn in before"
