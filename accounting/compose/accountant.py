@@ -178,8 +178,8 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
         *((adaptive.HYPOTHESIS,) if fixed else ()),
         *(
             f"cohort cap: of more than {cap} drawn clients a random part of {cap} takes part; holds where what a "
-            "client sends does not depend on the rounds it was drawn in before, and where a client that was drawn and left "
-            "out does not learn it"
+            "client sends does not depend on the rounds it was drawn in before, and where a client that was drawn and "
+            "left out does not learn it"
             for cap in caps
         ),
         *(
