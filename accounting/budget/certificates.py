@@ -21,10 +21,10 @@ import numpy as np
 from accounting import disk_cache, require
 from accounting.budget.answers import Budget
 from accounting.budget.gaussians import GaussianNoise
+from accounting.compose import sampled_rests
+from accounting.compose.sampled_rests import CHUNK, Pair, RestsUnderNoise, Sums, sums_of, weights_at
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import MinSeparation, gaussian_of, parts_of, schedule_of
-from accounting.participation import sampled
-from accounting.participation.sampled import CHUNK, Pair, RestsUnderNoise, Sums, sums_of, weights_at
 from accounting.rounding import upwards
 
 FAILURE = 1e-12
@@ -112,7 +112,7 @@ def kept_or_certified(budget: Budget, *, samples: int = SAMPLES) -> Certificate:
 @cache
 def _code() -> str:
     """Return a hash of the code and the generator that a certificate follows from."""
-    sources = [Path(module.__file__ or "").read_bytes() for module in (sampled, sys.modules[__name__])]
+    sources = [Path(module.__file__ or "").read_bytes() for module in (sampled_rests, sys.modules[__name__])]
     return hashlib.sha256(b"\0".join([*sources, np.__version__.encode()])).hexdigest()
 
 

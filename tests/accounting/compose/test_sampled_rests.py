@@ -10,11 +10,11 @@ from scipy.stats import chi2
 
 from accounting import Plan, budget
 from accounting.budget import certificates
+from accounting.compose import sampled_rests
+from accounting.compose.sampled_rests import RestsUnderNoise, Sums, sums_of, weights_at
 from accounting.compose.shown_schedules import counts_law
 from accounting.errors import CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.schedules import MinSeparation
-from accounting.participation import sampled
-from accounting.participation.sampled import RestsUnderNoise, Sums, sums_of, weights_at
 from tests.accounting.participation.test_ratio_law import chain_law
 
 SMALL = RestsUnderNoise(schedule=MinSeparation(separation=2, probability=0.3), rounds=3, noise_multiplier=1.1)
@@ -195,4 +195,4 @@ def test_with_other_releases_there_is_none():
     plan = Plan(clients=6000, cohort=400, sampling="min-separation", separation=12, before=before, delta=1e-3)
     with pytest.raises(UnsupportedMechanism, match="other releases"):
         certificates.certified(budget.solve(plan, noise_multiplier=1.2, rounds=3))
-    assert sampled.CHUNK > 0
+    assert sampled_rests.CHUNK > 0
