@@ -21,6 +21,7 @@ from accounting.gaussian import subsampling
 from accounting.integers import fixed_point
 from accounting.ledger import Aborted, Header, Ledger, LocalRelease, Release
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Composed,
     FixedSizeSampling,
     FullParticipation,
@@ -43,6 +44,7 @@ __all__ = [
     "BernoulliAggregate",
     "BernoulliChannel",
     "Budget",
+    "CappedPoissonSampling",
     "Composed",
     "DiscreteGaussian",
     "FixedSizeSampling",

@@ -41,7 +41,6 @@ class Method:
     stages:  the steps of an update on its way into the model, in their order
     clients: local training; `group` clients are trained and summed at a time
     divisor: of the sum, public, in a private run; None: the number of uploads, or the sum of their weights
-    slots:   fixed number of uploads that a sum may hold: if more clients are drawn, a uniform sample of them remains
     fill:    number of clients in every sum: clients that were not drawn send a row of zeros, noised and masked like
              any other row, so that the number of uploads reveals nothing
     dropouts: distribution of the clients that drop out of a simulated round; None: no client does
@@ -58,7 +57,6 @@ class Method:
     server: ServerRule
     group: int
     divisor: float | None
-    slots: int | None = None
     fill: int | None = None
     dropouts: Dropouts | None = None
     canaries: Canaries | None = None
@@ -266,7 +264,7 @@ def share_of_round(task: Task, method: Method, source: Source, seeds: Seeds) -> 
 
 def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
     """Draw the clients of round `number`, and its canaries on top."""
-    cohort = draw_cohort(method.sampler, method.randomness, method.slots, number)
+    cohort = draw_cohort(method.sampler, method.randomness, number)
     return np.concatenate([cohort, present_canaries(method, number)])
 
 

@@ -66,6 +66,8 @@ class Budget:
             "notes": list(self.notes),
             **plan.mechanism.details(plan, self.noise_multiplier, self.rounds),
         }
+        if plan.cohort_cap is not None:
+            record["cohort_cap"] = plan.cohort_cap
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):

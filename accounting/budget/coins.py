@@ -10,15 +10,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from accounting import require
 from accounting.bernoulli.sums import LARGEST_COHORT
-from accounting.budget.integers import DIMENSION, SLOTS
+from accounting.budget.integers import DIMENSION
 from accounting.budget.options import option
-from accounting.budget.samplings import Setting, slots_and_overflow
-from accounting.compose.twins import overflow
+from accounting.budget.samplings import Setting, most_uploads
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, repeated, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.rounding import upwards
 
 _TRUST = {
     "anywhere": "others anywhere: of the other clients' probabilities only the floor is relied on",
@@ -59,6 +57,10 @@ class BernoulliUploads:
     advice: ClassVar[str] = "Lower the clip or raise the cohort."
     most_rounds: ClassVar[int | None] = None
     noise_kept: ClassVar[float] = 1.0
+
+    def fills_sums(self, sampling: str) -> bool:
+        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        return False
 
     def default_adjacency(self, sampling: str) -> Adjacency:
         """Return replace-one for fixed-size sampling, else zero-out."""
@@ -130,12 +132,11 @@ class BernoulliUploads:
 class BernoulliSums(BernoulliUploads):
     """Bernoulli uploads of which the server sees sums of exactly K, on each coordinate.
 
-    K is the cohort under fixed and all, and `slots` under poisson (default: exceeded with probability 1e-5 delta a
-    round), where the server pads with samples of the public probabilities. `others` "near-reference": the other clients
+    K is the cohort under fixed and all, and the cohort cap under poisson (`Plan.cohort_cap`), where the server pads
+    with samples of the public probabilities. `others` "near-reference": the other clients
     of a sum are trusted to keep to `linf_clip` as well (or to `clip_norm`), "anywhere": to the floor only.
     """
 
-    slots: int | None = option(SLOTS, None)
     others: Literal["anywhere", "near-reference"] = option(
         "Coins: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) to the "
         "edge.",
@@ -143,13 +144,16 @@ class BernoulliSums(BernoulliUploads):
     )
     name: ClassVar[str] = "bernoulli-aggregate"
 
+    def fills_sums(self, sampling: str) -> bool:
+        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        return sampling == "poisson"
+
     def _check_sampling(self, setting: Setting) -> None:
         """Accept every sampling: `Subsampled` refuses those without an account."""
 
     def release(self, setting: Setting) -> BernoulliAggregate | BernoulliChannel:
         """Return one round without its sampling."""
-        slots, overflow_of_round = slots_and_overflow(setting, self.slots)
-        return BernoulliAggregate(**self._common(setting), cohort=slots, overflow=overflow_of_round, others=self.others)
+        return BernoulliAggregate(**self._common(setting), cohort=most_uploads(setting), others=self.others)
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
         """Return the bounds on the probabilities, and what the other clients are trusted with."""
@@ -157,12 +161,11 @@ class BernoulliSums(BernoulliUploads):
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """Return remarks on trust, padding, and uploads that are not counted."""
-        (slots, overflow_of_round), notes = slots_and_overflow(setting, self.slots), [_TRUST[self.others]]
+        uploads, notes = most_uploads(setting), [_TRUST[self.others]]
         if setting.sampling.name == "poisson":
             notes.append(
-                f"padded to {slots} slots; more are drawn with probability {upwards(overflow_of_round)} a round: "
-                f"{upwards(overflow(run))} of delta is charged for that"
+                f"padded to {uploads} uploads; if more are drawn, some are left out by lot, which the account is of"
             )
-        if slots > LARGEST_COHORT:
-            notes.append(f"of {slots:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound")
+        if uploads > LARGEST_COHORT:
+            notes.append(f"of {uploads:,} uploads in a sum {LARGEST_COHORT:,} are counted, an upper bound")
         return tuple(notes)

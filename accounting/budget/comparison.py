@@ -37,7 +37,8 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
     kept = require.positive(noise_multiplier=noise_multiplier) * math.sqrt(noise.noise_kept)
     missing = plan.notes(noise_multiplier, rounds)
     in_shares = isinstance(noise, DistributedGaussianNoise)
-    each: list[PlannedSampling] = [Poisson(cohort=plan.cohort), FixedSize(cohort=plan.cohort), Everyone()]
+    poisson = plan.sampling if isinstance(plan.sampling, Poisson) else Poisson(cohort=plan.cohort)
+    each: list[PlannedSampling] = [poisson, FixedSize(cohort=plan.cohort), Everyone()]
     order = sorted(each, key=lambda one: one.name != plan.sampling.name)
     scheduled = _schedule_rows(plan, kept, rounds)
     rows: list[Budget] = [row for row in scheduled if row.plan.sampling.name == plan.sampling.name]
@@ -46,7 +47,8 @@ def compare(plan: Plan, *, noise_multiplier: float, rounds: int) -> list[Budget]
             shares_of_all = in_shares and sampling.name == "all"
             if sampling.name == "fixed" and adjacency is Adjacency.ADD_REMOVE:
                 continue
-            if adjacency is Adjacency.ZERO_OUT and sampling.name != "fixed" and not shares_of_all:
+            displaces = sampling.name == "fixed" or (sampling is poisson and poisson.cohort_cap is not None)
+            if adjacency is Adjacency.ZERO_OUT and not displaces and not shares_of_all:
                 continue  # the same numbers as add-remove there
             other = _by_itself(plan, sampling, adjacency)
             against = _no_account_of_shares(plan, sampling, adjacency)

@@ -79,6 +79,11 @@ class CorrelatedNoise(Noise):
                 "is one. Use 'cyclic', 'min-separation', or banded noise with 'poisson' within as many public groups "
                 "as there are bands."
             )
+        if setting.cohort_cap is not None:
+            raise InvalidParameter(
+                f"cohort_cap={setting.cohort_cap} with noise={self.noise!r}: who takes part under a cap depends on the "
+                "client, and no account covers that with correlated noise. Remove it."
+            )
         for name, value in (("separation", self.separation), ("participations", self.participations)):
             if value is not None and sampling.name == "poisson":
                 raise InvalidParameter(

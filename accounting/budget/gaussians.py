@@ -37,6 +37,10 @@ class Noise:
         """Return replace-one for fixed-size sampling, else add-remove."""
         return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ADD_REMOVE
 
+    def fills_sums(self, sampling: str) -> bool:
+        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        return False
+
     @property
     def noise_kept(self) -> float:
         """Accounted fraction of the noise variance."""

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, Self
 from accounting import require
 from accounting.budget.gaussians import DROPOUT, Noise
 from accounting.budget.options import option
-from accounting.budget.samplings import Setting, slots_and_overflow
-from accounting.compose.twins import continuous, overflow
+from accounting.budget.samplings import Setting, most_uploads
+from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.mechanisms import Composed, NoisyIntegers, SingleRelease, subsample
@@ -20,10 +20,6 @@ from accounting.rounding import upwards
 Placement = Literal["clients", "server"]
 
 DIMENSION = "Integer noise and coins: number of coordinates, d."
-SLOTS = (
-    "Under poisson, with coins: the fixed number of coins that the server pads to; with noise shares: the fixed number "
-    "of uploads, some of noise alone."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +34,10 @@ class IntegerNoise(Noise):
     placement "clients": each of K uploads carries a noise share of variance (z scale)^2 / (K - floor(dropout K)),
     rounded up to a whole number, so that the noise is enough with the fraction `dropout` of them missing (or known to
     colluding clients); the account is that of K - floor(dropout K) shares. K is the cohort under fixed and all; under
-    poisson it is `slots` (default: exceeded with probability 1e-5 delta a round): clients that were not drawn send
-    noise alone until K uploads are together. "server": the server adds all the noise, to the integers of the sum;
-    under poisson a `secure` sum still holds `slots` uploads, those of clients that were not drawn being zeros, since
-    whoever counts uploads must not learn how many were drawn. That more are drawn than there are slots is charged to
-    delta in every round (`compose.twins.overflow` is the sum of it); nothing else here holds with a probability only.
+    poisson it is the cohort cap (`Plan.cohort_cap`): clients that were not drawn send noise alone until K uploads are
+    together. "server": the server adds all the noise, to the integers of the sum; under poisson a `secure` sum still
+    holds K uploads, those of clients that were not drawn being zeros, since whoever counts uploads must not learn how
+    many were drawn.
 
     `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
     deviation of 2 steps. The adjacency defaults to replace-one for fixed, zero-out for noise from clients, add-remove
@@ -62,7 +57,6 @@ class IntegerNoise(Noise):
         "Integer noise: in shares by the clients (the default), or added by the server.", "clients"
     )
     dropout: float = option(DROPOUT, 0.0)
-    slots: int | None = option(SLOTS, None)
     secure: bool = False
     wrap_probability: float = 1e-6
 
@@ -101,13 +95,10 @@ class IntegerNoise(Noise):
                 f"dropout={self.dropout} with placement='server': noise added by the server does not drop out. Use "
                 "placement 'clients', or dropout 0."
             )
-        if self.slots is not None and not self.is_filled(setting):
+        if self.fills_sums(sampling.name) and (setting.cohort_cap or 0) > setting.clients:
             raise InvalidParameter(
-                f"slots={self.slots} with sampling={sampling.name!r}, placement={self.placement!r}: slots are for "
-                "noise from the clients, or a secure sum, under Poisson sampling. Remove them."
+                f"cohort_cap={setting.cohort_cap}: every upload needs a client, so at most {setting.clients}."
             )
-        if self.slots is not None and require.count(slots=self.slots) > setting.clients:
-            raise InvalidParameter(f"slots={self.slots}: every upload needs a client, so at most {setting.clients}.")
 
     @property
     def padded(self) -> int:
@@ -123,13 +114,13 @@ class IntegerNoise(Noise):
     def _scale(self) -> float:
         return float(self.scale or 0)
 
-    def is_filled(self, setting: Setting) -> bool:
-        """Return True if sums hold `slots` uploads however many clients were drawn."""
-        return setting.sampling.name == "poisson" and (self.placement == "clients" or self.secure)
+    def fills_sums(self, sampling: str) -> bool:
+        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        return sampling == "poisson" and (self.placement == "clients" or self.secure)
 
     def uploads(self, setting: Setting) -> int:
-        """Return the uploads in a round's sum: exactly, or (not `is_filled`, under poisson) hardly ever more."""
-        return slots_and_overflow(setting, self.slots)[0]
+        """Return the uploads in a round's sum: exactly, or (under poisson without a cap) hardly ever more."""
+        return most_uploads(setting)
 
     def _shares(self, uploads: int) -> int:
         """Return the accounted noise shares: the least number that arrives."""
@@ -137,15 +128,13 @@ class IntegerNoise(Noise):
 
     def release(self, setting: Setting, noise_multiplier: float | None) -> NoisyIntegers:
         """Return one round without its sampling: `share_variance` is a whole number, for exact samplers."""
-        uploads, overflow_of_round = slots_and_overflow(setting, self.slots)
         return fixed_point.sized_noise(
             self.name,
             noise_multiplier,
             scale=self._scale,
             dimension=self.padded,
-            shares=self._shares(uploads),
+            shares=self._shares(self.uploads(setting)),
             adjacency=setting.adjacency,
-            overflow=overflow_of_round if self.is_filled(setting) else 0.0,
         )
 
     def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
@@ -176,7 +165,7 @@ class IntegerNoise(Noise):
         }
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return remarks on bits and wrap-around, rounding, shares, slots, and closeness to continuous noise."""
+        """Return remarks on bits and wrap-around, rounding, shares, caps, and closeness to continuous noise."""
         noise, uploads, bits = (
             self.release(setting, noise_multiplier),
             self.uploads(setting),
@@ -193,11 +182,11 @@ class IntegerNoise(Noise):
         if self.placement == "clients":
             sized = "" if noise.shares == uploads else f", enough with {noise.shares:,} of {uploads:,} present"
             lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{sized}")
-        if noise.overflow:
+        if self.fills_sums(setting.sampling.name):
             sent = "noise alone" if self.placement == "clients" else "zeros"
             lines.append(
-                f"clients that are not drawn send {sent} until {uploads:,} uploads are together; more are drawn with "
-                f"probability {upwards(noise.overflow)} a round: {upwards(overflow(run))} of delta is charged for that"
+                f"clients that are not drawn send {sent} until {uploads:,} uploads are together; if more are drawn, "
+                "some are left out by lot, which the account is of"
             )
         words = account_of(noise).words
         if words is not None:

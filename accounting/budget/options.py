@@ -20,18 +20,19 @@ def as_keyword(name: str, *value: object) -> str:
     return f"{name}={require.shown(value[0])}" if value else name
 
 
-def option(text: str, default: Any = MISSING) -> Any:
-    """Declare a dataclass field that is an option of the command line, too, with this help text."""
-    return field(default=default, metadata={"help": text})
+def option(text: str, default: Any = MISSING, *, alias: str | None = None) -> Any:
+    """Declare a dataclass field that is an option of the command line, too, with this help text and an old name."""
+    return field(default=default, metadata={"help": text, "alias": alias})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Type of the values, default (None without one) and help text of an option of the command line."""
+    """Type of the values, default (None without one), help text and old name of an option of the command line."""
 
     hint: Any
     default: Any
     help: str
+    alias: str | None = None
 
 
 def options_of(classes: Iterable[type[Any]]) -> dict[str, Option]:
@@ -42,7 +43,12 @@ def options_of(classes: Iterable[type[Any]]) -> dict[str, Option]:
         for each in fields(one):
             if "help" in each.metadata and each.name not in found:
                 default = None if each.default is MISSING else each.default
-                found[each.name] = Option(hint=hints[each.name], default=default, help=each.metadata["help"])
+                found[each.name] = Option(
+                    hint=hints[each.name],
+                    default=default,
+                    help=each.metadata["help"],
+                    alias=each.metadata.get("alias"),
+                )
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from accounting import require
@@ -12,11 +12,12 @@ from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedN
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
 from accounting.budget.integers import DiscreteGaussianNoise, SkellamNoise
 from accounting.budget.options import Option, Written, as_keyword, option, options_of, part_of
-from accounting.budget.samplings import SAMPLING_CLASSES, Everyone, PlannedSampling
+from accounting.budget.samplings import SAMPLING_CLASSES, Everyone, PlannedSampling, Poisson
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.cohort_caps import default_cap
 
 PlannedMechanism = (
     GaussianNoise
@@ -115,6 +116,7 @@ class Plan:
         self._set(rounds=None if rounds is None else require.count(rounds=rounds))
         self._set(delta=require.open_probability(delta=default_delta(clients) if delta is None else delta))
         self._set(adjacency=Adjacency.of(adjacency or chosen.default_adjacency(chosen_sampling.name)))
+        self._set(mechanism=chosen)
         self._set(mechanism=chosen.fitted(self))
         if not isinstance(self.mechanism, CorrelatedNoise):
             self.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
@@ -174,9 +176,22 @@ class Plan:
         return next(name for name in ("", *(f"plan {k}" for k in range(len(taken)))) if name not in taken)
 
     @property
+    def cohort_cap(self) -> int | None:
+        """The most clients of a round under Poisson sampling: as given, or the default where sums hold a fixed number
+        of uploads; None without a cap."""
+        if not isinstance(self.sampling, Poisson):
+            return None
+        if self.sampling.cohort_cap is None and self.mechanism.fills_sums(self.sampling.name):
+            return default_cap(self.cohort, self.clients, delta=self.delta)
+        return self.sampling.cohort_cap
+
+    @property
     def sampler(self) -> Sampling:
         """Sampling of the cohorts as a ledger line states it."""
-        return self.sampling.sampler(self.clients, self.stream)
+        sampling = self.sampling
+        if isinstance(sampling, Poisson):
+            sampling = replace(sampling, cohort_cap=self.cohort_cap)
+        return sampling.sampler(self.clients, self.stream)
 
     def round(self, noise_multiplier: float | None = None, rounds: int | None = None) -> SingleRelease:
         """Return the mechanism of one round: the content of its ledger line.
@@ -236,7 +251,7 @@ def parts_from(
 
     Errors: InvalidParameter for a word or field that the chosen kinds do not have, as a user has `written` them.
     """
-    left = dict(options)
+    left = _renamed(options, written)
     sampling, mechanism, noise = left.pop("sampling"), left.pop("mechanism"), left.pop("noise", None)
     kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
         ("sampling", sampling, PlannedSampling, tuple(SAMPLING_CLASSES)),
@@ -263,6 +278,18 @@ def parts_from(
     for name, value in left.items():
         _refuse_foreign(name, value, *parts, written)
     return parts
+
+
+def _renamed(options: Mapping[str, Any], written: Written) -> dict[str, Any]:
+    """Return the options with `slots` under its new name. InvalidParameter for two different values."""
+    left = dict(options)
+    slots, cap = left.pop("slots", None), left.get("cohort_cap")
+    if slots is None:
+        return left
+    if cap is not None and cap != slots:
+        given = f"{written('cohort_cap', cap)} with {written('slots', slots)}"
+        raise InvalidParameter(f"{given}: slots is the old name of the cap. Give one of them.")
+    return left | {"cohort_cap": slots}
 
 
 def _mechanism_class(mechanism: str, noise: str, written: Written) -> type[PlannedMechanism]:

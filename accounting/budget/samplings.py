@@ -8,9 +8,17 @@ from typing import ClassVar, Protocol, get_args
 
 from accounting import require
 from accounting.budget.options import option
-from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, Sampling, schedules
+from accounting.mechanisms import (
+    CappedPoissonSampling,
+    Composed,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+    schedules,
+)
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms.cohort_caps import rarely_exceeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +43,31 @@ class _Cohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(_Cohorts):
-    """Each client independently, with probability cohort / clients, in every round."""
+    """Each client independently, with probability cohort / clients, in every round.
 
+    cohort_cap: if more are drawn, a secret, uniformly random part of that size takes part. None: no cap, or a default
+    one for mechanisms whose sums hold a fixed number of uploads (`Plan.cohort_cap`).
+    """
+
+    cohort_cap: int | None = option(
+        "poisson: the most clients of a round; if more are drawn, some are left out by lot. With noise shares, secure "
+        "sums and coins it is the fixed number of uploads, and has a default. --slots is its old name.",
+        None,
+        alias="slots",
+    )
     name: ClassVar[str] = "poisson"
     is_schedule: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cohort_cap is not None:
+            require.count(cohort_cap=self.cohort_cap)
+
     def sampler(self, clients: int, stream: str) -> Sampling:
-        return PoissonSampling(probability=self.cohort / clients)
+        q = self.cohort / clients
+        if self.cohort_cap is None:
+            return PoissonSampling(probability=q)
+        return CappedPoissonSampling(probability=q, cap=self.cohort_cap, clients=clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +195,11 @@ class Setting(Protocol):
     def sampler(self) -> Sampling: ...
 
     @property
+    def cohort_cap(self) -> int | None:
+        """The most clients of a round under Poisson sampling; None without a cap."""
+        ...
+
+    @property
     def period(self) -> int: ...
 
     @property
@@ -184,8 +215,8 @@ class Setting(Protocol):
     def before(self) -> Composed | None: ...
 
 
-def slots_and_overflow(setting: Setting, slots: int | None) -> tuple[int, float]:
-    """Return the fixed number of uploads of a round, and the probability that more clients are drawn."""
+def most_uploads(setting: Setting) -> int:
+    """Return the most uploads of a round; without a cap a number that Poisson cohorts hardly ever exceed."""
     if setting.sampling.name in ("fixed", "all"):
-        return setting.cohort, 0.0
-    return default_slots(setting.cohort, setting.clients, delta=setting.delta, adjacency=setting.adjacency, slots=slots)
+        return setting.cohort
+    return setting.cohort_cap or rarely_exceeded(setting.cohort, setting.clients, delta=setting.delta)

@@ -32,6 +32,7 @@ from accounting.mechanisms import (
     with_whole_noise,
 )
 from accounting.mechanisms.kinds import account_of
+from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
@@ -171,9 +172,16 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
+    caps = sorted({cap for part, _ in parts_of(mechanism) if (cap := cap_of(sampling_of(part))) is not None})
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
+        *(
+            f"cohort cap: of more than {cap} drawn clients a random part of {cap} takes part; holds where what a "
+            "client sends does not depend on the rounds it was drawn in before, and where a client that was drawn and "
+            "left out does not learn it"
+            for cap in caps
+        ),
         *(
             f"{name}: holds where clients are drawn independently of each other, where nobody learns who takes part "
             "when, and where what a client sends does not depend on the rounds it was drawn in before"
@@ -297,8 +305,13 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
-    at, target = rdp.orders(mechanism), without_overflow(mechanism, delta)
-    best = rdp.epsilon_from_curve(at, rdp.curve(mechanism, at), delta=target, conversion=conversion)
+    target = without_overflow(mechanism, delta)
+    found = []
+    for one, lost in rdp.choices(mechanism):
+        if lost < target:
+            at = rdp.orders(one)
+            found.append(rdp.epsilon_from_curve(at, rdp.curve(one, at), delta=target - lost, conversion=conversion))
+    best = min(found, key=lambda one: one.epsilon)
     notes = (f"order {best.order:g} is an end of the grid: a longer grid might lower epsilon",) if best.at_end else ()
     return _Bound(epsilon=best.epsilon, method="rdp", conversion=conversion, order=best.order, notes=notes)
 

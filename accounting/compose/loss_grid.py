@@ -1,7 +1,6 @@
 """Privacy losses on a grid: its spacing, connecting the dots of a profile, and PLDs of participation schedules."""
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -9,11 +8,11 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_law import LossLaw, certain, convex_below
+from accounting.compose.loss_law import LossLaw, convex_below
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import Gaussian, Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of, schedule_of
-from accounting.mechanisms.samplings import shift_in_clips
+from accounting.mechanisms.samplings import CappedByPairs, shift_in_clips
 from accounting.participation import ratio_law
 from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
 
@@ -97,7 +96,10 @@ def _sampling_and_mu(part: Any) -> tuple[float, float]:
     """Sampling probability and the largest shift, over noise std, that one round can show."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # `pld.supports` has been asked
-    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / noise.noise_multiplier
+    least = noise.noise_multiplier
+    if isinstance(sampling, CappedByPairs):
+        least = min(least, sampling.full_noise_multiplier)
+    return sampling.probability, shift_in_clips(sampling, noise.adjacency) / least
 
 
 def largest_loss(part: Any) -> float:
@@ -147,14 +149,12 @@ def schedule_laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[t
     """The loss laws of blocks in both orders of the worlds, on a grid of `interval`, and how often each block comes.
 
     Claim: with s = shift their composition dominates the rounds that the blocks stand for. Adjacency: zero-out,
-    add-remove. Direction of error: upper bound; `blocks.beyond` is an infinite loss. They are not composed yet, so that
+    add-remove. Direction of error: upper bound. They are not composed yet, so that
     whoever composes can tilt them before.
     """
     of_blocks: list[tuple[tuple[LossLaw, ...], int]] = [
         (_block_laws(block, shift, interval), count) for block, count in blocks.repeated
     ]
-    if blocks.beyond:
-        of_blocks.append(((replace(certain(0, spacing=interval), infinite=min(blocks.beyond, 1.0)),), 1))
     return of_blocks
 
 

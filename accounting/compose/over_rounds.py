@@ -15,7 +15,7 @@ from accounting.compose.accountant import (
 from accounting.compose.twins import allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
-from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
+from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, schedule_of
 
 
 def epsilons(
@@ -104,10 +104,17 @@ def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
 
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
-    at, silent = rdp.orders(mechanism), overflow(mechanism)
     if schedule_of(mechanism) is not None:  # rounds that belong together
         return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
-    curve = rdp.curve(Composed(parts=((mechanism, rounds),)), at) / rounds
+    run = Composed(parts=((mechanism, rounds),))
+    streams = [_of_curve(one, overflow(mechanism) + lost / rounds, delta, rounds) for one, lost in rdp.choices(run)]
+    return streams[0] if len(streams) == 1 else map(min, *streams)
+
+
+def _of_curve(run: Mechanism, silent: float, delta: float, rounds: int) -> Iterator[float]:
+    """Yield epsilon by the Renyi curve of `run`, all its rounds; `silent` is taken off delta in each."""
+    at = rdp.orders(run)
+    curve = rdp.curve(run, at) / rounds
     return (
         rdp.epsilon_from_curve(at, count * curve, delta=delta - count * silent).epsilon
         if delta > count * silent

@@ -18,8 +18,9 @@ from accounting.compose import loss_grid
 from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
-from accounting.gaussian import fixed_size, poisson, privacy_profile
+from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Composed,
     Mechanism,
     SingleRelease,
@@ -188,6 +189,10 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     """The one-round profiles of both orders. Poisson zero-out has add-remove's pair of output laws."""
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     assert noise is not None  # `supports` has been asked
+    if isinstance(sampling, CappedPoissonSampling):
+        return capped.profiles(
+            losses, sampling=sampling, adjacency=mechanism.adjacency, noise_multiplier=noise.noise_multiplier
+        )
     round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
     fixed = sampling.name == "fixed"
     if mechanism.adjacency is Adjacency.REPLACE_ONE:

@@ -173,12 +173,16 @@ def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
 
 
 def _rdp(mechanism: Mechanism) -> Curve:
+    curves = [_of_curve(one, overflow(mechanism) + lost) for one, lost in rdp.choices(mechanism)]
+    return lambda eps: np.min([curve(eps) for curve in curves], axis=0)
+
+
+def _of_curve(mechanism: Mechanism, extra: float) -> Curve:
     orders = rdp.orders(mechanism)
     rho = rdp.curve(mechanism, orders)
     known = np.isfinite(rho)
     if not known.any():
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: its Renyi curve is infinite at every order.")
-    extra = overflow(mechanism)
     return lambda eps: delta_from_curve(eps, orders[known], rho[known]) + extra
 
 

@@ -1,6 +1,7 @@
 """Renyi differential privacy: curves of the mechanisms, and conversion of a curve to epsilon."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -12,11 +13,30 @@ from accounting.arrays import Floats
 from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
+from accounting.gaussian import fixed_size_rdp, subsampling
 from accounting.gaussian.account import penalty
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, schedule_of, unsampled
-from accounting.mechanisms.kinds import account_of
+from accounting.gaussian.subsampling import amplified
+from accounting.mechanisms import (
+    CappedPoissonSampling,
+    Composed,
+    FixedSizeSampling,
+    Gaussian,
+    Mechanism,
+    PoissonSampling,
+    SingleRelease,
+    parts_of,
+    sampling_of,
+    schedule_of,
+    subsample,
+    unsampled,
+)
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.kinds import Account, account_of
 
 Conversion = Literal["improved", "classical"]
+
+_PARTS = 10**9
+"""Denominator of the chance to take part in a full round, which is rounded up."""
 
 ORDERS: Floats = np.concatenate(
     [
@@ -54,6 +74,7 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     Orders above 1; the result has their shape. An order at which no bound is known or none could be computed
     is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
     Poisson: `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
+    Poisson with a cap: the mean of full rounds and others (`gaussian.capped`).
     Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special case).
     Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are quasi-convex), or
     the squared sensitivity of a stream of correlated noise.
@@ -61,6 +82,35 @@ def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
     the sum.
     """
     return np.asarray(np.sum([_repeated(part, count, orders) for part, count in parts_of(mechanism)], axis=0))
+
+
+def choices(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
+    """Return mechanisms whose curves may be used for `mechanism`, each with the part of delta that it loses.
+
+    Under a cap: the mechanism itself, and the one without caps, which loses zeta p in every round, the chance that it
+    is full and the client takes part (h' <= p in `gaussian.capped`). Direction of error: upper bound.
+    """
+    parts = parts_of(mechanism)
+    lost = math.fsum(count * _left_out(part) for part, count in parts)
+    if not lost:
+        return [(mechanism, 0.0)]
+    free: Any = tuple((uncapped(part), count) for part, count in parts)
+    return [(mechanism, 0.0), (Composed(parts=free, order=None), lost)]
+
+
+def uncapped(part: SingleRelease) -> SingleRelease:
+    """Return the release under Poisson sampling without a cap."""
+    sampling = sampling_of(part)
+    if not isinstance(sampling, CappedPoissonSampling):
+        return part
+    return subsample(unsampled(part), PoissonSampling(probability=sampling.probability))
+
+
+def _left_out(part: SingleRelease) -> float:
+    sampling = sampling_of(part)
+    if not isinstance(sampling, CappedPoissonSampling):
+        return 0.0
+    return max(zeta * p for zeta, p in sampling.full_rounds(part.adjacency))
 
 
 def checked_orders(orders: ArrayLike) -> Floats:
@@ -92,11 +142,59 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
 
 @lru_cache(maxsize=512)
 def _sampled_curve(release: Any, orders: tuple[float, ...]) -> tuple[float, ...]:
-    noise = unsampled(release)
-    sampled = account_of(noise).sampled
-    if sampled is None:
+    noise, sampling = unsampled(release), sampling_of(release)
+    account, at = account_of(noise), np.array(orders)
+    if account.sampled is None:
         raise UnsupportedMechanism(f"{type(noise).__name__}, sampled: no Renyi curve is implemented.")
-    return tuple(sampled(np.array(orders), noise, sampling_of(release)).tolist())
+    if isinstance(sampling, CappedPoissonSampling):
+        return tuple(_capped_curve(at, noise, account, sampling).tolist())
+    return tuple(account.sampled(at, noise, sampling).tolist())
+
+
+def _capped_curve(orders: Floats, noise: Any, account: Account, sampling: CappedPoissonSampling) -> Floats:
+    """Renyi divergences of Poisson sampling with a cap: of a mean over full rounds and others, as if that showed.
+
+    e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.capped`). Direction of error:
+    upper bound.
+    """
+    assert account.sampled is not None  # the caller has asked
+    free = account.sampled(orders, noise, PoissonSampling(probability=sampling.probability))
+    found = []
+    for zeta, p in sampling.full_rounds(noise.adjacency):
+        if not zeta:
+            found.append(free)
+            continue
+        full = _full_round(orders, noise, account, p)
+        if zeta >= 1:
+            found.append(full)
+            continue
+        both = np.log1p(-zeta) + (orders - 1) * free, np.log(zeta) + (orders - 1) * full
+        found.append(np.maximum(np.logaddexp(*both), 0.0) / (orders - 1))
+    return np.asarray(np.max(found, axis=0))
+
+
+def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Floats:
+    """Renyi divergences of a full round, in which the client takes part with chance p and displaces another one.
+
+    Under add-remove Poisson sampling of a move of 2 clips; else fixed-size sampling. Of that, orders between whole
+    numbers have chords of (a - 1) rho, which is convex; never above the divergence without sampling.
+    """
+    assert account.sampled is not None
+    displaced = replace(noise, adjacency=Adjacency.REPLACE_ONE)
+    if noise.adjacency is Adjacency.ADD_REMOVE:
+        once = PoissonSampling(probability=p)
+        if isinstance(noise, Gaussian):
+            return account.sampled(orders, replace(noise, noise_multiplier=noise.noise_multiplier / 2), once)
+        return amplified(
+            orders, lambda at: account.renyi(at, displaced), noise.adjacency, once, largest=subsampling.LARGEST_ORDER
+        )
+    once_of_many = FixedSizeSampling(cohort=min(math.ceil(p * _PARTS), _PARTS), clients=_PARTS)
+    if not isinstance(noise, Gaussian):
+        return account.sampled(orders, noise, once_of_many)
+    whole = np.arange(2.0, fixed_size_rdp.LARGEST_ORDER + 1)
+    knots = np.concatenate([[0.0], (whole - 1) * account.sampled(whole, noise, once_of_many)])
+    chords = np.interp(orders, np.concatenate([[1.0], whole]), knots, right=np.inf) / (orders - 1)
+    return np.asarray(np.minimum(chords, account.renyi(orders, displaced)))
 
 
 @dataclass(frozen=True, kw_only=True)

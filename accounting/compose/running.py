@@ -38,6 +38,7 @@ class Running:
         self._scheduled: Counter[SingleRelease] = Counter()
         self._lost = 0.0
         self._curve: Floats | None = None
+        self._uncapped: tuple[Floats, float] | None = None  # without caps, and what that loses of delta
         self._losses: _Losses | None = None
         lost = allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
@@ -48,6 +49,7 @@ class Running:
         if accountant in ("best", "rdp"):
             self._orders = rdp.orders(typical)
             self._curve = np.zeros_like(self._orders)
+            self._uncapped = self._curve, 0.0
         if self._losses is None and self._curve is None:
             raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
         self._count = 0
@@ -66,8 +68,9 @@ class Running:
                 if self._curve is None:
                     raise
                 self._losses = None  # the other account stands alone
-        if self._curve is not None:
+        if self._curve is not None and self._uncapped is not None:
             self._curve = self._curve + count * self._of_orders(release)
+            self._uncapped = self._without_caps(release, count)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
         """Return epsilon of everything added so far, and of `also` on top."""
@@ -87,11 +90,22 @@ class Running:
             except UnsupportedMechanism:
                 if self._curve is None:
                     raise
-        if self._curve is not None:
+        if self._curve is not None and self._uncapped is not None:
             curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
-            curve = curve + (rdp.curve(together, self._orders) if together is not None else 0.0)
-            bounds.append(rdp.epsilon_from_curve(self._orders, curve, delta=target).epsilon)
+            free, lost = self._uncapped if also is None else self._without_caps(also, 1)
+            schedules = rdp.curve(together, self._orders) if together is not None else 0.0
+            bounds.append(rdp.epsilon_from_curve(self._orders, curve + schedules, delta=target).epsilon)
+            if 0 < lost < target:
+                bounds.append(rdp.epsilon_from_curve(self._orders, free + schedules, delta=target - lost).epsilon)
         return min(bounds)
+
+    def _without_caps(self, release: SingleRelease, count: int) -> tuple[Floats, float]:
+        """Return the Renyi curve so far and of these without caps, and the part of delta that is lost by that."""
+        assert self._uncapped is not None
+        before, lost = self._uncapped
+        free, more = rdp.choices(Composed(parts=((release, count),)))[-1]
+        ((one, _),) = parts_of(free)
+        return before + count * self._of_orders(one), lost + more
 
     def _of_orders(self, release: SingleRelease) -> Floats:
         # As one of many: a discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.

@@ -12,6 +12,7 @@ from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Composed,
     Cyclic,
     FixedSizeSampling,
@@ -86,7 +87,8 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     Python floats and events are never nested; replace-one doubles the sensitivity before the library sees it, since its
     Renyi accountant takes the noise as if already halved; fixed-size orders stay at 256 and below, beyond which its
     curve jumps; its own privacy loss distribution of fixed-size sampling, which lies below a proven lower bound, is not
-    asked, nor is any at a delta below 1e-12, where rounding decides. Poisson sampling and none: PLD. Fixed-size
+    asked, nor is any at a delta below 1e-12, where rounding decides. Poisson sampling, with a cap or without, and none:
+    PLD. Fixed-size
     sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Noise in shares is asked
     for as the noise of the sum, at what of delta its overflow leaves, rounds in a public order as the most that one
     client takes part in. Direction of error: upper bound. Loads dp-accounting where it is asked.
@@ -177,12 +179,24 @@ def _by_losses(mechanism: Mechanism, delta: float) -> float:
     interval, composed = loss_grid.interval(mechanism), None
     for part, count in parts_of(mechanism):
         noise: Any = unsampled(part)
-        one = library.from_gaussian_mechanism(
-            noise.noise_multiplier,
-            sampling_prob=sampling_of(part).probability,
-            value_discretization_interval=interval,
-            neighboring_relation=relations[Adjacency.of(mechanism.adjacency)],
-        ).self_compose(count)
+        relation, sampling = relations[Adjacency.of(mechanism.adjacency)], sampling_of(part)
+        if isinstance(sampling, CappedPoissonSampling):
+            one = library.from_truncated_subsampled_gaussian_mechanism(
+                dataset_size=sampling.clients,
+                sampling_probability=sampling.probability,
+                truncated_batch_size=sampling.cap,
+                noise_multiplier=noise.noise_multiplier,
+                value_discretization_interval=interval,
+                neighboring_relation=relation,
+            )
+        else:
+            one = library.from_gaussian_mechanism(
+                noise.noise_multiplier,
+                sampling_prob=sampling.probability,
+                value_discretization_interval=interval,
+                neighboring_relation=relation,
+            )
+        one = one.self_compose(count)
         composed = one if composed is None else composed.compose(one)
     assert composed is not None
     return float(composed.get_epsilon_for_delta(delta))

@@ -9,6 +9,7 @@ from accounting.compose import loss_grid
 from accounting.errors import UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Composed,
     Gaussian,
     Mechanism,
@@ -22,11 +23,12 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
+from accounting.mechanisms.samplings import CappedByPairs
 from accounting.rounding import upwards
 
 _LOSS_SHARE = 1e-3
 _ROUNDING = 1 + 1e-12
-_PAIRWISE = ("poisson", "fixed", "all", "cyclic")
+_PAIRWISE = ("poisson", "capped-poisson", "fixed", "all", "cyclic")
 """Samplers under which a pair of worlds that stays below a Gaussian pair is proven to be enough. In a public order a
 participation is a release without sampling, and every other round is the same in both worlds."""
 
@@ -98,20 +100,34 @@ def _above(part: SingleRelease, lost: float) -> SingleRelease | None:
     """The Gaussian that one release stays below; None where there is none.
 
     Under fixed-size sampling it is that of replacing a client, 2 clips apart, also for zero-out: the client that is
-    drawn instead may send anything. Under Poisson sampling with replace-one a pair is not enough (docs/theory.md,
-    Theorem 3).
+    drawn instead may send anything. In full rounds under a cap it is that, too. Under Poisson sampling with replace-one
+    a pair is not enough (docs/theory.md, Theorem 3).
     """
     noise, sampling = unsampled(part), sampling_of(part)
     adjacency = Adjacency.REPLACE_ONE if sampling.name == "fixed" else noise.adjacency
-    if sampling.name not in _PAIRWISE or (sampling.name == "poisson" and adjacency is Adjacency.REPLACE_ONE):
+    drawn = sampling.name in ("poisson", "capped-poisson")
+    if sampling.name not in _PAIRWISE or (drawn and adjacency is Adjacency.REPLACE_ONE):
         return None
+    multiplier = _multiplier_above(noise, adjacency.sensitivity_in_clips, lost)
+    if multiplier is None:
+        return None
+    gaussian = Gaussian(noise_multiplier=multiplier, adjacency=adjacency)
+    if isinstance(sampling, CappedPoissonSampling):
+        displaced = _multiplier_above(noise, Adjacency.REPLACE_ONE.sensitivity_in_clips, lost)
+        if displaced is None:
+            return None
+        sampling = CappedByPairs(**vars(sampling), full_noise_multiplier=displaced)
+    return gaussian if noise is part else Subsampled(mechanism=gaussian, sampling=sampling)
+
+
+def _multiplier_above(noise: Any, in_clips: float, lost: float) -> float | None:
+    """Noise multiplier of the Gaussian above `noise` for neighbours that lie `in_clips` clips apart; None without."""
     above = account_of(noise).above
     assert above is not None  # the caller has asked
-    mu = above(noise, adjacency.sensitivity_in_clips, lost)
-    if mu is None or not require.SMALLEST_NOISE < adjacency.sensitivity_in_clips / mu < require.LARGEST_NOISE:
+    mu = above(noise, in_clips, lost)
+    if mu is None or not require.SMALLEST_NOISE < in_clips / mu < require.LARGEST_NOISE:
         return None
-    gaussian = Gaussian(noise_multiplier=adjacency.sensitivity_in_clips / mu / _ROUNDING, adjacency=adjacency)
-    return gaussian if noise is part else Subsampled(mechanism=gaussian, sampling=sampling)
+    return in_clips / mu / _ROUNDING
 
 
 def _twin(part: SingleRelease, count: int) -> tuple[SingleRelease, float]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from accounting.arrays import Floats
 from accounting.errors import UnsupportedMechanism
-from accounting.mechanisms import SingleRelease, gaussian_of, sampling_of, unsampled
+from accounting.mechanisms import CappedPoissonSampling, SingleRelease, gaussian_of, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 
 Mixture = tuple[tuple[float, float], ...]
@@ -45,13 +45,16 @@ class AttackPair:
 def attack_pairs(mechanism: SingleRelease) -> list[AttackPair]:
     """The sharpest known fixed pair of neighbours of one sampled round, in both orders.
 
-    Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C).
+    Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C). Under a cap, too, where the
+    chance of that client to take part is less.
     Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
     """
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     if noise is None:
         raise UnsupportedMechanism(f"{type(unsampled(mechanism)).__name__}: no attack pair is known.")
     q, s = sampling.probability, 1 / noise.noise_multiplier
+    if isinstance(sampling, CappedPoissonSampling):
+        q = sampling.taking_part(mechanism.adjacency)
     quiet, loud = (1 - q, 0.0), (q, s)
     if sampling.name == "fixed":
         base = (1 - q, -s)

@@ -80,7 +80,6 @@ def sized_noise(
     dimension: int,
     shares: int,
     adjacency: Adjacency,
-    overflow: float,
 ) -> NoisyIntegers:
     """Integer noise of variance at least (noise_multiplier scale)^2 on a sum of `dimension` rounded integers, in equal
     shares whose variance is a whole number, for exact samplers."""
@@ -92,7 +91,6 @@ def sized_noise(
         share_variance=float(math.ceil(variance * (1 - 1e-12))),
         shares=shares,
         adjacency=adjacency,
-        overflow=overflow,
     )
 
 

@@ -24,7 +24,13 @@ from accounting.mechanisms.descriptions import (
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares, simultaneous
 from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
 from accounting.mechanisms.kinds import from_dict
-from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms.samplings import (
+    CappedPoissonSampling,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+)
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
 
 __all__ = [
@@ -33,6 +39,7 @@ __all__ = [
     "BallsAndBins",
     "BernoulliAggregate",
     "BernoulliChannel",
+    "CappedPoissonSampling",
     "Composed",
     "CorrelatedRounds",
     "Cyclic",

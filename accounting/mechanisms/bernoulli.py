@@ -116,10 +116,14 @@ class BernoulliAggregate(_Coins):
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Refuse a sampler under which the number of coins or the neighbours would not be what is accounted."""
-        if name == "poisson" and self.adjacency is not Adjacency.ZERO_OUT:
+        if name in ("poisson", "capped-poisson") and self.adjacency is not Adjacency.ZERO_OUT:
             raise UnsupportedMechanism(
                 f"adjacency={str(self.adjacency)!r} with Poisson-sampled coins: the server pads to a fixed number of "
                 "coins, which is zero-out. Use adjacency 'zero-out', or fixed-size sampling."
+            )
+        if name == "capped-poisson" and cohort is not None and cohort > self.cohort:
+            raise InvalidParameter(
+                f"cap={cohort} of the sampler, {self.cohort} coins: a sum must hold at least as many coins."
             )
         if name == "fixed" and cohort != self.cohort:
             raise InvalidParameter(

@@ -17,7 +17,13 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
-from accounting.mechanisms.samplings import FullParticipation, Sampling
+from accounting.mechanisms.samplings import (
+    CappedPoissonSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+    cap_of,
+)
 from accounting.mechanisms.schedules import Cyclic, Schedule
 
 
@@ -60,9 +66,10 @@ class Unsampled(Protocol):
 class Subsampled:
     """`mechanism` run on a random cohort that stays secret, or in a public order (Cyclic).
 
-    A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K slots with
-    coins of the public probabilities (zero-out), under fixed-size sampling K is the cohort. So does integer noise in
-    shares: under Poisson sampling, clients that were not drawn send noise alone until K uploads are together.
+    A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K uploads
+    with coins of the public probabilities (zero-out), K the cap; under fixed-size sampling K is the cohort. So does
+    integer noise in shares: under Poisson sampling, clients that were not drawn send noise alone until K uploads are
+    together.
 
     Of a schedule (`mechanisms.schedules`) this is one round of many that belong together: `count` equal ones in a
     composition are its first `count` rounds.
@@ -80,7 +87,13 @@ class Subsampled:
                 "schedule (BallsAndBins, Allocation, MinSeparation, Cyclic). Uploads that are seen one by one have a "
                 "public order (Cyclic) or none."
             )
-        self.mechanism.check_sampling(self.sampling.name, getattr(self.sampling, "cohort", None))
+        cohort = getattr(self.sampling, "cohort", cap_of(self.sampling))
+        self.mechanism.check_sampling(self.sampling.name, cohort)
+        if cap_of(self.sampling) is not None and self.mechanism.overflow:
+            raise UnsupportedMechanism(
+                f"overflow={self.mechanism.overflow} with a cap: a cohort never exceeds it, and its account charges "
+                "for that. Use overflow=0."
+            )
         if isinstance(self.sampling, Schedule):
             _check_schedule(self.mechanism, self.sampling)
         if self.sampling.name == "fixed" and self.adjacency is Adjacency.ADD_REMOVE:
@@ -175,7 +188,13 @@ class Composed:
 
 
 def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
-    """`mechanism` on a sampled cohort; full participation leaves it as it is, unless noise is correlated."""
+    """`mechanism` on a sampled cohort; full participation leaves it as it is, unless noise is correlated. A cap that no
+    draw can exceed is left out."""
+    if isinstance(sampling, CappedPoissonSampling) and not sampling.binds(mechanism.adjacency):
+        Subsampled(mechanism=mechanism, sampling=sampling)  # refuses what it would with a smaller cap
+        sampling = PoissonSampling(probability=sampling.probability)
+    elif isinstance(sampling, CappedPoissonSampling):
+        return Subsampled(mechanism=mechanism, sampling=sampling)
     if sampling.probability == 1.0 and not isinstance(sampling, CorrelatedRounds):
         if sampling.name == "fixed":
             Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have

@@ -105,8 +105,8 @@ class GaussianShares:
         return self.noise_multiplier * clip_norm
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Refuse a sampler that draws more clients than there are shares, always."""
-        if name == "fixed" and cohort is not None and cohort > self.shares:
+        """Refuse a sampler that may let in more clients than there are shares."""
+        if name in ("fixed", "capped-poisson") and cohort is not None and cohort > self.shares:
             raise UnsupportedMechanism(
                 f"cohort={cohort} of the sampler, noise in {self.shares} shares: must be at most as many."
             )

@@ -17,7 +17,13 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from accounting.mechanisms.descriptions import Composed, SingleRelease, Subsampled, Unsampled
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.integers import DiscreteGaussian, Skellam
-from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms.samplings import (
+    CappedPoissonSampling,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+)
 from accounting.mechanisms.schedules import SCHEDULES
 
 
@@ -92,6 +98,8 @@ def _sampling_from(record: Any) -> Sampling:
     match record:
         case {"name": "poisson", "probability": probability, **rest} if not rest:
             return PoissonSampling(probability=probability)
+        case {"name": "capped-poisson", "probability": probability, "cap": cap, "clients": clients, **rest} if not rest:
+            return CappedPoissonSampling(probability=probability, cap=cap, clients=clients)
         case {"name": "fixed", "cohort": cohort, "clients": clients, **rest} if not rest:
             return FixedSizeSampling(cohort=cohort, clients=clients)
         case {"name": "all", **rest} if not rest:

@@ -8,23 +8,28 @@ blocks dominates the first `count` rounds of the schedule, in both orders. Direc
   and with probability 1 - r/B the client's round is still to come.
 - allocation, k of T: a uniform partition of the rounds into k groups, one uniform round of each, is a uniform k-subset
   whatever the sizes, since its law is invariant under permutations of the rounds. Divergences are jointly convex, so k
-  blocks of T/k rounds dominate. Of the first n rounds a group has a hypergeometric number; each block gets a number
-  that all groups keep to but for a probability `beyond`, which is an infinite loss.
-- min-separation: in B rounds in a row at most one participation. Given everything published before, the client rests
-  for some number of rounds or is free; the block's law is a mixture over that, and the worst of its parts is the free
-  client, since the others' blocks are beginnings of that one's. So w_b = c (1 - c)^b, c the coin, in every block.
+  blocks of T/k rounds dominate. In the first n rounds the number of participations is a sum of independent coins p_i
+  (`coins_of_beginning`); blocks of n_i rounds, sum n_i = n, with one participation by chance p_i each dominate.
+- min-separation: in B rounds in a row at most one participation. In the first ones each round has it with chance p,
+  exactly. Later, given everything published before, the client rests for some number of rounds or is free; the block's
+  law is a mixture over that, and the worst of its parts is the free client, since the others' blocks are beginnings of
+  that one's. So w_b = c (1 - c)^b, c the coin, in every later block.
+
+The number of rounds must be fixed, or chosen by what does not depend on results.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from accounting.arrays import Floats, Ints
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
-_BEYOND = 1e-10
-"""Probability that a group of an unfinished allocation has more rounds than it is charged for."""
+_MOST_COINS = 24
+"""Different blocks of an unfinished allocation; of more coins, neighbouring ones count as the largest of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +58,9 @@ class OnceInBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """Blocks that compose, how often each, and a probability that is charged as an infinite loss."""
+    """Blocks that compose, and how often each."""
 
     repeated: tuple[tuple[OnceInBlock, int], ...]
-    beyond: float = 0.0
 
 
 def blocks_of(schedule: Schedule, count: int) -> Blocks:
@@ -67,9 +71,7 @@ def blocks_of(schedule: Schedule, count: int) -> Blocks:
     if isinstance(schedule, Allocation):
         return _allocation(schedule, count)
     if isinstance(schedule, MinSeparation):
-        waiting = schedule.coin * (1 - schedule.coin) ** np.arange(schedule.separation)
-        weights = tuple((float(weight), 1) for weight in waiting if weight > 0)
-        return _whole_and_rest(weights, count // schedule.separation, weights[: count % schedule.separation])
+        return _rests(schedule, count)
     raise UnsupportedMechanism(f"sampling={schedule.name!r}: the order is public, so that nothing is hidden.")
 
 
@@ -81,27 +83,76 @@ def _whole_and_rest(whole: Sequence[tuple[float, int]], count: int, rest: Sequen
     return Blocks(repeated=tuple(repeated))
 
 
+def _rests(schedule: MinSeparation, count: int) -> Blocks:
+    """Return an exact first block, a whole one or the incomplete one, and blocks of clients that may have rested."""
+    waiting = schedule.coin * (1 - schedule.coin) ** np.arange(schedule.separation)
+    weights = tuple((float(weight), 1) for weight in waiting if weight > 0)
+    choices = []
+    for first in {min(count, schedule.separation), count % schedule.separation} - {0}:
+        later = count - first
+        blocks = _whole_and_rest(weights, later // schedule.separation, weights[: later % schedule.separation])
+        exact = OnceInBlock(weights=((schedule.probability, first),)), 1
+        choices.append(Blocks(repeated=(exact, *blocks.repeated)))
+    return min(choices, key=lambda one: sum(times * block.squares for block, times in one.repeated))
+
+
 def _allocation(schedule: Allocation, count: int) -> Blocks:
-    size, larger = divmod(schedule.rounds, schedule.participations)
-    groups = [(size + 1, larger), (size, schedule.participations - larger)]
-    groups = [(rounds, times) for rounds, times in groups if times]
-    if count == schedule.rounds:
-        return Blocks(repeated=tuple((OnceInBlock(weights=((1 / rounds, rounds),)), times) for rounds, times in groups))
-    if schedule.participations == 1:
-        return Blocks(repeated=((OnceInBlock(weights=((1 / size, count),)), 1),))
-    repeated, beyond = [], 0.0
-    for rounds, times in groups:
-        most, chance = _most_of_group(schedule.rounds, rounds, count, _BEYOND / schedule.participations)
-        repeated.append((OnceInBlock(weights=((1 / rounds, most),)), times))
-        beyond += times * chance
-    return Blocks(repeated=tuple(repeated), beyond=beyond)
+    coins = _few(coins_of_beginning(schedule.rounds, schedule.participations, count))
+    blocks = [
+        (OnceInBlock(weights=((float(coin / rounds), int(rounds)),)), 1)
+        for coin, rounds in zip(coins, _sizes(coins, count), strict=True)
+    ]
+    counted = Counter(block for block, _ in blocks)
+    return Blocks(repeated=tuple(counted.items()))
 
 
-def _most_of_group(rounds: int, size: int, count: int, allowed: float) -> tuple[int, float]:
-    """Return the most of the first `count` rounds that a random group of `size` has, but for a chance <= allowed."""
-    from scipy.stats import hypergeom
+def coins_of_beginning(rounds: int, participations: int, count: int) -> Floats:
+    """Return p_i, falling: the participations in the first `count` rounds are a sum of independent coins of these.
 
-    numbers = np.arange(1, min(size, count) + 1)
-    chances = hypergeom.sf(numbers, rounds, size, count)
-    place = int(np.argmax(chances <= allowed))
-    return int(numbers[place]), float(chances[place]) * (1 + 1e-6)
+    k of T, the first n: (1 + x_i) / 2, x_i the roots of the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k), if
+    n + k <= T; otherwise n + k - T coins are 1 and the others those of T - k and T - n in the place of k and n
+    (docs/theory-participation.md, Theorem 4). Rounded up by 1e-9.
+    """
+    total, k, n = rounds, participations, count
+    sure = max(n + k - total, 0)
+    if sure:
+        k, n = total - k, total - n
+    coins = (1 + _jacobi_roots(min(n, k), total - n - k, abs(n - k))) / 2
+    found = np.concatenate([np.ones(sure), np.sort(coins)[::-1]])
+    return np.asarray(np.minimum(found * (1 + 1e-9) + 1e-12, 1.0))
+
+
+def _jacobi_roots(degree: int, a: int, b: int) -> Floats:
+    """Return the roots of P_degree^(a, b), as eigenvalues of the three-term recurrence (Golub, Welsch 1969)."""
+    if not degree:
+        return np.zeros(0)
+    from scipy.linalg import eigh_tridiagonal
+
+    k = np.arange(1.0, degree)
+    twice = 2 * k + a + b
+    diagonal = np.concatenate([[(b - a) / (a + b + 2)], (b * b - a * a) / (twice * (twice + 2))])
+    squares = 4 * k * (k + a) * (k + b) * (k + a + b) / (twice**2 * (twice + 1) * (twice - 1))
+    return np.asarray(eigh_tridiagonal(diagonal, np.sqrt(squares), eigvals_only=True))
+
+
+def _few(coins: Floats) -> Floats:
+    """Return the falling coins with at most _MOST_COINS different ones: each the largest of its neighbours."""
+    different = np.unique(coins)
+    if len(different) <= _MOST_COINS:
+        return coins
+    groups = np.array_split(coins, _MOST_COINS)
+    return np.concatenate([np.full(len(group), group[0]) for group in groups])
+
+
+def _sizes(coins: Floats, count: int) -> Ints:
+    """Return numbers of rounds, at least 1, in proportion to the coins, equal for equal coins but for 1, in all
+    `count`."""
+    exact = coins / coins.sum() * count
+    sizes = np.maximum(np.floor(exact).astype(int), 1)
+    while (missing := count - int(sizes.sum())) != 0:
+        if missing > 0:
+            sizes[np.argsort(sizes - exact, kind="stable")[:missing]] += 1
+        else:
+            larger = np.where(sizes > 1, sizes - exact, -np.inf)
+            sizes[np.argsort(-larger, kind="stable")[: min(-missing, int((sizes > 1).sum()))]] -= 1
+    return np.asarray(sizes)

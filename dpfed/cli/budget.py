@@ -1,12 +1,12 @@
 """`dpfed budget`: epsilon, noise multiplier or rounds before training. Never loads torch."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, Plan, advice
+from accounting.budget import Budget, Plan, advice, certificates
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
@@ -36,6 +36,7 @@ def budget(
     ledger: Path | None = None,
     second_opinion: Annotated[bool, Parameter(negative="")] = False,
     precision: Annotated[bool, Parameter(negative="")] = False,
+    certificate: Literal["none", "sampled"] = "none",
     group: int = 1,
     table: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -72,6 +73,9 @@ def budget(
         What dp-accounting, which shares no code with this, states for the same run, its known errors avoided.
     precision
         Fixed-size sampling with Gaussian noise: to 0.05% instead of 0.3%, in up to some minutes.
+    certificate
+        sampled: for min-separation, an epsilon that sampling certifies but for a chance of 1e-12, which is a part of
+        delta, beside the bound that holds for sure. Takes minutes.
     group
         State epsilon at the same delta for this many clients who act as one, too.
     table
@@ -95,6 +99,10 @@ def budget(
         refuse(
             "--ledger: the project's own counts", clients=options.clients, epsilon=options.epsilon, delta=options.delta
         )
+        refuse(
+            "--ledger: a certificate is about one run by itself",
+            certificate=None if certificate == "none" else certificate,
+        )
         refuse("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
         project_budget(
             ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
@@ -103,6 +111,14 @@ def budget(
         return
     plan = options.plan(noise_schedule=noise_schedule)
     mechanism, rounds, noise_multiplier = plan.mechanism, options.rounds, options.noise_multiplier
+    if certificate != "none":
+        refuse(
+            f"--certificate {certificate}: it is about one epsilon",
+            over=over or None,
+            compare=compare or None,
+            table=table or None,
+            group=None if group == 1 else group,
+        )
     if over:
         from dpfed.cli.budget_maps import show_map
 
@@ -126,7 +142,8 @@ def budget(
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
     found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
-    _report(plan, answer, rows, found, plot=plot, json=json, compare=compare, papers=papers, table=table)
+    sampled = None if certificate == "none" else certificates.kept_or_certified(answer)
+    _report(plan, answer, rows, found, sampled, plot=plot, json=json, compare=compare, papers=papers, table=table)
     if group != 1 and not json:
         show_group(answer, group)
 
@@ -136,6 +153,7 @@ def _report(
     answer: Budget,
     rows: list[Budget],
     found: tuple[advice.Advised, ...],
+    sampled: certificates.Certificate | None,
     *,
     plot: Path | None,
     json: bool,
@@ -153,12 +171,15 @@ def _report(
         results = [row.to_dict() for row in rows]
         more: dict[str, object] = {"profile": pairs(answer)} if table else {}
         more |= {"advice": [one.to_dict() for one in found]} if found else {}
+        more |= {"certificate": sampled.to_dict()} if sampled else {}
         print_json({"results": results, **more} if compare else {**results[0], **more})
         return
     shown = [row for row in rows if papers or not row.accountant.startswith(_PAPERS)] if compare else []
     show(plan, answer, shown, plots)
     if 0 < len(shown) < len(rows):
         console().print("note: what a paper's own formulas say of such a run: --papers")
+    if sampled is not None:
+        console().print(f"certificate: {sampled}")
     for line in advice.words(found):
         console().print(f"advice: {line}")
     if table:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from accounting.budget.noise_schedule import MOST_PARTS
-from dpfed.config.limits import LARGEST_FLOAT, Canaries, Clients, ClipNorm, Positive
+from dpfed.config.limits import LARGEST_FLOAT, Canaries, ClipNorm, Positive
 from dpfed.config.table import Table
 
 
@@ -96,13 +96,13 @@ class GaussianPrivacy(Noised):
     adaptive: Adaptive | None = None
     """[privacy.adaptive]."""
 
-    slots: ClassVar[None] = None
     trials: ClassVar[int] = 1
 
 
 class IntegerPrivacy(Noised):
     """Integer noise, added before a sum is reduced modulo 2^b. In shares of the clients, or in a secure sum, Poisson
-    sampling has sums of `slots` uploads: those who were drawn and others that send noise only, or zeros."""
+    sampling has sums of federation.cohort_cap uploads: those who were drawn and others that send noise only, or
+    zeros."""
 
     noise: Literal["discrete-gaussian", "skellam"] = "discrete-gaussian"
     """discrete-gaussian is the default in secure sums, where only integer noise is sound."""
@@ -113,9 +113,6 @@ class IntegerPrivacy(Noised):
     missing_shares: Literal["sized", "charged"] = "sized"
     """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
     charged."""
-
-    slots: Clients | None = None
-    """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
 
     release: Literal["sum"] = "sum"
     adaptive: ClassVar[None] = None
@@ -156,16 +153,13 @@ class CoinPrivacy(Promise):
     count_bits: Annotated[int, Field(ge=1, le=32)] | None = None
     """Under a sum: bits of an entry of an upload. The sum is known modulo 2^count_bits and read as the count nearest to
     what is expected without any move; default: as many bits as hold every count. A ring of ten standard deviations,
-    5 sqrt(trials x slots), seldom wraps around."""
+    5 sqrt(trials x uploads), seldom wraps around."""
 
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     """Standard deviation of Gaussian noise on probabilities before them."""
 
     correction: Literal["none", "linear", "invert"] | None = None
     """Correction of the bias of probabilities that were noised and clipped; default: linear."""
-
-    slots: Clients | None = None
-    """Uploads in a sum of fixed size; default: so many that what Poisson cohorts above it take of delta is small."""
 
     noise_multiplier: ClassVar[None] = None
     placement: ClassVar[str] = "server"
@@ -186,7 +180,7 @@ class CoinPrivacy(Promise):
                 f"privacy.count_bits={self.count_bits} with privacy.trials={self.trials}: an upload alone counts to "
                 f"{self.trials}. Use at least {self.trials.bit_length()} bits"
             )
-        for key in ("slots", "others", "count_bits"):
+        for key in ("others", "count_bits"):
             if self.release == "uploads" and getattr(self, key) is not None:
                 raise ValueError(
                     f"privacy.{key} with privacy.release='uploads': is for sums of coins, and there is no sum to pad. "
@@ -200,9 +194,6 @@ class DitheredPrivacy(Noised):
 
     noise: Literal["dithered"] = "dithered"
     """The default, and the only one, of dp-dithered."""
-
-    slots: Clients | None = None
-    """Shares of the noise in a sum; default: so many that what Poisson cohorts above it take of delta is small."""
 
     release: Literal["sum"] = "sum"
     placement: ClassVar[str] = "server"

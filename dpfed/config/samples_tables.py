@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -136,12 +136,19 @@ class PlainFederation(_Federation):
     (balls-and-bins); so many secret rounds of all (allocation); in a public order (cyclic). docs/participation.md says
     which is for whom."""
 
+    cohort_cap: Clients | None = None
+    """poisson: the most clients of a round. If more are drawn, a secret, uniformly random part of that size takes part.
+    With shares of noise from clients, secure sums of private runs, coins and dp-dithered it is the number of uploads of
+    every sum, and has a default that is seldom reached. privacy.slots is its old name."""
+
 
 class SeparatedFederation(_Federation):
     """Clients that take part by their own coins, with a rest after every participation."""
 
     sampling: Literal["min-separation"]
     """min-separation: by the client's own coin with a rest after every participation."""
+
+    cohort_cap: ClassVar[None] = None
 
     separation: Annotated[int, Field(ge=1)]
     """min-separation: a client that took part stays away from the next separation - 1 rounds."""

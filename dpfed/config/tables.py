@@ -11,10 +11,12 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
+from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
+from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.kinds import noise_of_method
-from dpfed.config.privacy_tables import Audit, Privacy
+from dpfed.config.privacy_tables import Audit, CoinPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy
 from dpfed.config.samples_tables import Data, Federation, Model
 from dpfed.config.server_tables import Aggregation, PlainAggregation, RunTable, Server, StepServer
 from dpfed.config.table import Table
@@ -59,6 +61,7 @@ class Config(Table):
         as configurations of 0.2 have them."""
         if not isinstance(tables, Mapping):
             return tables
+        tables = with_cohort_cap(tables)
         given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
         return {**tables, **{name: _of_its_kind(name, table, tables) for name, table in given.items()}}
 
@@ -71,9 +74,50 @@ class Config(Table):
         record = self.local.record.model_copy(update={"delta": delta})
         return self.model_copy(update={"local": self.local.model_copy(update={"record": record})})
 
+    @property
+    def cohort_cap(self) -> int | None:
+        """The most clients of a round: federation.cohort_cap, or its default where sums hold a fixed number."""
+        given, privacy = self.federation.cohort_cap, self.privacy
+        if given is not None or privacy is None or not self.fills_sums:
+            return given
+        delta = privacy.delta or default_delta(self.federation.clients)
+        return default_cap(self.federation.cohort, self.federation.clients, delta=delta)
+
+    @property
+    def fills_sums(self) -> bool:
+        """True if every sum of a private run with Poisson sampling holds the same number of uploads."""
+        table = self.privacy
+        if self.federation.sampling != "poisson":
+            return False
+        if isinstance(table, IntegerPrivacy):
+            return table.placement == "clients" or self.aggregation.kind != "plain"
+        return isinstance(table, CoinPrivacy | DitheredPrivacy) and table.release == "sum"
+
+    def with_cap(self, cap: int | None) -> Config:
+        """Return the configuration with this federation.cohort_cap."""
+        if self.federation.cohort_cap == cap:
+            return self
+        federation = self.federation.model_copy(update={"cohort_cap": cap})
+        return self.model_copy(update={"federation": federation})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain tables without the keys that are not set, as TOML wants them."""
         return _without_none(self.model_dump(mode="json"))
+
+
+def with_cohort_cap(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tables with privacy.slots under its new name, federation.cohort_cap; ConfigError for two values."""
+    privacy, federation = tables.get("privacy"), tables.get("federation")
+    if not isinstance(privacy, Mapping) or not isinstance(federation, Mapping) or "slots" not in privacy:
+        return tables
+    slots, cap = privacy["slots"], federation.get("cohort_cap")
+    if None not in (slots, cap) and slots != cap:
+        raise ConfigError(
+            f"privacy.slots={shown(slots)} with federation.cohort_cap={shown(cap)}: privacy.slots is the old name of "
+            "the cap. Remove it."
+        )
+    rest = {key: value for key, value in privacy.items() if key != "slots"}
+    return {**tables, "privacy": rest, "federation": {**federation, "cohort_cap": cap if slots is None else slots}}
 
 
 def _of_its_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,9 +175,10 @@ def parse(tables: Mapping[str, Any], *, source: str) -> Config:
 def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
     """Return the configuration that a run wrote into its folder.
 
-    A setting that the run's version did not write has today's default, with three exceptions. Without
+    A setting that the run's version did not write has today's default, with four exceptions. Without
     data.partition_seed, run.seed divided the data; without privacy.delta, as up to 0.2, delta was clients^-1.1;
-    without method.public_epochs, a server with public samples took as many steps as one client.
+    without method.public_epochs, a server with public samples took as many steps as one client; without
+    federation.cohort_cap, sums of a fixed number of uploads had so many that larger cohorts took 1e-5 delta.
     """
     data, run, method = tables.get("data"), tables.get("run"), tables.get("method")
     if isinstance(data, Mapping) and isinstance(run, Mapping) and "seed" in run and "partition_seed" not in data:
@@ -141,9 +186,17 @@ def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
     if isinstance(method, Mapping) and "public_epochs" not in method and _ranked_by_public_samples(tables):
         tables = {**tables, "method": {**method, "public_epochs": "client-steps"}}
     config = parse(tables, source=source)
-    if config.privacy is None or config.privacy.delta is not None or config.federation.clients == 1:
+    if config.privacy is None:
         return config
-    return config.with_delta(float(config.federation.clients) ** -1.1)
+    federation = config.federation
+    if config.privacy.delta is None and federation.clients > 1:
+        config = config.with_delta(float(federation.clients) ** -1.1)
+    if federation.sampling != "poisson":
+        return config.with_cap(None)  # privacy.slots, which such runs did not look at
+    if config.fills_sums and federation.cohort_cap is None and config.privacy is not None:
+        delta = config.privacy.delta or default_delta(federation.clients)
+        config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=delta))
+    return config
 
 
 def _ranked_by_public_samples(tables: Mapping[str, Any]) -> bool:

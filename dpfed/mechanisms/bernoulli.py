@@ -23,13 +23,12 @@ from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
     FullParticipation,
-    PoissonSampling,
     Sampling,
     SingleRelease,
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.counter import at_least
 from dpfed.compress.ring import centred
 from dpfed.config.privacy_tables import CoinPrivacy
@@ -165,12 +164,7 @@ class PrivateCoins(Private):
         if table.release == "uploads":
             coins = BernoulliChannel(**common)
         else:
-            slots, overflow = int(who.expected), 0.0
-            if isinstance(who.law, PoissonSampling):
-                slots, overflow = default_slots(
-                    round(who.expected), who.clients, delta=delta, adjacency=common["adjacency"], slots=table.slots
-                )
-            coins = BernoulliAggregate(**common, cohort=slots, overflow=overflow, others=others)
+            coins = BernoulliAggregate(**common, cohort=cap_of(who.law) or int(who.expected), others=others)
         made = cls(
             coins=coins,
             sampling=who.law if table.release == "sum" or isinstance(who.law, Cyclic) else FullParticipation(),

@@ -30,13 +30,12 @@ from accounting.ledger import Release
 from accounting.mechanisms import (
     FixedSizeSampling,
     GaussianShares,
-    PoissonSampling,
     Sampling,
     SingleRelease,
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.fields import Reader, SymbolField
 from dpfed.config.privacy_tables import DitheredPrivacy
 from dpfed.errors import ConfigError, DpfedError, WireError
@@ -61,8 +60,8 @@ class DitheredNoise(Private):
     law `sampling`, with the client as the unit, for whoever sees the sum and not the uploads. The error does not depend
     on the row, so the sum of m decoded rows is that of the rows plus N(0, (z C)^2 m / K), and the server draws the
     shares of the K - m that do not come. So the noise of the sum is the same whatever the cohort: noise that grew with
-    it would show who was drawn. More than K are never let into a sum (`dpfed.round.Method.slots`); that more are drawn
-    is charged. A client that sends nothing is one that sends zeros, and zeros have noise, too.
+    it would show who was drawn. More than K never take part (`CappedPoissonSampling`). A client that sends nothing is
+    one that sends zeros, and zeros have noise, too.
 
     Who knows the draws reads x from a message up to the width of its slice. So the server is trusted, draws are secret
     between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
@@ -87,18 +86,14 @@ class DitheredNoise(Private):
     def calibrated(
         cls, table: DitheredPrivacy, who: Sampler, randomness: Randomness, *, rounds: int, delta: float
     ) -> DitheredNoise:
-        """Return the noise of [privacy], in shares of the uploads of every sum, or under Poisson sampling of `slots`;
+        """Return the noise of [privacy], in shares of the uploads of every sum, under Poisson sampling of the cap;
         calibrated by its own account where an epsilon is given."""
         default = Adjacency.REPLACE_ONE if isinstance(who.law, FixedSizeSampling) else Adjacency.ZERO_OUT
         adjacency = Adjacency.of(table.adjacency or default)
-        shares, overflow = int(who.expected), 0.0
-        if isinstance(who.law, PoissonSampling):
-            shares, overflow = default_slots(shares, who.clients, delta=delta, adjacency=adjacency, slots=table.slots)
-        # At what of delta is left: 1e-5 of it a round is charged for cohorts that are too large.
+        shares = cap_of(who.law) or int(who.expected)
         plain = GaussianNoise(noise_multiplier=1.0, adjacency=adjacency, sampler=who, randomness=randomness)
-        left = max(delta - rounds * overflow, delta / 2)
-        z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=left)
-        noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares, overflow=overflow)
+        z = table.noise_multiplier or plain.smallest_multiplier(table, rounds=rounds, delta=delta)
+        noise = GaussianShares(noise_multiplier=z, adjacency=adjacency, shares=shares)
         return cls(noise=noise, sampling=who.law, divided_by=who.expected, randomness=randomness)
 
     @property

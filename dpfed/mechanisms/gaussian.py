@@ -15,6 +15,7 @@ from accounting.budget import NoiseSchedule
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.ledger import Release
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Composed,
     CorrelatedRounds,
     Cyclic,
@@ -83,7 +84,9 @@ class GaussianNoise(Private):
     rests_on = (Clip,)
 
     def __post_init__(self) -> None:
-        if self.placement == "clients" and isinstance(self.sampler.law, PoissonSampling | Schedule):
+        if self.placement == "clients" and isinstance(
+            self.sampler.law, PoissonSampling | CappedPoissonSampling | Schedule
+        ):
             raise ConfigError(
                 f"privacy.placement='clients' with federation.sampling={self.sampler.law.name!r}: the noise of the sum "
                 "would depend on the secret cohort size. Use privacy.placement='server', federation.sampling 'fixed' "

@@ -16,6 +16,7 @@ from accounting import budget
 from accounting.integers.fixed_point import default_scale, padded_dimension, sized_noise, sum_bits
 from accounting.ledger import Release
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Composed,
     DiscreteGaussian,
     FixedSizeSampling,
@@ -30,7 +31,8 @@ from accounting.mechanisms import (
     subsample,
 )
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms.cohort_caps import rarely_exceeded
+from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.sums import least_uploads
 from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.compress.ring import centred
@@ -186,31 +188,26 @@ class IntegerNoise(Private):
         own account calibrates if an epsilon is given.
 
         Each of K uploads carries a share of the noise, or the server adds all of it. Under Poisson sampling a sum with
-        shares, or a secure one, has K = `slots` uploads: whoever counts them must not learn how many were drawn. That
-        more are drawn is charged to delta in every round.
+        shares, or a secure one, has K uploads, K the cap: whoever counts them must not learn how many were drawn.
 
         sent, cohort, canaries: numbers of an update, clients and canaries of a round; tolerance: of missing uploads
         """
         law, secure, in_shares = who.law, sums.kind != "plain", table.placement == "clients"
         charged = table.missing_shares == "charged"
         known = isinstance(law, FixedSizeSampling | FullParticipation)
-        filled = isinstance(law, PoissonSampling) and (in_shares or secure)
-        _refuse_slots(table, law, secure=secure, filled=filled)
+        filled = isinstance(law, PoissonSampling | CappedPoissonSampling) and (in_shares or secure)
+        _refuse_schedules(table, law, secure=secure)
         default = Adjacency.ZERO_OUT if in_shares else Adjacency.ADD_REMOVE
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else default
         adjacency = Adjacency.of(table.adjacency or default)
 
-        def counted(adjacency: Adjacency) -> tuple[int, float]:
-            if known:
-                return int(who.expected), 0.0
-            return default_slots(cohort, who.clients, delta=delta, adjacency=adjacency, slots=table.slots)
-
-        uploads, overflow = counted(adjacency)
+        uploads = int(who.expected)
+        if not known:
+            uploads = cap_of(law) or rarely_exceeded(cohort, who.clients, delta=delta)
         slots = uploads if filled or in_shares else None
         all_take_part = isinstance(law, FullParticipation) or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
             adjacency = Adjacency.ZERO_OUT  # one client more or less would be one participant more or less
-            uploads, overflow = counted(adjacency)
         padded = padded_dimension(sent, rotate=sums.rotation)
         scale = float(sums.steps or default_scale(padded, uploads))
 
@@ -222,7 +219,6 @@ class IntegerNoise(Private):
                 dimension=padded,
                 shares=least_uploads(uploads, missing) if in_shares else 1,
                 adjacency=adjacency,
-                overflow=overflow if filled else 0.0,
             )
             assert isinstance(noise, DiscreteGaussian | Skellam)
             return noise
@@ -343,17 +339,11 @@ class IntegerNoise(Private):
         return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)
 
 
-def _refuse_slots(table: IntegerPrivacy, law: Sampling, *, secure: bool, filled: bool) -> None:
-    """Raise ConfigError for a fixed number of uploads where sampling or noise has none."""
+def _refuse_schedules(table: IntegerPrivacy, law: Sampling, *, secure: bool) -> None:
+    """Raise ConfigError for schedules with sums that need a fixed number of uploads."""
     if isinstance(law, Schedule) and (table.placement == "clients" or secure):
         raise ConfigError(
             f"privacy.noise={table.noise!r} with federation.sampling={law.name!r}: shares of noise (privacy.placement="
             "'clients') and secure sums need a fixed number of uploads, which is proven for sampling 'poisson' and "
             "'fixed' alone. Use privacy.placement='server' with aggregation.kind='plain'."
-        )
-    if table.slots is not None and not filled:
-        raise ConfigError(
-            f"privacy.slots={table.slots} with federation.sampling={law.name!r}, privacy.placement="
-            f"{table.placement!r}: slots are for noise from the clients, or a secure sum, under Poisson sampling. "
-            "Remove them."
         )

@@ -7,8 +7,8 @@ ended" and of every count that is published is the same for all neighbours, whoe
 - A plain sum with the server's noise, or of coins, never ends: what arrived, were it nothing, is summed, noised or
   padded, divided by a public number and charged as it is.
 - Shares of noise of the clients (too few of them are too little noise) and secure sums (too few survivors) may end.
-  Their number of participants is fixed: the cohort under fixed-size sampling, K slots under Poisson sampling
-  (`accounting.mechanisms.slots`: those who were not drawn fill the sum up, and drawing more than K is charged), all
+  Their number of participants is fixed: the cohort under fixed-size sampling, K under Poisson sampling with
+  a cap of K (those who were not drawn fill the sum up; of more than K some are left out, which the account is of), all
   clients with federation.sampling = "all" where neighbours have equally many clients (zero-out, replace-one).
 - So add-remove is refused where one client less is one participant less: with "all", with as many slots as clients,
   and with shares of noise.
@@ -75,6 +75,6 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
         )
     if slots is not None and slots > federation.clients:
         raise ConfigError(
-            f"privacy.slots={slots} with aggregation.kind={kind!r}: every upload needs a client, and there are "
-            f"{federation.clients}. Use at most as many slots, or kind 'plain'."
+            f"federation.cohort_cap={slots} with aggregation.kind={kind!r}: every upload needs a client, and there "
+            f"are {federation.clients}. Use at most as many, or kind 'plain'."
         )

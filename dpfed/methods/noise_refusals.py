@@ -65,8 +65,6 @@ def dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"privacy.adjacency='add-remove' with method.name={facts.name!r}: a client more or less is an upload, and "
             "its noise, more or less. Use adjacency 'zero-out' or 'replace-one', or dp-fedavg."
         )
-    if table.slots is not None and config.federation.sampling != "poisson":
-        yield "privacy.slots: is for federation.sampling='poisson'. Remove it."
     if config.audit.canaries:
         yield f"audit.canaries with method.name={facts.name!r}: is not built. Remove them, or use dp-fedavg."
 

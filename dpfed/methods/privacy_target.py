@@ -11,7 +11,6 @@ from accounting.budget import NoiseSchedule
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
-from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.ledger import Planned
 from accounting.mechanisms import (
@@ -21,12 +20,10 @@ from accounting.mechanisms import (
     unsampled,
 )
 from accounting.mechanisms.bernoulli import BernoulliAggregate
-from accounting.rounding import upwards
 from dpfed.aggregation.sums import least_uploads
 from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
-from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
@@ -134,13 +131,7 @@ def target_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     if config.privacy is not None and config.privacy.release == "sum":
         adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
         check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
-    rounds, lost = config.federation.rounds, overflow(goal.mechanism)
-    if rounds * lost >= goal.delta:
-        raise ConfigError(
-            f"privacy.slots: more clients are drawn than fit with probability {upwards(lost)} a round, over {rounds} "
-            f"rounds more than delta={upwards(goal.delta)} allows. Use more slots (none given: as many as delta "
-            "wants), or fewer rounds."
-        )
+    rounds = config.federation.rounds
     if goal.noise_multiplier is not None or goal.accountant != "best":
         epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none
     return goal

@@ -41,6 +41,7 @@ def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
         noise_refusals.noise_of_method(config, facts),
         federated_method(facts.name).refusals(config),
         idle_keys(config, facts),
+        _cap(config),
         _units(config),
         _sums(config, facts),
         noise_refusals.noise(config, facts),
@@ -115,6 +116,21 @@ def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if config.aggregation.kind != "plain":
         yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
+
+
+def _cap(config: Config) -> Iterator[str]:
+    """A cap where nothing is drawn that could exceed it, or clients have a memory."""
+    federation, cap = config.federation, config.federation.cohort_cap
+    if cap is not None and federation.sampling != "poisson":
+        yield (
+            f"federation.cohort_cap={cap} with federation.sampling={federation.sampling!r}: is for 'poisson', which "
+            "alone may draw more. Remove it."
+        )
+    elif cap is not None and config.privacy is not None and config.privacy.release == "uploads":
+        yield (
+            f"federation.cohort_cap={cap} with privacy.release='uploads': every upload is seen and charged, so that a "
+            "secret part of the cohort hides nothing. Remove it."
+        )
 
 
 def _units(config: Config) -> Iterator[str]:

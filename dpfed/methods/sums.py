@@ -77,8 +77,8 @@ def filled_to(config: Config, goal: PrivacyTarget | None) -> int | None:
     """Return the number of clients in every sum, drawn or not; None: those who were drawn.
 
     A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
-    must not learn how many were drawn, and the shares of noise must always be as many. That more are drawn than that
-    is charged to delta, in every round, by the mechanism of the goal.
+    must not learn how many were drawn, and the shares of noise must always be as many. If more are drawn than that,
+    some are left out, which the account of the cap is of.
     """
     if goal is None or config.federation.sampling != "poisson":
         return None

@@ -10,7 +10,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
+from accounting.mechanisms import (
+    CappedPoissonSampling,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    Sampling,
+)
+from accounting.mechanisms.samplings import cap_of
 from dpfed import replayed
 from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
@@ -43,14 +50,21 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonCohorts:
-    """Poisson sampling: every client takes part independently with probability cohort / clients."""
+    """Poisson sampling: every client is drawn independently with probability cohort / clients.
+
+    cap: the most clients that take part (`draw_cohort`); those that are left out do not learn that they were drawn
+    """
 
     clients: int
     cohort: int
+    cap: int | None = None
 
     @cached_property
-    def law(self) -> PoissonSampling:
-        return PoissonSampling(probability=self.cohort / self.clients)
+    def law(self) -> PoissonSampling | CappedPoissonSampling:
+        q = self.cohort / self.clients
+        if self.cap is None:
+            return PoissonSampling(probability=q)
+        return CappedPoissonSampling(probability=q, cap=self.cap, clients=self.clients)
 
     @cached_property
     def expected(self) -> float:
@@ -101,13 +115,14 @@ class AllClients:
         return np.arange(self.clients)
 
 
-def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
-    """The sampler `poisson`, `fixed` or `all`; ConfigError for another name or an impossible cohort."""
+def sampler(name: str, *, clients: int, cohort: int, cap: int | None = None) -> Sampler:
+    """The sampler `poisson` (with a cap or without), `fixed` or `all`; ConfigError for another name or an impossible
+    cohort."""
     if not 1 <= cohort <= clients:
         raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
     match name:
         case "poisson":
-            return PoissonCohorts(clients=clients, cohort=cohort)
+            return PoissonCohorts(clients=clients, cohort=cohort, cap=cap)
         case "fixed":
             return FixedSizeCohorts(clients=clients, cohort=cohort)
         case "all":
@@ -115,19 +130,26 @@ def sampler(name: str, *, clients: int, cohort: int) -> Sampler:
     raise ConfigError(f"federation.sampling={name!r}: must be poisson, fixed or all.")
 
 
-def draw_cohort(who: Sampler, randomness: Randomness, slots: int | None, number: int) -> NDArray[np.int64]:
-    """Return the sampler's clients, at most `slots` of them: those with the smallest secret values.
-
-    Claim: given who was drawn, every subset of `slots` clients is equally likely; one client less in an overfull cohort
-    lets one other client in and changes nothing else.
-    """
-    cohort, replay = who.sample(randomness, number), replayed.current()
+def draw_cohort(who: Sampler, randomness: Randomness, number: int) -> NDArray[np.int64]:
+    """Return the clients of a round: the sampler's, under a cap those of them that are within it."""
+    cohort, replay, cap = who.sample(randomness, number), replayed.current(), cap_of(who.law)
     if replay is not None:
         cohort = replay.drawn(cohort)
-    if slots is None or len(cohort) <= slots:
+    return cohort if cap is None else within_cap(cohort, cap, who.clients, randomness, number)
+
+
+def within_cap(
+    cohort: NDArray[np.int64], cap: int, clients: int, randomness: Randomness, number: int
+) -> NDArray[np.int64]:
+    """Return the drawn clients, at most `cap` of them: those with the smallest secret values.
+
+    Claim: given who was drawn, every subset of `cap` clients is equally likely; one client less in an overfull cohort
+    lets one other client in and changes nothing else.
+    """
+    if len(cohort) <= cap:
         return cohort
-    values = uniforms_of(cohort, who.clients, randomness, "cohort.slots", number)
-    return np.sort(cohort[np.argsort(values, kind="stable")[:slots]])
+    values = uniforms_of(cohort, clients, randomness, "cohort.slots", number)
+    return np.sort(cohort[np.argsort(values, kind="stable")[:cap]])
 
 
 def with_others(
@@ -154,7 +176,7 @@ def sampler_of(config: Config) -> Sampler:
     clients, cohort, stream = federation.clients, federation.cohort, stream_of(config)
     name = federation.sampling
     if name in ("poisson", "fixed", "all"):
-        return sampler(name, clients=clients, cohort=cohort)
+        return sampler(name, clients=clients, cohort=cohort, cap=config.cohort_cap)
     if not 1 <= cohort <= clients:
         raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
     period = max(round(clients / cohort), 1)

@@ -138,8 +138,8 @@ DETAILS = (
         choices=(("", "the clients, in shares"), ("server", "the server")),
     ),
     InputBox(
-        name="slots", label="Slots for uploads", whole=True, hint="empty: seldom exceeded",
-        when={"mechanism": [*_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
+        name="cohort_cap", label="Cohort cap", whole=True, hint="empty: none, or seldom reached",
+        when={"mechanism": ["gaussian", *_INTEGERS, "bernoulli-aggregate"], "sampling": ["poisson"]},
     ),
     InputBox(name="edge", label="Probabilities lie in [c, 1-c]: c", when=_TOSSED),
     InputBox(name="clip_norm", label="Clip of the move, L2", when=_TOSSED),

@@ -45,7 +45,11 @@ OPTIONS = {
 def _field(name: str, one: Option) -> tuple[str, object, object]:
     words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
     hint: Any = Literal[words] if words else one.hint
-    return name, Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help)], one.default
+    return (
+        name,
+        Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help, alias=one.alias)],
+        one.default,
+    )
 
 
 _Options: Any = dataclasses.make_dataclass(

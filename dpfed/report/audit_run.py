@@ -8,7 +8,7 @@ import numpy as np
 
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
-from dpfed.audit.evidence.cohort_law import room_of, size_law
+from dpfed.audit.evidence.cohort_law import size_law
 from dpfed.audit.evidence.noise_evidence import limits, measured
 from dpfed.audit.run import RunAudit
 from dpfed.errors import DpfedError, RunError
@@ -95,7 +95,7 @@ def _noise(found: RunAudit) -> NoiseRatios | None:
 def _cohorts(found: RunAudit) -> CohortSizes | None:
     who = sampler_of(found.files.config)
     try:
-        law = size_law(who, room_of(found.files))
+        law = size_law(who)
         return CohortSizes(sizes=[one.cohort for one in found.files.rounds], first=law.first, mass=law.mass)
     except (DpfedError, AccountingError):
         return None

@@ -9,6 +9,7 @@ from accounting.budget import Plan
 from accounting.mechanisms import (
     Allocation,
     BallsAndBins,
+    CappedPoissonSampling,
     FixedSizeSampling,
     FullParticipation,
     MinSeparation,
@@ -120,6 +121,9 @@ def sampler_words(plan: Plan) -> str:
     match plan.sampler:
         case PoissonSampling(probability=rate):
             return f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"
+        case CappedPoissonSampling(probability=rate, cap=cap):
+            drawn = f"{plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"
+            return f"Poisson sampling, {drawn}, at most {cap} take part, the others left out by lot"
         case FixedSizeSampling():
             return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
         case FullParticipation():

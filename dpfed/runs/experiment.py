@@ -34,7 +34,7 @@ from dpfed.methods.catalogue import federated_method, method
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.facts import MethodFacts
 from dpfed.methods.parts import ServerParts, TrainingParts
-from dpfed.methods.privacy_target import PrivacyTarget, slots_of
+from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import Goal, RecordTarget, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
@@ -110,10 +110,10 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 
 
 def resolved(config: Config) -> Config:
-    """Return the configuration with privacy.delta set: the default delta of its clients where none is given."""
-    if config.privacy is None or config.privacy.delta is not None:
-        return config
-    return config.with_delta(default_delta(config.federation.clients))
+    """Return the configuration with privacy.delta and federation.cohort_cap set: the defaults where none is given."""
+    if config.privacy is not None and config.privacy.delta is None:
+        config = config.with_delta(default_delta(config.federation.clients))
+    return config if config.cohort_cap is None else config.with_cap(config.cohort_cap)
 
 
 def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
@@ -283,7 +283,6 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyTarget | None, rank
         server=_averaging_models(config, _server(settings)),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if goal else None,
-        slots=slots_of(goal) if goal else None,
         fill=filled_to(config, goal),
         dropouts=dropouts_of(config, settings.randomness),
         canaries=settings.canaries(goal),

@@ -9,7 +9,8 @@ from typing import Literal
 from scipy.stats import binom
 
 from accounting.compose import accountant
-from accounting.mechanisms import Composed, Subsampled
+from accounting.mechanisms import CappedPoissonSampling, Composed, Sampling, Subsampled
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
 from dpfed.methods.choices import edge_of, others_of, sends_coins
@@ -144,9 +145,17 @@ def hostile_clients_view(config: Config, goal: Goal | None, released: int) -> Kn
     Claim: nothing bounds what is under masks, so that others may show in a sum who took part, the differing client
     included, but no more than that: given who took part, what is released is post-processing of this client's own
     integers with the server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper
-    bound.
+    bound. Under add-remove a client that takes part in a full round displaces another one, whose upload nothing bounds:
+    the chance of that is charged to delta.
     """
     return _without_sampling(config, goal, released, noise_of="server")
+
+
+def _displacing(sampling: Sampling, adjacency: Adjacency) -> float:
+    """Return the chance that a client takes part in a full round where its presence decides who else does."""
+    if not isinstance(sampling, CappedPoissonSampling) or adjacency is not Adjacency.ADD_REMOVE:
+        return 0.0
+    return max(zeta * p for zeta, p in sampling.full_rounds(adjacency))
 
 
 def _without_sampling(
@@ -166,7 +175,10 @@ def _without_sampling(
     if isinstance(once, Subsampled):
         chance = config.federation.cohort / config.federation.clients
         most = max(int(binom.isf(_SHARE_OF_DELTA * goal.delta, released, chance)), 1)
-        charged, once = float(binom.sf(most, released, chance)), once.mechanism
+        charged = float(binom.sf(most, released, chance)) + released * _displacing(once.sampling, once.adjacency)
+        once = once.mechanism
+    if charged >= goal.delta:
+        return None
     run = Composed(parts=((once, most),))
     epsilon = accountant.epsilon(run, delta=goal.delta - charged)
     return KnownCohorts(epsilon=epsilon, rounds=most, charged=charged)

@@ -115,6 +115,6 @@ def require_same_rounds(
         raise RunError(f"{said} what it began with is refused: {error}") from None
     if not shorter.is_like(goal):
         raise RunError(
-            f"{said} its noise follows from the number of rounds (privacy.epsilon alone, privacy.slots or tolerances "
-            "by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."
+            f"{said} its noise follows from the number of rounds (privacy.epsilon alone, federation.cohort_cap or "
+            "tolerances by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."
         )

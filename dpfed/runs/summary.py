@@ -134,7 +134,7 @@ def mask_bits(experiment: Experiment, rounds: int, entropy: int | None) -> float
 
 def delta_for_failures(ledger: Ledger) -> float:
     """Return the part of delta that the stated epsilon charges for unlikely events: the sum over all releases of the
-    probability that more clients are drawn than a sum has slots."""
+    probability that more clients are drawn than a sum has uploads, which ledgers up to version 0.3 charge."""
     released = ledger.mechanism() if ledger.header.unit == "client" else None
     return overflow(released) if released is not None else 0.0
 

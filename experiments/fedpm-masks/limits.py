@@ -142,7 +142,9 @@ def without_noise(experiment: Experiment) -> Method:
     """Not private: means of what was clipped, as floats."""
     kept = [stage for stage in experiment.method.stages if isinstance(stage, Project | Clip | ClipMoves)]
     encode = Encode(scheme=compress.get("dense"), seeds=experiment.seeds)
-    return replace(experiment.method, stages=Stages(*kept, encode), slots=None, fill=None)
+    return replace(
+        experiment.method, stages=Stages(*kept, encode), sampler=replace(experiment.method.sampler, cap=None), fill=None
+    )
 
 
 def without_both(experiment: Experiment) -> Method:

@@ -14,10 +14,13 @@ from scipy.special import gammaln
 from scipy.stats import binom
 
 from accounting.mechanisms import (
+    CappedPoissonSampling,
     Cyclic,
     FullParticipation,
+    PoissonSampling,
     Schedule,
 )
+from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.participation import members
@@ -52,8 +55,8 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         return None, "there are no rounds."
     if isinstance(who.law, Schedule):
         return sizes_follow_schedule(who.law, who, sizes, alpha)
-    if who.law.name == "poisson":
-        law = size_law(who, room_of(files))
+    if isinstance(who.law, PoissonSampling | CappedPoissonSampling):
+        law = size_law(who)
         return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
     wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
     if wrong:
@@ -79,11 +82,6 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     return True, f"{words}, as {law.name} has it."
 
 
-def room_of(files: RunFiles) -> int:
-    """Return the largest number of clients in a sum: if more are drawn, some are left out."""
-    return files.config.federation.clients if files.slots is None else files.slots
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SizeLaw:
     """P(size = first, first + 1, ...)."""
@@ -98,11 +96,12 @@ def most_rounds(law: SizeLaw) -> int:
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
-def size_law(who: Sampler, room: int) -> SizeLaw:
-    """Return the distribution of a cohort's size: binomial under Poisson sampling, sizes above `room` cut down to it;
+def size_law(who: Sampler) -> SizeLaw:
+    """Return the distribution of a cohort's size: binomial under Poisson sampling, sizes above a cap cut down to it;
     else a constant."""
-    if who.law.name != "poisson":
+    if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
         return SizeLaw(first=int(who.expected), mass=np.ones(1))
+    room = cap_of(who.law) or who.clients
     chance = who.law.probability
     reach = _FARTHEST * ((who.clients * chance * (1 - chance)) ** 0.5 + 1)
     first = max(0, int(who.clients * chance - reach))
@@ -211,7 +210,7 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
     if not looked_at:
         return None, f"{who.clients} clients are too many to draw again."
     for one, ids in itertools.islice(cohorts_of(files), looked_at):
-        drawn = draw_cohort(who, of_seed, files.slots, one.round - 1)
+        drawn = draw_cohort(who, of_seed, one.round - 1)
         if np.array_equal(np.sort(drawn), ids):
             same[one.round] = one.cohort
         else:

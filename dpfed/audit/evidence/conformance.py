@@ -201,7 +201,7 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
         return f"the ledger's header has its budget at delta {plan.delta}, the run states {files.delta}."
     if kinds and plan.most and files.released and files.config.privacy is not None:
         try:
-            expected = files.promise.goal.run(plan.rounds).to_dict()
+            expected = files.promise.run(plan.rounds).to_dict()
         except Unavailable:
             raise
         except (DpfedError, AccountingError) as error:

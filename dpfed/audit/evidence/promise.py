@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from accounting.ledger import Release
+from accounting.mechanisms import (
+    CappedPoissonSampling,
+    Composed,
+    PoissonSampling,
+    SingleRelease,
+    sampling_of,
+    subsample,
+    unsampled,
+)
+from accounting.mechanisms.cohort_caps import earlier_overflow
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
+from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.methods.catalogue import method
-from dpfed.methods.privacy_target import PrivacyTarget, slots_of, target_of
+from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.refusals import refuse
 from dpfed.methods.sums import filled_to
 from dpfed.participation.canaries import Canaries
@@ -29,13 +41,14 @@ _ROUNDING = 1e-9
 class Promise:
     """Privacy target of a client-level run whose uploads hold `sent` numbers.
 
-    slots:    the most uploads of a sum; fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
+    fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
+    charges_overflow: True for ledgers up to version 0.3, which charge Poisson sampling and the chance to exceed a cap
     """
 
     sent: int
     goal: PrivacyTarget
-    slots: int | None
     fill: int | None
+    charges_overflow: bool = False
 
     def longest_row(self, clip_norm: float) -> float | None:
         """Return the bound on a row in the sum, without noise, in the units of the sum; None for Bernoulli samples."""
@@ -47,7 +60,31 @@ class Promise:
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
         """Return the ledger line of round `number` (counted from 0) whose sum holds so many uploads."""
-        return self.goal.private.release(self._round(clip_norm, number, uploads))
+        release = self.goal.private.release(self._round(clip_norm, number, uploads))
+        return replace(release, mechanism=self._charged(release.mechanism))
+
+    @property
+    def charged_goal(self) -> PrivacyTarget:
+        """Privacy target with the mechanism of the ledger's version, for sums of integers."""
+        noise, mechanism = self.goal.private, self._charged(self.goal.mechanism)
+        if not self.charges_overflow or not isinstance(noise, IntegerNoise):
+            return self.goal
+        described: Any = unsampled(mechanism)
+        return replace(self.goal, private=replace(noise, noise=described, sampling=sampling_of(mechanism)))
+
+    def run(self, rounds: int) -> Composed:
+        """Return the first `rounds` rounds, at the most that they may be charged."""
+        run = self.goal.run(rounds)
+        return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
+
+    def _charged(self, release: SingleRelease) -> SingleRelease:
+        """Return the release as the ledger's version describes it."""
+        sampling, noise = sampling_of(release), unsampled(release)
+        if not self.charges_overflow or not isinstance(sampling, CappedPoissonSampling):
+            return release
+        q = sampling.probability
+        overflow = earlier_overflow(sampling.cap, q, sampling.clients, release.adjacency)
+        return subsample(replace(noise, overflow=overflow), PoissonSampling(probability=q))  # type: ignore[type-var]
 
     def _round(self, clip_norm: float, number: int, uploads: int) -> Round:
         """Return a round without clients and without a model, which is all that a charge depends on."""
@@ -86,7 +123,7 @@ def promise_of(config: Config, sent: int) -> Promise:
     facts = method(config.method.name)
     refuse(config, facts)
     goal = target_of(config, facts, sent)
-    return Promise(sent=sent, goal=goal, slots=slots_of(goal), fill=filled_to(config, goal))
+    return Promise(sent=sent, goal=goal, fill=filled_to(config, goal))
 
 
 def canaries_of(config: Config) -> Canaries:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
+from accounting.mechanisms import unsampled
 from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.evidence.saved import Saved, saved_in
 from dpfed.config.own_code import OwnFile
@@ -61,11 +63,6 @@ class RunFiles:
     def accountant(self) -> Accountant:
         """Name of the configured accountant."""
         return "best" if self.private_table is None else self.private_table.accountant
-
-    @property
-    def slots(self) -> int | None:
-        """Largest number of uploads of a sum; None if it is not limited or nothing was released."""
-        return self.promise.slots if self.config.privacy is not None and self.released else None
 
     @cached_property
     def own_code(self) -> tuple[OwnFile, ...]:
@@ -183,9 +180,11 @@ class RunFiles:
         today, (noise, clip) = self.promised_today, self._calibrated
         more = with_more_noise(self.config, today.goal, noise=noise, clip=clip)
         try:
-            return today if more is None else promise_of(more, today.sent)
+            promise = today if more is None else promise_of(more, today.sent)
         except (DpfedError, AccountingError):  # no run has had so much
-            return today
+            promise = today
+        earlier = any(unsampled(release.mechanism).overflow for release in self.released.values())
+        return replace(promise, charges_overflow=earlier)
 
     @property
     def _calibrated(self) -> tuple[float | None, float | None]:

@@ -65,7 +65,7 @@ def denominator_is_public(files: RunFiles) -> Finding:
 
 
 def uploads_are_as_accounted(files: RunFiles) -> Finding:
-    """Slots are not exceeded and are filled where they must be; every noise share that is charged has arrived."""
+    """The cap is not exceeded, sums are filled up where they must be; every noise share that is charged has arrived."""
     for one in files.rounds:
         problem = _participants_problem(files, one)
         if problem is None and one.has_result:
@@ -78,11 +78,10 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
 def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
     if one.arrived > one.participants:
         return f"{one.arrived} uploads arrived, {one.participants} were asked for"
-    canaries, fill, slots = canaries_present(files.config, one.round), None, None
-    if files.config.privacy is not None and files.released:
-        fill, slots = files.promise.fill, files.promise.slots
-    if slots is not None and one.cohort > slots:
-        return f"{one.cohort} clients for {slots} slots: the account knows nothing of such a sum"
+    canaries, cap = canaries_present(files.config, one.round), files.config.cohort_cap
+    fill = files.promise.fill if files.config.privacy is not None and files.released else None
+    if cap is not None and one.cohort > cap:
+        return f"{one.cohort} clients under a cap of {cap}: the account knows nothing of such a sum"
     expected = max(one.cohort, fill or 0) + canaries
     if one.participants != expected:
         return f"{one.participants} uploads were asked for, {expected} it should have been"

@@ -188,7 +188,7 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
         "noise": noise_kind(goal),
         "noise_multiplier": goal.noise_multiplier,
         **schedule_facts(goal),
-        **other_epsilons(files.config, goal, len(releases)),
+        **other_epsilons(files.config, files.promise.charged_goal, len(releases)),
     }
 
 

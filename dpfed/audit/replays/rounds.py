@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.replays.neighbour import Held, changed_own
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
 from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World
@@ -114,7 +115,7 @@ class RoundsWorld(World):
                 self.seen.of_records |= {int(i): int(method.clients.partition.sizes[i]) for i in cohort}
         before, asked_before = self.recording.cohorts.get(now.number, (cohort[:0], participants[:0]))
         self._cohort = frozenset(map(int, cohort))
-        entered = self._others_of("who is drawn", before, cohort, may_enter=method.slots is not None)
+        entered = self._others_of("who is drawn", before, cohort, may_enter=cap_of(method.sampler.law) is not None)
         filled = self._others_of(
             "who is asked",
             np.setdiff1d(asked_before, before),

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri, pdtrc
 
+from accounting.mechanisms import CappedPoissonSampling, PoissonSampling
+from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.cohort_law import poisson_finding, size_law
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.participation.sampling import Sampler, sampler
@@ -32,14 +34,14 @@ _FRESH = "from dpfed.randomness import Secure; print(Secure().bits(4, 'noise.sum
 
 def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
     """The samplers of `method` and `others`, drawn from as a round does it (`dpfed.round.cohort_of`): each by
-    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling; and one that is larger
-    than its fixed number of uploads in two of five rounds."""
+    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling; and one that exceeds
+    its cap in two of five rounds."""
     small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
-    overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2)
+    overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2, cap=_CLIENTS // 2)
     found = []
-    for who, slots in ((method.sampler, None), *((one, None) for one in (*others, *small)), (overfull, _CLIENTS // 2)):
-        drawing = replace(method, sampler=who, slots=slots, canaries=None, randomness=Simulated(seeds=seeds))
-        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds, slots=slots))
+    for who in (method.sampler, *others, *small, overfull):
+        drawing = replace(method, sampler=who, canaries=None, randomness=Simulated(seeds=seeds))
+        found.append(sampler_check(_AsDrawn(drawing), drawing.randomness, rounds))
     wrong = [one for one in found if not one.passed]
     return wrong[0] if wrong else replace(found[0], detail="; ".join(dict.fromkeys(one.detail for one in found)))
 
@@ -55,22 +57,22 @@ class _AsDrawn:
         return cohort_of(self._method, number)
 
 
-def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200, *, slots: int | None = None) -> Check:
-    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws, of which at most
-    `slots` are kept.
+def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
+    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws, under a cap or
+    without.
 
     Sizes exactly (`cohort_law`); that every client is drawn about as often as every other by chi-square, upper tail, in
     its normal approximation. Fails on a correct sampler with probability about FALSE_ALARM.
     """
     q, clients = who.law.probability, who.clients
-    sized = size_law(who, clients if slots is None else slots)
-    if slots is not None:
+    sized = size_law(who)
+    if cap_of(who.law) is not None:
         q = (sized.first + float(sized.mass @ np.arange(len(sized.mass)))) / clients
     cohorts = [who.sample(randomness, number) for number in range(rounds)]
     sizes = [len(cohort) for cohort in cohorts]
     drawn = np.bincount(np.concatenate(cohorts), minlength=clients)
     whole = all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts) and len(drawn) == clients
-    if who.law.name != "poisson":
+    if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
         fits = all(size == round(q * clients) for size in sizes)
         detail = f"{rounds} cohorts of {min(sizes)} to {max(sizes)} clients, {who.law.name} sampling charged"
     else:

@@ -12,7 +12,14 @@ from scipy.stats import skellam
 from accounting import require
 from accounting.compose import lower_bound
 from accounting.errors import AccountingError
-from accounting.mechanisms import DiscreteGaussian, FullParticipation, Skellam, Subsampled, noise_of
+from accounting.mechanisms import (
+    CappedPoissonSampling,
+    DiscreteGaussian,
+    FullParticipation,
+    Skellam,
+    Subsampled,
+    noise_of,
+)
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import Moved
 from dpfed.audit.round.claims import Claim
@@ -66,12 +73,16 @@ def _of_move(claim: Claim, factor: float) -> float | None:
         except AccountingError:
             return None
     noise_law = _integer_noise(claim)
-    if noise_law is None or claim.integers is None or claim.sampling.name not in ("all", "poisson"):
+    sampling = claim.sampling
+    if noise_law is None or claim.integers is None or sampling.name not in ("all", "poisson", "capped-poisson"):
         return None
-    if claim.sampling.name == "poisson" and claim.adjacency is Adjacency.REPLACE_ONE:
+    if sampling.name != "all" and claim.adjacency is Adjacency.REPLACE_ONE:
         return None
+    chance = sampling.probability
+    if isinstance(sampling, CappedPoissonSampling):
+        chance = sampling.taking_part(claim.adjacency)
     steps = math.floor(factor * claim.integers.sensitivity)
-    return integer_epsilon(noise_law, steps, delta=claim.delta, taking_part=claim.sampling.probability)
+    return integer_epsilon(noise_law, steps, delta=claim.delta, taking_part=chance)
 
 
 def _integer_noise(claim: Claim) -> Floats | None:

@@ -230,6 +230,7 @@ def _law(
         out=(along(together[1:]) + along(together[1:2]) - origin) / claim.noise_std if pair.other is not None else 0.0,
         rest=along(together[1:2]) / claim.noise_std if len(together) > 1 else 0.0,
         expected=len(together) - 1,
+        present=pair.other is not None,
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from accounting.mechanisms import Sampling
+from accounting.mechanisms import CappedPoissonSampling, Sampling
 
 Floats = NDArray[np.float64]
 
@@ -64,16 +64,21 @@ def plain(mu: float) -> NormalMixture:
     return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
 
 
-def drawn(sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float) -> NormalMixture:
+def drawn(
+    sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float, *, present: bool = False
+) -> NormalMixture:
     """The cohort is drawn, of `clients` clients; all in units of the claimed noise, along the scored direction.
 
     mu:   the client under test in world 1, if it is drawn, from what it adds in world 0
     out:  a cohort without it, from one in which it does what it does in world 0 (fixed size)
     rest: what each other client adds; `expected` of them are in what scores are measured from (Poisson)
+    present: world 0 has the client under test, so that it may displace another one there, too (Poisson with a cap)
     """
     if sampling.name == "all":
         return plain(mu)
     q = sampling.probability
+    if isinstance(sampling, CappedPoissonSampling):
+        return _capped(sampling, clients, mu, rest, expected, present)
     if sampling.name != "poisson":
         weights, beside = np.array([1 - q, q]), np.array([out, 0.0])
         own = np.array([0.0, mu])
@@ -85,4 +90,23 @@ def drawn(sampling: Sampling, clients: int, mu: float, out: float, rest: float, 
         weights=(chances, np.concatenate([(1 - q) * chances, q * chances])),
         means=(beside, np.concatenate([beside, beside + mu])),
         own=(0 * beside, np.concatenate([0 * beside, 0 * beside + mu])),
+    )
+
+
+def _capped(
+    sampling: CappedPoissonSampling, clients: int, mu: float, rest: float, expected: float, present: bool
+) -> NormalMixture:
+    """Poisson sampling with a cap K: of r others and the client, more than K, it is among the K with chance K/(r+1)."""
+    q, cap, others = sampling.probability, sampling.cap, np.arange(clients)
+    chances = np.asarray(binom.pmf(others, clients - 1, q), dtype=np.float64)
+    inside = np.minimum(cap / (others + 1), 1.0)
+    weights = np.concatenate([(1 - q) * chances, q * chances * (1 - inside), q * chances * inside])
+    without, beside = np.minimum(others, cap), np.minimum(others, cap - 1)
+    means = np.asarray(rest * (np.concatenate([without, without, beside]) - expected), dtype=np.float64)
+    own = np.concatenate([0.0 * others, 0.0 * others, 0.0 * others + mu])
+    alone = np.asarray(rest * (without - expected), dtype=np.float64)
+    return NormalMixture(
+        weights=(weights if present else chances, weights),
+        means=(means if present else alone, means + own),
+        own=(0 * means if present else 0 * alone, own),
     )

@@ -219,7 +219,7 @@ class ClientLevel:
         elif self._goal is not None and not self._affordable(self._goal):
             self.stopped_by = "budget"
         else:
-            cohort = draw_cohort(self._parts.sampler, self._parts.randomness, None, number)
+            cohort = draw_cohort(self._parts.sampler, self._parts.randomness, number)
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step
 

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from scipy.stats import binom
 
 from accounting import Composed, Gaussian, Plan, budget
 from accounting.bernoulli import sums as bernoulli_sum
@@ -12,9 +11,9 @@ from accounting.budget import Everyone, FixedSize, Poisson
 from accounting.budget import coins as coin_rounds
 from accounting.compose.accountant import epsilon as epsilon_of
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
-from accounting.mechanisms import FixedSizeSampling, FullParticipation, PoissonSampling, Subsampled, unsampled
+from accounting.mechanisms import CappedPoissonSampling, FixedSizeSampling, FullParticipation, Subsampled, unsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.slots import slots_for
+from accounting.mechanisms.cohort_caps import default_cap
 
 MASKS = Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
 SEEN = Plan(
@@ -58,14 +57,12 @@ def test_not_even_one_round_fits():
         budget.solve(MASKS, epsilon=1e-4)
 
 
-def test_poisson_masks_are_padded_to_slots_that_hardly_ever_overflow():
+def test_poisson_masks_are_padded_to_a_cap_that_is_seldom_reached():
     coins = MASKS.mechanism.release(MASKS)
     assert isinstance(coins, BernoulliAggregate)
-    assert binom.sf(coins.cohort, 50, 0.1) == pytest.approx(coins.overflow, rel=1e-9, abs=0)
-    assert coins.overflow <= 1e-5 * 1e-5
-    assert binom.sf(coins.cohort - 2, 50, 0.1) > 1e-5 * 1e-5
-    assert f"padded to {coins.cohort} slots" in budget.solve(MASKS, rounds=1).notes[-1]
-    assert unsampled(replace(MASKS, slots=40).round()).cohort == 40
+    assert coins.cohort == MASKS.cohort_cap == default_cap(5, 50, delta=1e-5)
+    assert f"padded to {coins.cohort} uploads" in budget.solve(MASKS, rounds=1).notes[-1]
+    assert unsampled(MASKS.changed(slots=40).round()).cohort == 40
 
 
 def test_the_law_of_a_round_is_that_of_the_sampler():
@@ -75,7 +72,7 @@ def test_the_law_of_a_round_is_that_of_the_sampler():
     assert fixed.mechanism.release(fixed).cohort == 5
     assert everybody.sampler == FullParticipation()
     assert everybody.mechanism.release(everybody).cohort == 50
-    assert MASKS.sampler == PoissonSampling(probability=0.1)
+    assert MASKS.sampler == CappedPoissonSampling(probability=0.1, cap=MASKS.cohort_cap, clients=50)
     assert isinstance(MASKS.round(), Subsampled)
     assert isinstance(everybody.round(), BernoulliAggregate)
     assert isinstance(SEEN.round(), BernoulliChannel)
@@ -152,14 +149,6 @@ def test_coins_of_another_cohort_than_the_samplers_are_refused():
         Subsampled(mechanism=coins, sampling=FixedSizeSampling(cohort=10, clients=100))
 
 
-@pytest.mark.parametrize(("cohort", "clients"), [(1, 1), (5, 5), (100, 10_000)])
-def test_slots_against_the_binomial_tail(cohort, clients):
-    slots, overflow = slots_for(cohort, clients, allowed=1e-8)
-    assert binom.sf(slots, clients, cohort / clients) == pytest.approx(overflow, rel=1e-9, abs=0)
-    assert overflow <= 1e-8
-    assert slots <= clients
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [Poisson(cohort=5), FixedSize(cohort=5), Everyone()])
 def test_noise_before_the_coins_counts_under_every_sampling(sampling):
@@ -169,8 +158,9 @@ def test_noise_before_the_coins_counts_under_every_sampling(sampling):
     assert budget.solve(noised, rounds=3).epsilon < 0.9 * budget.solve(plain, rounds=3).epsilon
 
 
-def test_there_are_slots_for_the_mean_cohort_however_much_overflow_is_allowed():
-    assert slots_for(10, 100, allowed=0.9)[0] == 10
+def test_a_cap_is_at_least_the_mean_cohort_whatever_delta_allows():
+    assert default_cap(10, 100, delta=0.999) >= 10
+    assert default_cap(5, 5, delta=1e-9) == 5
 
 
 @pytest.mark.slow

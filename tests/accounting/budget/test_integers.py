@@ -4,15 +4,12 @@ import json
 import math
 
 import pytest
-from scipy.stats import binom
 
 from accounting import DiscreteGaussian, Plan, Skellam, Subsampled, budget, guarantee
-from accounting.compose.twins import overflow
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.integers import fixed_point
 from accounting.integers.discrete_gaussian import shares_distortion
 from accounting.mechanisms import unsampled
-from accounting.mechanisms.slots import slots_for
 from accounting.rounding import upwards
 
 pytestmark = pytest.mark.slow_but_one_in(3)
@@ -59,43 +56,33 @@ def test_default_adjacency_and_shares(placement, sampling, adjacency):
     plan = planned(**COMMON, placement=placement, sampling=sampling)
     assert plan.adjacency == adjacency
     assert noise_of(plan).shares == (
-        1 if placement == "server" else {"poisson": 165, "fixed": 100, "all": 1000}[sampling]
+        1 if placement == "server" else {"poisson": 158, "fixed": 100, "all": 1000}[sampling]
     )
 
 
-def test_slots_under_poisson_charge_their_overflow():
-    plan = planned(**COMMON, slots=150)
-    noise = noise_of(plan, 1.4)
-    assert noise.shares == 150
-    assert noise.overflow == slots_for(100, 1000, allowed=0.5, slots=150)[1] > 0
-    default = planned(**COMMON)
-    assert 0 < noise_of(default, 1.4).overflow <= 1e-10
-    assert budget.solve(plan, noise_multiplier=1.4, rounds=1).epsilon > budget.solve(
-        default, noise_multiplier=1.4, rounds=1
-    ).epsilon * (1 + 1e-6)  # fmt: skip
-    with pytest.raises(UnsupportedMechanism, match=r"overflows its slots.*Use more slots"):
-        budget.solve(planned(**COMMON, slots=110), noise_multiplier=1.4, rounds=1)
+def test_sums_under_poisson_have_a_cap_whose_account_charges_it():
+    plan, default = planned(**COMMON, slots=130), planned(**COMMON)
+    assert plan == planned(**COMMON, cohort_cap=130)
+    assert noise_of(plan, 1.4).shares == 130
+    assert (plan.cohort_cap, noise_of(plan, 1.4).overflow) == (130, 0.0)
+    costs = [budget.solve(one, noise_multiplier=1.4, rounds=10).epsilon for one in (default, plan)]
+    assert costs[0] < costs[1] < 1.1 * costs[0]
+    assert "cohort_cap" not in default.options
+    with pytest.raises(InvalidParameter, match="slots is the old name of the cap"):
+        planned(**COMMON, slots=130, cohort_cap=140)
 
 
 @LAWS
 def test_a_secure_sum_under_poisson_is_filled_up_whoever_adds_the_noise(law):
     trusted = planned(**COMMON, mechanism=law, placement="server")
     secure = planned(**COMMON, mechanism=law, placement="server", secure=True, slots=150)
-    assert noise_of(trusted, 1.4).overflow == 0
-    exact = float(binom.sf(150, COMMON["clients"] + 1, 0.1))  # with the client that add-remove may add
-    assert noise_of(secure, 1.4).overflow == pytest.approx(exact, rel=1e-9, abs=0)
+    assert trusted.cohort_cap is None
     assert (secure.mechanism.uploads(secure), noise_of(secure).shares, secure.adjacency) == (150, 1, "add-remove")
     for sampling in ("fixed", "all"):
         plan = planned(**COMMON, mechanism=law, placement="server", secure=True, sampling=sampling)
-        assert noise_of(plan, 1.4).overflow == 0
-    lost = noise_of(secure, 1.4).overflow
-    stated = guarantee(secure.run(1.4, 3), delta=1e-5, accountant="rdp").epsilon
-    without = guarantee(trusted.run(1.4, 3), delta=1e-5 - 3 * lost, accountant="rdp").epsilon
-    assert stated == pytest.approx(without, rel=1e-9)
+        assert plan.cohort_cap is None
     notes = "\n".join(secure.notes(1.4, 3))
-    drawn = f"more are drawn with probability {upwards(lost)} a round"
-    assert f"send zeros until 150 uploads are together; {drawn}" in notes
-    assert f"{upwards(overflow(secure.run(1.4, 3)))} of delta is charged for that" in notes
+    assert "send zeros until 150 uploads are together; if more are drawn, some are left out by lot" in notes
 
 
 @LAWS
@@ -159,10 +146,10 @@ def test_json_and_notes(law):
     record = budget.solve(planned(**COMMON, mechanism=law), noise_multiplier=1.4, rounds=2).to_dict()
     json.dumps(record, allow_nan=False)
     assert record["mechanism"] == law
-    assert (record["dimension"], record["shares"], record["bits_per_coordinate"]) == (1_600_000, 165, 17)
+    assert (record["dimension"], record["shares"], record["bits_per_coordinate"]) == (1_600_000, 158, 17)
     assert record["scale"] < record["l2_bound"] < 1.0101 * record["scale"]
     notes = "\n".join(record["notes"])
-    for words in ("17 bits", "2,097,152", "1.00%", "165 uploads", "probability 8.411e-11"):
+    for words in ("17 bits", "2,097,152", "1.00%", "158 uploads", "left out by lot"):
         assert words in notes
     assert ("tau" in notes) == (law == "discrete-gaussian")
 
@@ -195,15 +182,10 @@ def test_a_plain_gaussian_is_never_dearer_by_more_than_the_rounding(rotate):
         ({"scale": math.nan}, InvalidParameter, "scale=nan: must be"),
         ({"dropout": 1.0}, InvalidParameter, r"dropout=1.0: must be a fraction in \[0, 1\)"),
         ({"dropout": 0.1, "placement": "server"}, InvalidParameter, "noise added by the server does not drop out"),
-        ({"slots": 150, "sampling": "fixed"}, InvalidParameter, "slots=150 with sampling='fixed'.*Poisson"),
-        (
-            {"slots": 150, "placement": "server"},
-            InvalidParameter,
-            "slots=150 with sampling='poisson', placement='server'",
-        ),
-        ({"slots": 1001}, InvalidParameter, "slots=1001: every upload needs a client, so at most 1000"),
+        ({"slots": 150, "sampling": "fixed"}, InvalidParameter, "cohort_cap=150 with sampling='fixed': is for poisson"),
+        ({"slots": 1001}, InvalidParameter, "cohort_cap=1001: every upload needs a client, so at most 1000"),
         ({"wrap_probability": 0.0}, InvalidParameter, "wrap_probability=0.0: must be"),
-        ({"adjacency": "add-remove"}, UnsupportedMechanism, "add-remove' with noise in 165 shares"),
+        ({"adjacency": "add-remove"}, UnsupportedMechanism, "add-remove' with noise in 158 shares"),
         (
             {"adjacency": "add-remove", "sampling": "fixed", "placement": "server"},
             UnsupportedMechanism,

@@ -14,7 +14,8 @@ from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import BallsAndBins, Composed, from_dict, with_whole_noise
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms.adjacency import Adjacency
+from accounting.mechanisms.cohort_caps import earlier_overflow
 
 DELTA, ROUNDS, BETA = 1e-5, 20, 1e-7
 
@@ -98,11 +99,12 @@ def test_the_second_opinion_is_of_the_whole_noise():
     assert second_opinion(run(shares(overflow=1e-6)), delta=DELTA).epsilon is None  # 20 times that is more than delta
 
 
-def test_slots_by_default_cost_a_hundred_thousandth_of_delta():
-    slots, beta = default_slots(100, 6000, delta=DELTA, adjacency="zero-out")
-    assert beta == pytest.approx(stats.binom(6000, 1 / 60).sf(slots), rel=1e-6)
-    assert beta <= 1e-5 * DELTA < stats.binom(6000, 1 / 60).sf(slots - 1)
+def test_the_overflow_of_earlier_versions_is_a_binomial_tail():
+    for adjacency, clients in (("zero-out", 6000), ("replace-one", 6000), ("add-remove", 6001)):
+        beta = earlier_overflow(140, 1 / 60, 6000, Adjacency(adjacency))
+        assert beta == pytest.approx(stats.binom(clients, 1 / 60).sf(140), rel=1e-9)
     assert overflow(run(shares(overflow=beta))) == pytest.approx(ROUNDS * beta)
+    assert earlier_overflow(6000, 1 / 60, 6000, Adjacency.ZERO_OUT) == 0
 
 
 def test_what_is_written_is_read():

@@ -36,7 +36,14 @@ def test_beginnings_of_an_epoch(rounds, printed):
     assert printed in PAGE
 
 
-@pytest.mark.parametrize(("separation", "printed"), [(5, "0.6501"), (15, "0.7042")])
+@pytest.mark.parametrize(("rounds", "printed"), [(1, "0.07398"), (20, "0.2238"), (60, "0.3522"), (90, "0.4206")])
+def test_beginnings_of_an_allocation(rounds, printed):
+    plan = Plan(clients=6000, cohort=100, sampling="allocation", participations=3)
+    assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=rounds)) == printed
+    assert printed in PAGE
+
+
+@pytest.mark.parametrize(("separation", "printed"), [(5, "0.6495"), (15, "0.6973")])
 def test_rests(separation, printed):
     plan = Plan(clients=6000, cohort=100, sampling="min-separation", separation=separation)
     assert upwards(budget.epsilon(plan, noise_multiplier=1.4, rounds=180)) == printed

@@ -130,11 +130,12 @@ def test_rows_past_the_clip_are_found(tmp_path, monkeypatch):
 def test_another_sampler_than_the_accounts_is_found(tmp_path, monkeypatch):
     who = FixedSizeCohorts(clients=60, cohort=12)
 
-    def draw(law, randomness, slots, number):
+    def draw(self, randomness, number):
         return who.sample(randomness, number)
 
-    monkeypatch.setattr("dpfed.runs.client_level.private_loop.draw_cohort", draw)
-    ran(tmp_path, rounds=40, **PLAIN)
+    with monkeypatch.context() as planted:
+        planted.setattr("dpfed.participation.sampling.PoissonCohorts.sample", draw)
+        ran(tmp_path, rounds=40, **PLAIN)
     assert failed(tmp_path) == {"cohort sizes follow the sampler", "cohorts are the seed's, or not"}
 
 

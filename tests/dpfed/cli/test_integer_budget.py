@@ -65,7 +65,7 @@ def test_the_table_prints_bits_and_shares(capsys):
         ([*NOISE, "--rounds", "2", "--compare"], "--compare"),
         ([*NOISE, "--rounds", "2", "--adjacency", "add-remove"], "zero-out"),
         ([*NOISE, "--rounds", "2", "--placement", "server", "--dropout", "0.1"], "does not drop out"),
-        ([*NOISE, "--rounds", "2", "--sampling", "all", "--slots", "9"], "slots"),
+        ([*NOISE, "--rounds", "2", "--sampling", "all", "--slots", "9"], "cohort-cap"),
         ([*NOISE, "--rounds", "2", "--accountant", "fed-smp-lemma", "--sampling", "fixed"], "Gaussian noise"),
         ([*SKELLAM, "--rounds", "2", "--accountant", "fed-smp-lemma", "--sampling", "fixed"], "Gaussian noise"),
         ([*PLAN, "--noise-multiplier", "1", "--rounds", "2", "--scale", "100"], "--scale"),

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from accounting.budget import certificates
+from dpfed.cli import status
 from dpfed.cli.budget import budget
 from dpfed.errors import ConfigError
 from dpfed.planner.question import Question
@@ -53,3 +55,32 @@ def test_compare_advises(capsys):
     found = printed(capsys, cohort=2000, rounds=6, delta=1e-4, compare=True)["advice"]
     assert [one["prefix_error_in_clips"] for one in found] == sorted(one["prefix_error_in_clips"] for one in found)
     assert {one["sampling"] for one in found} == {"poisson", "balls-and-bins", "cyclic"}
+
+
+@pytest.mark.parametrize("name", ["--cohort-cap", "--slots"])
+def test_a_cap_by_both_of_its_names(capsys, name):
+    plan = ["--clients", "6000", "--cohort", "100", "--rounds", "180", "--noise-multiplier", "1.4"]
+    assert status(["budget", *plan, "--adjacency", "zero-out", name, "130", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["sampling"], found["cohort_cap"], found["accountant"]) == ("poisson", 130, "pld")
+    assert found["epsilon"] == pytest.approx(0.6626, abs=6e-5)
+    assert status(["budget", *plan, name, "130"]) == 0
+    assert "at most 130 take part, the others left out by lot" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
+    made = certificates.kept_or_certified
+    monkeypatch.setattr(certificates, "kept_or_certified", lambda answer: made(answer, samples=50_000))
+    plan = ["budget", "--clients", "6000", "--cohort", "400", "--rounds", "30", "--delta", "1e-3"]
+    plan += ["--noise-multiplier", "1.2", "--sampling", "min-separation", "--separation", "12"]
+    assert status([*plan, "--certificate", "sampled", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    one = found["certificate"]
+    assert found["lower_bound"] < one["epsilon"] < one["deterministic"] == found["epsilon"]
+    assert (one["failure"], one["samples"], len(one["seed"])) == (one["tries"] * 1e-12, 50_000, 64)
+    assert status([*plan, "--certificate", "sampled"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "wrong with a chance of 1e-12" in text
+    assert status([*plan, "--certificate", "sampled", "--compare"]) == 2
+    assert "it is about one epsilon" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from scipy import stats
 from accounting import GaussianShares, PoissonSampling
 from accounting.compose.twins import overflow
 from accounting.mechanisms import unsampled
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms.cohort_caps import rarely_exceeded
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
@@ -136,7 +136,7 @@ def test_so_many_entries_move_with_the_probability_that_is_claimed(size, z):
 
 def test_a_message_of_the_papers_network_at_the_golden_plan_is_as_long_as_stated():
     """docs/theory.md, section 9: 166 slots, 5,505 entries, 8,771 bytes for 1,663,370 numbers."""
-    shares, _ = default_slots(100, 6000, delta=6000**-1.1, adjacency="zero-out")
+    shares = rarely_exceeded(100, 6000, delta=6000**-1.1)
     stage = DitheredNoise(
         noise=GaussianShares(noise_multiplier=1.4, adjacency="zero-out", shares=shares),
         sampling=PoissonSampling(probability=1 / 60),
@@ -218,15 +218,14 @@ def test_its_noise_is_that_of_dp_fedavg(sampling):
     )
     assert mine.goal.noise_multiplier == pytest.approx(peer.goal.noise_multiplier, rel=1e-4)
     assert mine.goal.noise_multiplier >= peer.goal.noise_multiplier * (1 - 1e-9)
-    assert (overflow(mine.goal.mechanism) > 0) == (sampling == "poisson")
+    assert overflow(mine.goal.mechanism) == 0
 
 
-def test_cohorts_that_are_too_large_are_charged_and_left_out():
-    """With few slots: the chance of more is binomial, and no sum has more."""
+def test_of_cohorts_above_the_cap_some_are_left_out():
     built = build(small("privacy.slots=90", "privacy.delta=0.05"))
     noise = unsampled(built.goal.mechanism)
-    assert noise.shares == built.method.slots == 90
-    assert noise.overflow == pytest.approx(stats.binom(650, 0.1).sf(90), rel=1e-9)
+    assert noise.shares == built.goal.mechanism.sampling.cap == 90
+    assert noise.overflow == 0
     found = build(small("privacy.slots=70", "privacy.delta=0.9", "privacy.epsilon=", "privacy.noise_multiplier=1"))
     sizes = {len(cohort_of(found.method, number)) for number in range(30)}
     assert max(sizes) == 70

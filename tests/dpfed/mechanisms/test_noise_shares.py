@@ -143,10 +143,10 @@ def test_poisson_cohorts_leave_the_number_of_shares_alone(tiny_config):
     sums, releases = released(experiment, nothing(experiment), rounds=8)
     assert {inside(one).shares for one in releases} == {30}
     assert not variance_is_off(sums, [inside(one).variance for one in releases])
-    assert 0 < inside(releases[0]).overflow < 1e-5
+    assert {one.mechanism.sampling.cap for one in releases} == {30}
 
 
-def test_at_most_so_many_are_drawn_as_there_are_slots(tiny_config):
+def test_at_most_so_many_are_drawn_as_the_cap_allows(tiny_config):
     experiment = build(
         tiny_config(
             "privacy.noise=discrete-gaussian", *SHARES, "privacy.slots=12", "privacy.delta=0.5", "federation.rounds=1"
@@ -257,8 +257,8 @@ REFUSED = {
     ("privacy.noise=skellam", "privacy.adaptive.quantile=0.5"): "is for gaussian",
     ("privacy.noise=skellam", "method.name=qsgd"): "cannot be decoded from their sum",
     ("privacy.noise=skellam", "method.name=fedpm"): "coins",
-    ("privacy.slots=20",): "coins",
-    ("privacy.noise=skellam", *SHARES, "privacy.slots=14"): "Use more slots",
+    ("privacy.slots=20", "federation.sampling=fixed"): "federation.cohort_cap=20.*is for 'poisson'",
+    ("privacy.slots=20", "federation.cohort_cap=21"): "privacy.slots is the old name",
 }
 
 

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from accounting import Subsampled
 from accounting.compose import accountant, profiles
-from accounting.mechanisms import Composed, FixedSizeSampling, FullParticipation, PoissonSampling, subsample
+from accounting.mechanisms import (
+    CappedPoissonSampling,
+    Composed,
+    FixedSizeSampling,
+    FullParticipation,
+    PoissonSampling,
+    subsample,
+)
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.integers import DiscreteGaussian
 from dpfed.audit.round.one_round import OneStream
 from dpfed.audit.statistics.error_counts import upper_limit
@@ -305,11 +313,12 @@ def test_secure_randomness_is_accepted_where_the_default_noise_is_discrete(tiny_
     )  # fmt: skip
 
 
-def test_more_clients_than_slots_do_not_show_and_are_charged(tiny_config, tmp_path):
-    """14 slots for 12 expected of 60 overfill in a fifth of the rounds: the sum holds 14 uploads all the same."""
-    settings = ("aggregation.kind=masked", "privacy.slots=14", "privacy.delta=0.95", "federation.rounds=4")
+def test_more_clients_than_the_cap_do_not_show_and_are_accounted(tiny_config, tmp_path):
+    """A cap of 14 for 12 expected of 60 is exceeded in a fifth of the rounds: the sum holds 14 uploads all the same."""
+    settings = ("aggregation.kind=masked", "privacy.slots=14", "privacy.delta=1e-3", "federation.rounds=4")
     experiment = build(tiny_config(*settings))
-    drawn = [len(experiment.method.sampler.sample(experiment.method.randomness, round)) for round in range(30)]
+    free = replace(experiment.method.sampler, cap=None)
+    drawn = [len(free.sample(experiment.method.randomness, round)) for round in range(30)]
     assert max(drawn) > 14
     for round in range(30):
         assert len(cohort_of(experiment.method, round)) == min(drawn[round], 14)
@@ -317,18 +326,16 @@ def test_more_clients_than_slots_do_not_show_and_are_charged(tiny_config, tmp_pa
             replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
         )
         assert facts.participants == 14
-    # Of 61: under add-remove a client more than there are might be drawn.
-    overfull = 1 - sum(math.comb(61, k) * 0.2**k * 0.8 ** (61 - k) for k in range(15))
-    assert experiment.goal.mechanism.mechanism.overflow == pytest.approx(overfull, rel=1e-9)
+    sampling = experiment.goal.mechanism.sampling
+    assert sampling == CappedPoissonSampling(probability=0.2, cap=14, clients=60)
+    zeta, p = sampling.full_rounds(Adjacency.ADD_REMOVE)[1]  # of 60 others, beside a client that is added
+    chances = [math.comb(60, k) * 0.2**k * 0.8 ** (60 - k) for k in range(61)]
+    assert zeta == pytest.approx(sum(chances[14:]), rel=1e-9)
+    assert p == pytest.approx(sum(0.2 * 14 / (k + 1) * chances[k] for k in range(14, 61)) / zeta, rel=1e-9)
     summary = federation.run(experiment, tmp_path / "run").summary
-    assert summary["delta_charged_for_failures"] == pytest.approx(4 * overfull, rel=1e-9)
-    inside = replace(experiment.goal.mechanism.mechanism, overflow=0.0)
-    sure = Composed(parts=((replace(experiment.goal.mechanism, mechanism=inside), 4),))
-    assert summary["epsilon"] == pytest.approx(accountant.epsilon(sure, delta=0.95 - 4 * overfull), rel=1e-9)
-    fitting = federation.run(build(tiny_config("aggregation.kind=masked")), tmp_path / "fitting").summary
-    assert 0 < fitting["delta_charged_for_failures"] <= 3e-5 * fitting["delta"]
+    assert summary["delta_charged_for_failures"] == 0.0
     plain = federation.run(build(tiny_config()), tmp_path / "plain").summary
-    assert plain["delta_charged_for_failures"] == 0.0
+    assert summary["epsilon"] > plain["epsilon"]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])

@@ -14,8 +14,8 @@ from accounting import Aborted, Ledger
 from accounting.compose import accountant
 from accounting.compose.twins import overflow
 from accounting.errors import AccountingError
-from accounting.mechanisms import Composed
-from accounting.mechanisms.slots import default_slots
+from accounting.mechanisms import Composed, sampling_of
+from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
 from dpfed.audit.evidence.promise import promise_of
 from dpfed.errors import ConfigError
 from dpfed.methods import aborts, privacy_target
@@ -82,9 +82,8 @@ def participants(config, promise, clients):
     cohort = min(federation_.cohort, clients)
     randomness = Simulated(seeds=Seeds(root=clients))
     method = SimpleNamespace(
-        sampler=sampler(federation_.sampling, clients=clients, cohort=cohort),
+        sampler=sampler(federation_.sampling, clients=clients, cohort=cohort, cap=config.cohort_cap),
         randomness=randomness,
-        slots=promise.slots,
         fill=promise.fill,
         dropouts=None,
         canaries=None,
@@ -232,7 +231,7 @@ def test_a_plain_sum_is_released_and_charged_alike_whoever_came(name, cohort, dr
     clip = ("privacy.clip_norm=0.5",) if name == "coins" else ()
     lost = (f"aggregation.dropout={dropout}", "aggregation.dropout_at=upload") if dropout else ()
     experiment = build(config_with(*NEVER_END[name], *clip, *lost, "privacy.delta=1e-3", without=without))
-    cohort = min(cohort, experiment.method.slots or 60)
+    cohort = min(cohort, experiment.config.cohort_cap or 60)
     after, facts, entries = one_round(experiment, range(cohort))
     _, _, others = one_round(experiment, range(10))
     assert facts.aborted is None
@@ -254,7 +253,7 @@ SECURE = {
 @pytest.mark.slow_but_one_in(6)
 @pytest.mark.parametrize("name", SECURE)
 def test_a_sum_that_may_end_says_the_same_of_every_cohort(name):
-    """All cohorts from no client to more than there are slots: the same number asked, one ledger line for each outcome.
+    """All cohorts from no client to as many as the cap: the same number asked, one ledger line for each outcome.
     Dropouts are independent values of the participants, so the probability of each outcome follows from the
     number asked: tests/dpfed/aggregation/test_dropouts.py."""
     lost = (
@@ -264,7 +263,7 @@ def test_a_sum_that_may_end_says_the_same_of_every_cohort(name):
     experiment = build(config_with(*SECURE[name], *lost))
     seen = {}
     for round in range(6):
-        for cohort in ([], [3], list(range(12)), list(range(experiment.method.slots))):
+        for cohort in ([], [3], list(range(12)), list(range(experiment.config.cohort_cap))):
             _, facts, entries = one_round(experiment, cohort, round)
             said = (facts.participants, *(str(replace(one, round=0).to_dict()) for one in entries))
             seen.setdefault(facts.aborted is None, set()).add(said)
@@ -305,26 +304,22 @@ def test_only_charges_by_what_arrived_say_how_many_did():
 
 @pytest.mark.parametrize("noise", ["gaussian", "discrete", "discrete-shares"])
 @pytest.mark.parametrize("kind", ["masked", "protocol"])
-def test_a_secure_sum_under_poisson_sampling_charges_that_it_is_overfull(noise, kind):
-    _, promise = accepted(("poisson", "zero-out", kind, noise, None, "sum", 12))
-    lost = overflow(promise.goal.mechanism)
-    assert lost == pytest.approx(binom.sf(promise.slots, 60, 12 / 60), rel=1e-9)
-    assert 0 < lost <= 1e-5 * 1e-3
-    assert promise.slots == promise.fill < 60
+def test_a_secure_sum_under_poisson_sampling_is_charged_with_its_cap(noise, kind):
+    config, promise = accepted(("poisson", "zero-out", kind, noise, None, "sum", 12))
+    cap = config.cohort_cap
+    assert sampling_of(promise.goal.mechanism).to_dict() == {
+        "name": "capped-poisson", "probability": 0.2, "cap": cap, "clients": 60,
+    }  # fmt: skip
+    assert cap / 60 * binom.sf(cap, 60, 12 / 60) <= 1e-4 * 1e-3
+    assert cap == promise.fill < 60
+    assert overflow(promise.goal.mechanism) == 0
     release = promise.release(clip_norm=1.0, number=0, uploads=promise.fill)
     assert release.mechanism == promise.goal.mechanism
 
 
-def test_under_add_remove_the_client_that_might_be_added_may_overfill_it_too():
-    _, promise = accepted(("poisson", "add-remove", "masked", "gaussian", None, "sum", 12))
-    lost = overflow(promise.goal.mechanism)
-    assert lost == pytest.approx(binom.sf(promise.slots, 61, 12 / 60), rel=1e-9)
-    assert lost > binom.sf(promise.slots, 60, 12 / 60)
-
-
-def test_a_plain_sum_has_no_slots_and_charges_nothing_for_them():
-    _, promise = accepted(("poisson", "unset", "plain", "gaussian", None, "sum", 12))
-    assert promise.slots is promise.fill is None
+def test_a_plain_sum_has_no_cap():
+    config, promise = accepted(("poisson", "unset", "plain", "gaussian", None, "sum", 12))
+    assert config.cohort_cap is promise.fill is None
     assert overflow(promise.goal.mechanism) == 0
     assert "overflow" not in promise.goal.mechanism.to_dict()["mechanism"]
 
@@ -337,21 +332,18 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
     outcome = federation.run(experiment, tmp_path / "run")
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert {one.mechanism for one in ledger.releases} == {experiment.goal.mechanism}
-    lost = overflow(ledger.releases[0].mechanism)
-    assert lost > 0
     run = Composed(parts=((experiment.goal.mechanism, 3),))
-    assert overflow(run) == pytest.approx(3 * lost)
+    assert overflow(run) == 0
     assert outcome.summary["epsilon"] == accountant.epsilon(run, delta=1e-3)
     found = audit_run(tmp_path / "run")
     assert [check.name for check in found.checks if check.passed is False] == []
 
 
-def test_more_clients_than_slots_are_cut_down_to_them():
+def test_more_clients_than_the_cap_are_cut_down_to_it():
     experiment = build(config_with("aggregation.kind=masked"))
-    everybody = SimpleNamespace(clients=60, sample=lambda randomness, number: np.arange(60))
-    crowded = replace(experiment.method, sampler=everybody)
+    crowded = replace(experiment.method, sampler=replace(experiment.method.sampler, cohort=60))
     drawn = cohort_of(crowded, 0)
-    assert len(drawn) == experiment.method.slots == experiment.method.fill < 60
+    assert len(drawn) == experiment.config.cohort_cap == experiment.method.fill < 60
     assert sampler_of(experiment.config).expected == 12
 
 
@@ -390,8 +382,10 @@ def test_the_charge_covers_rounds_that_show_everything_when_they_overflow(add_re
     assert limited > unlimited  # so that the charge is needed
 
 
-def test_default_slots_are_the_fewest_that_delta_allows():
+def test_default_caps_are_the_smallest_that_delta_allows():
     for clients, cohort in ((60, 12), (6000, 100), (10, 1)):
-        slots, lost = default_slots(cohort, clients, delta=1e-3, adjacency=None)
-        assert lost == pytest.approx(binom.sf(slots, clients, cohort / clients), rel=1e-6)
-        assert lost <= 1e-8 < binom.sf(slots - 1, clients, cohort / clients)
+        cap = default_cap(cohort, clients, delta=1e-3)
+        lost = [k / clients * binom.sf(k, clients, cohort / clients) for k in (cap, cap - 1)]
+        assert lost[0] <= 1e-7 < lost[1]
+        most = rarely_exceeded(cohort, clients, delta=1e-3)
+        assert binom.sf(most, clients, cohort / clients) <= 1e-8 < binom.sf(most - 1, clients, cohort / clients)

@@ -1,6 +1,6 @@
 """A draw belongs to a client's or a record's id: one client or record less changes no other one's draw."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from dpfed.data import Partition
 from dpfed.errors import TrainingFailed
 from dpfed.models.flat import FlatModel
 from dpfed.participation import blocks, sampling
-from dpfed.participation.sampling import PoissonCohorts, draw_cohort, with_others
+from dpfed.participation.sampling import PoissonCohorts, draw_cohort, with_others, within_cap
 from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, MinSeparationCohorts
 from dpfed.randomness import Secure, Simulated
 from dpfed.runs.experiment import build
@@ -34,19 +34,8 @@ CLIENTS = 300
 CANARY = CLIENTS + 2
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A sampler that draws these ids."""
-
-    ids: np.ndarray
-    clients: int = CLIENTS
-
-    def sample(self, randomness, number):
-        return self.ids
-
-
 def kept(cohort, number):
-    return draw_cohort(Drawn(cohort[cohort < CLIENTS]), SIMULATED, 40, number)
+    return within_cap(cohort[cohort < CLIENTS], 40, CLIENTS, SIMULATED, number)
 
 
 def filled(cohort, number):
@@ -180,23 +169,23 @@ def counted(draw, rounds):
 WHO = PoissonCohorts(clients=20, cohort=10)
 
 
-def test_all_clients_are_kept_equally_often_where_more_are_drawn_than_fit(monkeypatch, tiny_config):
+def test_all_clients_are_kept_equally_often_where_more_are_drawn_than_the_cap(monkeypatch, tiny_config):
     """As many uploads as clients expected: two rounds of five are overfull. False alarms: 1e-6. Planted: who keeps the
     lowest ids is found by this test and by the audit's own."""
 
-    def lowest(who, randomness, slots, number):
-        return who.sample(randomness, number)[:slots]
+    def lowest(cohort, cap, clients, randomness, number):
+        return cohort[:cap]
 
-    found = {
-        draw: counted(lambda number, draw=draw: draw(WHO, SIMULATED, 10, number), 1000)
-        for draw in (draw_cohort, lowest)
-    }
-    assert max(found[draw_cohort][2]) == 10
-    assert evenness(*found[draw_cohort]) > 1e-6
-    assert evenness(*found[lowest]) < 1e-30
+    def drawn(number):
+        return draw_cohort(replace(WHO, cap=10), SIMULATED, number)
+
+    fair = counted(drawn, 1000)
+    assert max(fair[2]) == 10
+    assert evenness(*fair) > 1e-6
     method = build(tiny_config()).method
     assert cohorts_check(method, SEEDS, []).passed
-    monkeypatch.setattr("dpfed.round.draw_cohort", lowest)
+    monkeypatch.setattr("dpfed.participation.sampling.within_cap", lowest)
+    assert evenness(*counted(drawn, 1000)) < 1e-30
     assert not cohorts_check(method, SEEDS, []).passed
 
 
@@ -267,7 +256,7 @@ def test_values_of_a_million_clients_are_drawn_once_and_take_no_memory_for_all(m
 
     cohort = PoissonCohorts(clients=1_000_000, cohort=1000).sample(SIMULATED, 0)
     for draw in (
-        lambda: draw_cohort(Drawn(cohort, 1_000_000), Counts(), 500, 0),
+        lambda: within_cap(cohort, 500, 1_000_000, Counts(), 0),
         lambda: with_others(cohort, 1500, 1_000_000, Counts(), 0),
         lambda: Dropouts(randomness=Counts(), population=1_000_000, probability=0.1).draw(cohort, 0),
     ):

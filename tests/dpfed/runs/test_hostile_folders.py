@@ -109,7 +109,7 @@ HUGE = {
     "local.epochs": 10**15,
     "local.steps": 10**15,
     "local.batch_size": 10**15,
-    "privacy.slots": 10**15,
+    "federation.cohort_cap": 10**15,
     "data.samples": 10**15,
     "run.seed": 10**18 * 10,
     "run.group": 10**15,
@@ -121,7 +121,6 @@ HUGE = {
 
 
 BESIDE = {
-    "privacy.slots": "privacy.noise=discrete-gaussian",
     "aggregation.neighbours": "aggregation.kind=masked",
     "data.samples": "data.partition=resampled",
     "server.prior": "server.rule=posterior",
@@ -152,11 +151,11 @@ def test_a_configuration_names_no_number_that_takes_all_memory(folder, capfd, ke
 
 @pytest.mark.slow
 def test_cohorts_are_tested_in_bounded_memory():
-    law = size_law(sampler("poisson", clients=10**7, cohort=5 * 10**6), 10**7)
+    law = size_law(sampler("poisson", clients=10**7, cohort=5 * 10**6))
     sizes = [5 * 10**6] * 100_000
     with bounded(megabytes=1500):
         assert poisson_finding(law, 5 * 10**6, sizes[: most_rounds(law)], 1e-6)[0] is False
-    assert most_rounds(size_law(sampler("poisson", clients=10**6, cohort=10**3), 10**6)) > 4000
+    assert most_rounds(size_law(sampler("poisson", clients=10**6, cohort=10**3))) > 4000
 
 
 STRANGE = [None, True, "x", [], {}, -1, 10**400, float("nan"), 1e308]

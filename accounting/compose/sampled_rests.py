@@ -1,0 +1,135 @@
+"""Hockey sticks of rests (`min-separation`) by importance sampling with weights that are bounded in closed form.
+
+With pi the client's rounds, s = 1/noise, N = |pi|, v_t = e^(s x_t - s^2/2) and S = E_pi prod v_t the likelihood ratio
+of the run from noise alone, for a, a' > 0 and gamma = e^epsilon >= 1 (docs/theory-participation.md, Theorem 5):
+
+    H_gamma(P || Q) = E_R  (1 - gamma/S)_+ dP/dR,    R = E_pi N((1+a) s 1_pi, I),    weights <= M
+    H_gamma(Q || P) = E_R' (1 - gamma S)_+ dQ/dR',   R' = N(-a' s p 1, I),           weights <= M'
+    M = (E e^((1+a) N s^2/2) e^-epsilon)^a a^a / (1+a)^(1+a),    M' = e^(a' (E N s^2/2 - epsilon) + a'^2 T p^2 s^2/2).
+
+Means of n weights in [0, M] are below  mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), but for a chance
+beta. S is the last value of a renewal chain, so that a sample takes T steps.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from accounting.arrays import Floats
+from accounting.compose.shown_schedules import counts_law
+from accounting.mechanisms.schedules import MinSeparation
+
+CHUNK = 5_000
+"""Samples that are drawn at a time; a part of what a seed means."""
+ROUNDING = 1e-12
+"""Share of the largest weight that rounding may hide, charged to every mean."""
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestsUnderNoise:
+    """Rounds of a schedule with rests, with independent Gaussian noise of multiplier 1/s."""
+
+    schedule: MinSeparation
+    rounds: int
+    noise_multiplier: float
+    _counts: Floats = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_counts", counts_law(self.schedule, self.rounds))
+
+    def largest_weights(self, epsilon: float, tilts: Pair) -> Pair:
+        """Return M and M' for the tilts a and a'."""
+        a, other = tilts
+        s, numbers, p = 1 / self.noise_multiplier, np.arange(len(self._counts)), self.schedule.probability
+        moment = math.log(float((self._counts * np.exp((1 + a) * numbers * s * s / 2)).sum()))
+        first = a * (moment - epsilon) + a * math.log(a) - (1 + a) * math.log1p(a)
+        drift = float((self._counts * numbers).sum()) * s * s / 2 - epsilon
+        return math.exp(first), math.exp(other * drift + other**2 * self.rounds * (p * s) ** 2 / 2)
+
+    def samples(
+        self, generator: np.random.Generator, count: int, tilts: Pair
+    ) -> Iterator[tuple[tuple[Floats, Floats], tuple[Floats, Floats]]]:
+        """Yield chunks of (log S, log dP/dR) under R, and of (log S, log dQ/dR') under R', `count` in all of each."""
+        a, other = tilts
+        s, shape = 1 / self.noise_multiplier, (self.rounds, CHUNK)
+        back = -other * s * self.schedule.probability
+        for _ in range(-(-count // CHUNK)):
+            taking_part = self._patterns(generator)
+            x = generator.standard_normal(shape)
+            x += (1 + a) * s * taking_part
+            ratio, tilted = self._log_ratio(x, s), self._log_ratio(x, (1 + a) * s)
+            y = generator.standard_normal(shape)
+            y += back
+            shifted = -back * y.sum(axis=0) + self.rounds * back * back / 2
+            yield (ratio, ratio - tilted), (self._log_ratio(y, s), shifted)
+
+    def _patterns(self, generator: np.random.Generator) -> Floats:
+        """Return the rounds in which clients take part, [T, CHUNK] of 0 and 1; stationary from the first round on."""
+        rest, p = self.schedule.separation, self.schedule.probability
+        uniforms = generator.random((self.rounds + 1, CHUNK))
+        free_from = np.where(uniforms[0] < (rest - 1) * p, np.ceil(uniforms[0] / p), 0.0)
+        found = np.zeros((self.rounds, CHUNK))
+        for number in range(self.rounds):
+            now = (free_from <= number) & (uniforms[number + 1] < self.schedule.coin)
+            found[number] = now
+            free_from[now] = number + rest
+        return found
+
+    def _log_ratio(self, x: Floats, shift: float) -> Floats:
+        """Return log E_pi prod over pi of e^(shift x_t - shift^2/2), of every column of x [T, CHUNK]."""
+        rest, p, c = self.schedule.separation, self.schedule.probability, self.schedule.coin
+        taking_part = np.exp(shift * x - shift * shift / 2)
+        taking_part *= c
+        free = np.full(x.shape[1], 1 - (rest - 1) * p)
+        for number in range(self.rounds):
+            taking_part[number] *= free
+            free = free * (1 - c)
+            free += taking_part[number + 1 - rest] if number + 1 >= rest else p
+        resting = taking_part[max(self.rounds - rest + 1, 0) :].sum(axis=0) if rest > 1 else 0.0
+        return np.asarray(np.log(free + resting + p * max(rest - 1 - self.rounds, 0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """Number, sum and sum of squares of the weights of both orders."""
+
+    count: int
+    first: Pair
+    squares: Pair
+
+    def bounds(self, largest: Pair, failure: float, count: int | None = None) -> Pair:
+        """Return upper bounds of both hockey sticks; one of them fails with a chance of at most `failure`.
+
+        count: samples of a run to come that has these means, for calibration
+        """
+        n, log = count or self.count, math.log(4 / failure)
+        found = []
+        for total, square, most in zip(self.first, self.squares, largest, strict=True):
+            mean, mean_square = total / self.count, square / self.count
+            slack = math.sqrt(2 * mean_square * log / n) + 2 * most * log / n
+            found.append(mean + slack + ROUNDING * most)
+        return found[0], found[1]
+
+
+def sums_of(rests: RestsUnderNoise, generator: np.random.Generator, count: int, epsilon: float, tilts: Pair) -> Sums:
+    """Return the sums of `count` weights, rounded up to whole chunks, of each order at `epsilon`."""
+    first, squares, drawn = np.zeros(2), np.zeros(2), 0
+    for chunk in rests.samples(generator, count, tilts):
+        drawn += CHUNK
+        weights = weights_at(chunk, epsilon)
+        first += [one.sum() for one in weights]
+        squares += [float(one @ one) for one in weights]
+    return Sums(count=drawn, first=(first[0], first[1]), squares=(squares[0], squares[1]))
+
+
+def weights_at(chunk: tuple[tuple[Floats, Floats], tuple[Floats, Floats]], epsilon: float) -> tuple[Floats, Floats]:
+    """Return the weights (1 - gamma/S)_+ dP/dR and (1 - gamma S)_+ dQ/dR' of a chunk of `samples`."""
+    (ratio, forth), (other, back) = chunk
+    return (
+        np.asarray(np.maximum(-np.expm1(epsilon - ratio), 0.0) * np.exp(np.minimum(forth, 700.0))),
+        np.asarray(np.maximum(-np.expm1(np.minimum(epsilon + other, 1.0)), 0.0) * np.exp(back)),
+    )

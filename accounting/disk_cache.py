@@ -1,0 +1,61 @@
+"""Answers on disk, so that what took seconds or minutes to compute is read the next time.
+
+An entry is named by a hash of its question, which holds all that the answer follows from, the code included. It holds
+its question and a hash of its content. An entry that cannot be read or says anything else counts as missing; that
+protects against damage, not against somebody who may write to the folder, who could as well change the code.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "DPFED_CACHE_DIR"
+"""Environment variable with the folder; set to nothing, no file is read or written. Default: the user's cache."""
+
+
+def read(kind: str, question: dict[str, Any]) -> list[Any]:
+    """Return the answer to a question in a list; an empty list if there is none. No error of a file is raised."""
+    folder = _folder(kind)
+    if folder is None:
+        return []
+    try:
+        entry = json.loads((folder / f"{_hash(question)}.json").read_text("utf-8"))
+        answer = entry["answer"]
+        intact = entry["question"] == json.loads(json.dumps(question)) and entry["hash"] == _hash([question, answer])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
+        return []
+    return [answer] if intact else []
+
+
+def write(kind: str, question: dict[str, Any], answer: Any) -> None:
+    """Keep the answer to a question, whole or not at all. No error of a file is raised."""
+    folder = _folder(kind)
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".part", delete=False, encoding="utf-8") as part:
+            json.dump({"question": question, "answer": answer, "hash": _hash([question, answer])}, part)
+        try:
+            Path(part.name).replace(folder / f"{_hash(question)}.json")
+        except OSError:
+            Path(part.name).unlink(missing_ok=True)
+
+
+def _folder(kind: str) -> Path | None:
+    given = os.environ.get(VARIABLE)
+    if given is not None:
+        return Path(given) / kind if given else None
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # nobody's home
+        return None
+    return Path(cache) / "dpfed" / kind
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,131 @@
+"""Blocks of unfinished allocations and of rests: the number of participations, and divergences by quadrature."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import hypergeom
+
+from accounting import Composed, Gaussian, subsample
+from accounting.compose import lower_bound, pld
+from accounting.errors import InvalidParameter
+from accounting.mechanisms.schedules import Allocation, MinSeparation
+from accounting.participation import blocks
+from accounting.participation.blocks import OnceInBlock, blocks_of, coins_of_beginning
+
+DELTA = 6000**-1.1
+
+
+def epsilon(schedule, rounds, noise=1.4, delta=DELTA):
+    run = Composed(parts=((subsample(Gaussian(noise_multiplier=noise, adjacency="zero-out"), schedule), rounds),))
+    found = pld.epsilon(run, delta=delta)
+    assert lower_bound.epsilon(run, delta=delta) <= found * (1 + 1e-6)
+    return found
+
+
+@pytest.mark.parametrize(("rounds", "stated"), [(1, 0.0740), (20, 0.2237), (60, 0.3522), (90, 0.4205), (180, 0.5738)])
+def test_the_golden_allocation_by_its_rounds(rounds, stated):
+    assert epsilon(Allocation(participations=3, rounds=180), rounds) == pytest.approx(stated, abs=6e-5)
+
+
+def test_one_round_of_an_allocation_is_exact():
+    assert epsilon(Allocation(participations=15, rounds=62), 1, 22.0, 2.4e-5) == pytest.approx(0.0286, abs=6e-5)
+    assert epsilon(Allocation(participations=10, rounds=100), 1, 1.0, 1e-5) == pytest.approx(1.6845, abs=1e-4)
+
+
+def test_the_first_block_of_rests_is_exact():
+    assert epsilon(MinSeparation(separation=15, probability=1 / 60), 180) == pytest.approx(0.6973, abs=1e-4)
+    assert epsilon(MinSeparation(separation=60, probability=1 / 60), 60) == pytest.approx(0.3180, abs=6e-5)
+    (first, _), *_ = blocks_of(MinSeparation(separation=4, probability=0.2), 3).repeated
+    assert first == OnceInBlock(weights=((0.2, 3),))
+
+
+def test_the_better_first_block_of_rests_is_taken():
+    """17 rounds at a separation of 5: a whole exact block leaves 12 rounds, an incomplete one of 2 leaves 15."""
+    schedule = MinSeparation(separation=5, probability=0.1)
+    found = blocks_of(schedule, 17)
+    assert sum(block.rounds * times for block, times in found.repeated) == 17
+    waiting = schedule.coin * (1 - schedule.coin) ** np.arange(5)
+    whole = 5 * 0.1**2 + 2 * (waiting**2).sum() + (waiting[:2] ** 2).sum()
+    incomplete = 2 * 0.1**2 + 3 * (waiting**2).sum()
+    assert sum(block.squares * times for block, times in found.repeated) == pytest.approx(min(whole, incomplete))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "times", "count"),
+    [(180, 3, 1), (180, 3, 178), (62, 15, 30), (62, 15, 55), (400, 100, 390), (10, 10, 4), (10, 1, 10), (2, 1, 1)],
+)
+def test_participations_of_a_beginning_are_a_sum_of_coins(rounds, times, count):
+    coins, law = coins_of_beginning(rounds, times, count), np.ones(1)
+    for coin in coins:
+        law = np.convolve(law, [1 - coin, coin])
+    truth = hypergeom.pmf(np.arange(len(law)), rounds, times, count)
+    assert np.abs(law - truth).max() < 1e-8
+    assert coins.sum() >= count * times / rounds
+    assert np.all(np.diff(coins) <= 0)
+
+
+def test_coins_of_a_large_allocation():
+    """Where scipy's roots of Jacobi polynomials are no numbers."""
+    coins, law = coins_of_beginning(10**6, 1000, 2000), np.ones(1)
+    for coin in coins:
+        law = np.convolve(law, [1 - coin, coin])
+    assert np.abs(law - hypergeom.pmf(np.arange(1001), 10**6, 1000, 2000)).max() < 1e-7
+
+
+def quadrature(count):
+    """Grids of `count` axes and the standard normal weight of their points."""
+    points = np.linspace(-7, 9, 201 if count == 2 else 65)
+    weights = np.exp(-points * points / 2)
+    axes = np.meshgrid(*[points] * count, indexing="ij", sparse=True)
+    return axes, math.prod(np.meshgrid(*[weights / weights.sum()] * count, indexing="ij", sparse=True))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "times", "count"), [(3, 2, 2), (4, 2, 2), (5, 2, 2), (4, 3, 2), (6, 3, 3), (5, 2, 3), (7, 4, 3)]
+)
+@pytest.mark.parametrize("shift", [0.5, 1.6])
+def test_blocks_dominate_a_beginning_by_quadrature(rounds, times, count, shift):
+    """And coins that are a hundredth too small do not, nor blocks of another number."""
+    axes, weight = quadrature(count)
+    ratios = [np.exp(shift * axis - shift * shift / 2) for axis in axes]
+    truth = 0 * weight
+    for number in range(max(0, times + count - rounds), min(times, count) + 1):
+        subsets = list(itertools.combinations(range(count), number))
+        chance = math.comb(count, number) * math.comb(rounds - count, times - number) / math.comb(rounds, times)
+        for subset in subsets:
+            truth = truth + chance / len(subsets) * math.prod([ratios[k] for k in subset], start=1 + 0 * weight)
+
+    def claimed(factor):
+        found, first = 1 + 0 * weight, 0
+        for block, often in blocks_of(Allocation(participations=times, rounds=rounds), count).repeated:
+            for _ in range(often):
+                here = sum(ratios[first : first + block.rounds])
+                taking = factor * block.taking_part
+                found, first = found * (1 - taking + taking / block.rounds * here), first + block.rounds
+        assert first == count
+        return found
+
+    for gamma in (1.0, 1.3, 2.0, 4.0):
+        for stick in (lambda s, g=gamma: np.maximum(s - g, 0), lambda s, g=gamma: np.maximum(1 - g * s, 0)):
+            shown = (weight * stick(truth)).sum()
+            assert shown <= (weight * stick(claimed(1.0))).sum() + 1e-8
+    assert (weight * np.maximum(truth - 1, 0)).sum() > (weight * np.maximum(claimed(0.7) - 1, 0)).sum()
+
+
+def test_many_coins_are_few_blocks_and_no_fewer_participations(monkeypatch):
+    schedule = Allocation(participations=300, rounds=1000)
+    found = blocks_of(schedule, 500)
+    assert len({block.taking_part for block, _ in found.repeated}) <= 24
+    assert sum(block.rounds * times for block, times in found.repeated) == 500
+    few = sum(block.squares * times for block, times in found.repeated)
+    monkeypatch.setattr(blocks, "_MOST_COINS", 10**6)
+    exact = sum(block.squares * times for block, times in blocks_of(schedule, 500).repeated)
+    assert exact < few < 1.2 * exact
+    assert few < 300**2 / 1000  # the whole plan
+
+
+def test_more_rounds_than_planned_are_refused():
+    with pytest.raises(InvalidParameter, match="an allocation of 180 rounds"):
+        epsilon(Allocation(participations=3, rounds=180), 181)
