@@ -13,7 +13,16 @@ from accounting.compose.twins import continuous
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian.account import penalty
-from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, sampling_of, schedule_of, unsampled
+from accounting.mechanisms import (
+    BallsAndBins,
+    Composed,
+    Mechanism,
+    SingleRelease,
+    parts_of,
+    sampling_of,
+    schedule_of,
+    unsampled,
+)
 from accounting.mechanisms.kinds import account_of
 
 Conversion = Literal["improved", "classical"]
@@ -81,7 +90,8 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
     if schedule := schedule_of(part):
-        times = schedule.most_participations(count) if schedule.secret else squares(schedule, count)
+        shown = schedule.norm**2 if isinstance(schedule, BallsAndBins) else 1.0
+        times = shown * schedule.most_participations(count) if schedule.secret else squares(schedule, count)
         return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
     near = continuous(Composed(parts=((part, count),)))
     twin: Any

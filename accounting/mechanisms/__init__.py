@@ -25,7 +25,7 @@ from accounting.mechanisms.gaussian import Gaussian, GaussianShares, simultaneou
 from accounting.mechanisms.integers import DiscreteGaussian, NoisyIntegers, Skellam
 from accounting.mechanisms.kinds import from_dict
 from accounting.mechanisms.samplings import FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule, noise_matrix
 
 __all__ = [
     "Adjacency",
@@ -54,6 +54,7 @@ __all__ = [
     "from_dict",
     "gaussian_of",
     "in_order",
+    "noise_matrix",
     "noise_of",
     "parts_of",
     "plain_gaussian",

@@ -18,7 +18,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.gaussian import Gaussian, GaussianShares
 from accounting.mechanisms.samplings import FullParticipation, Sampling
-from accounting.mechanisms.schedules import Cyclic, Schedule
+from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):
@@ -268,7 +268,7 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
             f"mechanism={mechanism.kind!r} with sampling={schedule.name!r}: schedules are accounted with Gaussian and "
             "discrete Gaussian noise. For other noise use sampling 'poisson' or 'fixed'."
         )
-    if isinstance(schedule, CorrelatedRounds) and mechanism.kind != "gaussian":
+    if noise_matrix(schedule) is not None and mechanism.kind != "gaussian":
         raise UnsupportedMechanism(
             f"mechanism={mechanism.kind!r} with correlated noise: what is taken back is no whole number. Use Gaussian "
             "noise."
