@@ -8,6 +8,7 @@ from typing import Any
 from accounting.budget import calibrate
 from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
 from accounting.budget.gaussians import GaussianNoise
+from accounting.budget.lanes import searched
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import BallsAndBins, Cyclic, Poisson
 from accounting.compose import accountant
@@ -36,6 +37,12 @@ class Advised:
         return float(self.plan.noise_multiplier or 0)
 
     @property
+    def lanes(self) -> int | None:
+        """Public lanes under balls-and-bins; None if there are none."""
+        sampling = self.plan.sampling
+        return sampling.lanes if isinstance(sampling, BallsAndBins) else None
+
+    @property
     def runs(self) -> bool:
         """True if `dpfed run` has such rounds: not groups that are sampled."""
         return not (isinstance(self.plan.mechanism, BandedNoise) and self.plan.sampling.name == "poisson")
@@ -48,12 +55,14 @@ class Advised:
         if isinstance(noise, BufferedNoise):
             words = f"noise in {noise.sizes['buffers']} buffers (BLT)"
         groups = "" if self.runs else f" in {self.plan.options['bands']} public groups"
-        return f"{words} under {sampling}{groups}, {upwards(self.error)} C"
+        lanes = f" in {self.lanes} public lanes" if self.lanes else ""
+        return f"{words} under {sampling}{groups}{lanes}, {upwards(self.error)} C"
 
     def to_dict(self) -> dict[str, Any]:
         noise = self.plan.mechanism
         return {
             "sampling": self.plan.sampling.name,
+            "lanes": self.lanes,
             "noise": noise.noise,
             "bands": noise.bands if isinstance(noise, BandedNoise) else None,
             "buffers": noise.buffers if isinstance(noise, BufferedNoise) else None,
@@ -72,6 +81,9 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
         return ()
     found: list[Advised] = []
     for other in _others(plan, rounds):
+        if other.needs_lanes:
+            found += _laned(other, epsilon, rounds)
+            continue
         worse = len(found) > 1 and found[-1].error > found[-2].error  # more bands do not help either
         in_groups = isinstance(other.mechanism, BandedNoise) and other.sampling.name == "poisson"
         if in_groups and worse and isinstance(found[-1].plan.mechanism, BandedNoise):
@@ -104,6 +116,17 @@ def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
             yield replace(plan, sampling=by_chance, mechanism=BandedNoise(bands=bands))
     yield replace(plan, sampling=in_turn, mechanism=BandedNoise(bands=min(plan.period, rounds)))
     yield replace(plan, sampling=in_turn, mechanism=BufferedNoise(buffers=_BUFFERS))
+    zero_out = replace(plan, adjacency=Adjacency.ZERO_OUT)  # a client more might move the lanes of others
+    yield replace(zero_out, sampling=BallsAndBins(cohort=plan.cohort), mechanism=BandedNoise())
+
+
+def _laned(plan: Plan, epsilon: float, rounds: int) -> list[Advised]:
+    """Return the plan with the lanes of least error; nothing if none meets epsilon."""
+    try:
+        found = searched(plan, epsilon=epsilon, rounds=rounds)
+    except CalibrationError:
+        return []
+    return [Advised(plan=found.plan.changed(noise_multiplier=found.noise_multiplier), error=found.error)]
 
 
 def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised | None:

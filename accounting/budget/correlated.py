@@ -131,7 +131,7 @@ class CorrelatedNoise(Noise):
         if rounds > MOST_ROUNDS:
             raise InvalidParameter(f"rounds={rounds} with noise={self.noise!r}: must be at most {MOST_ROUNDS}.")
         if isinstance(setting.sampling, BallsAndBins):
-            matrix = self.matrix(self._workload(rounds), rounds, 1)
+            matrix = self.matrix(self._workload(rounds), rounds, 1)  # columns of a lane do not overlap
             return CorrelatedRounds(separation=setting.sampling.lanes or 1, stream=setting.stream, **matrix)
         sampled = setting.sampling.name == "poisson"
         if not sampled:
@@ -245,6 +245,11 @@ class BandedNoise(CorrelatedNoise):
             )
         searched = workload if self.factorisation == "optimised" else None
         return {"coefficients": _banded(self.bands, searched, separation, participations)}
+
+    def first_column(self, rounds: int) -> tuple[float, ...]:
+        """Return the first column of the best matrix for clients whose columns do not overlap."""
+        column: tuple[float, ...] = self.matrix(self._workload(rounds), rounds, 1)["coefficients"]
+        return column
 
     def in_lanes(self, sampling: BallsAndBins, clients: int) -> tuple[BallsAndBins, Self]:
         """Return sampling and noise with lanes and bands, one of them given: equal, or the fewest lanes that do.

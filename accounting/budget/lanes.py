@@ -1,8 +1,8 @@
 """Lanes of a plan: as many as bands, of the least error in the model at an epsilon.
 
-More lanes let noise be taken back over more rounds, and hide a client's round among fewer. Error over lanes falls, then
-rises: the search walks from one divisor of an epoch to the next until it rises. Any number of lanes is as private as any
-other, since the noise is calibrated for it.
+More lanes let noise be taken back over more rounds, and hide a client's round among fewer. Over lanes the error falls,
+then rises: the search walks from one divisor of an epoch to the next until it rises. Any number of lanes is as private
+as any other, since the noise is calibrated for it.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from accounting.compose.accountant import Accountant
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.schedules import divisors
 
-_TOLERANCE = 1e-3
+_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)

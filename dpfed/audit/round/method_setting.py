@@ -170,7 +170,7 @@ def _one_round(config: Config) -> Config:
     """A round of all clients, with independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
-    for table, keys in (("federation", ("separation",)), ("privacy", ("bands", "buffers", "factorisation"))):
+    for table, keys in (("federation", ("separation", "lanes")), ("privacy", ("bands", "buffers", "factorisation"))):
         for key in keys:
             tables[table].pop(key, None)
     return parse(tables, source="audit of one round")
