@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation
-from dpfed.participation.blocks import BLOCK, in_blocks
+from dpfed.participation import blocks
 from dpfed.randomness import Randomness
 
 
@@ -43,10 +43,10 @@ class BallsAndBinsCohorts:
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
             drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes)
-            ids = block * BLOCK + np.arange(count)
+            ids = block * blocks.BLOCK + np.arange(count)
             return np.asarray((drawn == turn) & (ids % self.lanes == lane))
 
-        return in_blocks(self.clients, takes_part)
+        return blocks.in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class AllocationCohorts:
                 chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
             return np.asarray((chosen == number).any(axis=0))
 
-        return in_blocks(self.clients, takes_part)
+        return blocks.in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class MinSeparationCohorts:
                 at, times = np.where(at < number, at + gap, at), times + 1
             return np.asarray(at == number)
 
-        return in_blocks(self.clients, takes_part)
+        return blocks.in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
