@@ -7,7 +7,7 @@ blocks dominates the first `count` rounds of the schedule, in both orders. Direc
 - balls-and-bins: one block an epoch, w = 1/B; exact, an epoch in progress included: of r released rounds w = 1/B each,
   and with probability 1 - r/B the client's round is still to come. In lanes: of the B/L rounds of its lane, in the
   first ceil(T/L) rounds of a lane; the columns of two of them do not overlap, so that noise in bands shows a shift of
-  the columns' norm in each (docs/theory-participation.md, Theorem 4).
+  the columns' norm in each (docs/theory-participation.md, Theorem 5).
 - allocation, k of T: a uniform partition of the rounds into k groups, one uniform round of each, is a uniform k-subset
   whatever the sizes, since its law is invariant under permutations of the rounds. Divergences are jointly convex, so k
   blocks of T/k rounds dominate. Of the first n rounds a group has a hypergeometric number; each block gets a number
