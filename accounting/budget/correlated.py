@@ -185,8 +185,7 @@ class CorrelatedNoise(Noise):
             groups = f"in {self.sizes['bands']} public groups that take turns"
             return (words, f"a plan only, {groups}: `dpfed run` has no such noise")
         if isinstance(setting.sampling, BallsAndBins):
-            lanes = f"{setting.sampling.lanes} public lanes: a client's lane is its id modulo {setting.sampling.lanes}"
-            return (words, f"{lanes}, and its id must not depend on which other clients there are")
+            return (words,)
         stream = self.stream(setting, rounds)
         times, c = stream.most_participations(rounds), factorisation.column(stream, rounds)
         shown = factorisation.sensitivity(
@@ -282,10 +281,11 @@ class BandedNoise(CorrelatedNoise):
         if setting.sampling.name != "poisson":
             return super().run(setting, noise_multiplier, rounds)
         z, stream = require.noise_multiplier(noise_multiplier), self.stream(setting, require.count(rounds=rounds))
+        bands = self.bands or 1
         strength = z / float(np.linalg.norm(factorisation.column(stream, rounds)))
-        sampled = PoissonSampling(probability=min(self.bands * setting.cohort / setting.clients, 1.0))
+        sampled = PoissonSampling(probability=min(bands * setting.cohort / setting.clients, 1.0))
         release = subsample(Gaussian(noise_multiplier=strength, adjacency=setting.adjacency), sampled)
-        return repeated(release, -(-rounds // self.bands), before=setting.before)
+        return repeated(release, -(-rounds // bands), before=setting.before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,6 +231,13 @@ class GaussianNoise(Private):
         return subsample(noise, self.correlated or self.sampler.law)
 
     @property
+    def covers_feedback(self) -> bool:
+        """True if clients may remember their own rounds: nobody else's participation depends on a client's, and one of
+        the two neighbours sends nothing (docs/theory-participation.md, Theorem 4)."""
+        moves_others = isinstance(self.sampler.law, FixedSizeSampling)
+        return self.placement == "server" and self.adjacency is not Adjacency.REPLACE_ONE and not moves_others
+
+    @property
     def in_rows(self) -> bool:
         return self.placement != "server"
 

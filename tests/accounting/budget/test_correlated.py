@@ -80,7 +80,6 @@ def test_a_separation_that_a_public_order_does_not_have_is_refused():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sampling": "cyclic"}, "bands is missing"),
         ({"sampling": "balls-and-bins", "bands": 62}, "at most 60 bands"),
         ({"sampling": "balls-and-bins", "bands": 7, "lanes": 6}, "at most 6 bands"),
         ({"sampling": "balls-and-bins", "lanes": 7}, "must divide"),
