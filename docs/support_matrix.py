@@ -67,7 +67,7 @@ class Matrix:
                 cells = [self.client(sampling, noise, adjacency) for noise in NOISES.values()]
                 yield f"| {name} | {' | '.join(cells)} |"
         names = [name for name, sampling in SAMPLINGS.items() if "lanes" not in sampling]
-        yield "\nA record as unit (`[local.record]`): Gaussian noise in local steps, each client charged for its rounds."
+        yield "\nA record as unit (`[local.record]`): Gaussian noise in local steps; clients pay for their rounds."
         yield f"\n| | {' | '.join(names)} |"
         yield f"|---|{'---|' * len(names)}"
         yield f"| add-remove | {' | '.join(self.record(SAMPLINGS[name]) for name in names)} |"
