@@ -8,6 +8,7 @@ from typing import Any
 from accounting.budget import calibrate
 from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
 from accounting.budget.gaussians import GaussianNoise
+from accounting.budget.lanes import searched
 from accounting.budget.plan import Plan
 from accounting.budget.samplings import BallsAndBins, Cyclic, Poisson
 from accounting.compose import accountant
@@ -16,7 +17,6 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 
 _TOLERANCE = 3e-3
-_BANDS = (2, 3, 4, 6, 10, 15, 25, 60)
 _BUFFERS = 2
 
 
@@ -36,9 +36,10 @@ class Advised:
         return float(self.plan.noise_multiplier or 0)
 
     @property
-    def runs(self) -> bool:
-        """True if `dpfed run` has such rounds: not groups that are sampled."""
-        return not (isinstance(self.plan.mechanism, BandedNoise) and self.plan.sampling.name == "poisson")
+    def lanes(self) -> int | None:
+        """Public lanes under balls-and-bins; None if there are none."""
+        sampling = self.plan.sampling
+        return sampling.lanes if isinstance(sampling, BallsAndBins) else None
 
     def __str__(self) -> str:
         noise, sampling = self.plan.mechanism, self.plan.sampling.name
@@ -47,19 +48,20 @@ class Advised:
             words = f"noise in {noise.bands} bands"
         if isinstance(noise, BufferedNoise):
             words = f"noise in {noise.sizes['buffers']} buffers (BLT)"
-        groups = "" if self.runs else f" in {self.plan.options['bands']} public groups"
-        return f"{words} under {sampling}{groups}, {upwards(self.error)} C"
+        lanes = f" in {self.lanes} public lanes" if self.lanes else ""
+        return f"{words} under {sampling}{lanes}, {upwards(self.error)} C"
 
     def to_dict(self) -> dict[str, Any]:
         noise = self.plan.mechanism
         return {
             "sampling": self.plan.sampling.name,
+            "lanes": self.lanes,
             "noise": noise.noise,
             "bands": noise.bands if isinstance(noise, BandedNoise) else None,
             "buffers": noise.buffers if isinstance(noise, BufferedNoise) else None,
             "noise_multiplier": self.noise_multiplier,
             "prefix_error_in_clips": self.error,
-            "run": self.runs,
+            "run": True,
         }
 
 
@@ -72,9 +74,8 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
         return ()
     found: list[Advised] = []
     for other in _others(plan, rounds):
-        worse = len(found) > 1 and found[-1].error > found[-2].error  # more bands do not help either
-        in_groups = isinstance(other.mechanism, BandedNoise) and other.sampling.name == "poisson"
-        if in_groups and worse and isinstance(found[-1].plan.mechanism, BandedNoise):
+        if other.needs_lanes:
+            found += _laned(other, epsilon, rounds)
             continue
         one = _solved(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
         found += [] if one is None else [one]
@@ -85,25 +86,32 @@ def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
     """Return the advice in words; nothing if there is nothing to choose."""
     if not found:
         return ()
-    best, runs = found[0], next((one for one in found if one.runs), None)
-    lines = [f"least error of the model's sums at this epsilon: {best}"]
-    if runs is not None and runs is not best:
-        lines[0] += f" (a plan only); of what `dpfed run` has: {runs}"
+    lines = [f"least error of the model's sums at this epsilon: {found[0]}"]
     public = next((one for one in found if one.plan.sampling.name == "cyclic"), None)
-    if public is not None and public is not runs:
+    if public is not None and public is not found[0]:
         lines.append(f"where nobody's participation can be kept secret: {public}")
     return tuple(lines)
 
 
 def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
-    by_chance, in_turn = Poisson(cohort=plan.cohort), Cyclic(cohort=plan.cohort)
+    in_turn = Cyclic(cohort=plan.cohort)
     yield replace(plan, sampling=BallsAndBins(cohort=plan.cohort), mechanism=GaussianNoise())
-    yield replace(plan, sampling=by_chance, mechanism=GaussianNoise())
-    for bands in _BANDS:
-        if bands * plan.cohort <= plan.clients and bands <= rounds:
-            yield replace(plan, sampling=by_chance, mechanism=BandedNoise(bands=bands))
+    yield replace(plan, sampling=Poisson(cohort=plan.cohort), mechanism=GaussianNoise())
     yield replace(plan, sampling=in_turn, mechanism=BandedNoise(bands=min(plan.period, rounds)))
     yield replace(plan, sampling=in_turn, mechanism=BufferedNoise(buffers=_BUFFERS))
+    zero_out = replace(plan, adjacency=Adjacency.ZERO_OUT)  # a client more might move the lanes of others
+    yield replace(zero_out, sampling=BallsAndBins(cohort=plan.cohort), mechanism=BandedNoise())
+
+
+def _laned(plan: Plan, epsilon: float, rounds: int) -> list[Advised]:
+    """Return the plan with the lanes of least error; nothing if none meets epsilon."""
+    try:
+        found = searched(plan, epsilon=epsilon, rounds=rounds)
+    except CalibrationError:
+        return []
+    if found.plan.options["lanes"] == 1:
+        return []  # independent noise, which is a choice of its own
+    return [Advised(plan=found.plan.changed(noise_multiplier=found.noise_multiplier), error=found.error)]
 
 
 def _solved(plan: Plan, epsilon: float, rounds: int, *, start: float) -> Advised | None:

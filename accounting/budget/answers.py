@@ -8,6 +8,7 @@ from typing import Any
 
 from accounting import require
 from accounting.budget import calibrate
+from accounting.budget.lanes import with_lanes
 from accounting.budget.plan import Plan
 from accounting.caveats import no_round_fits
 from accounting.compose import accountant as accountants
@@ -15,7 +16,7 @@ from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
-from accounting.mechanisms import Composed, Schedule
+from accounting.mechanisms import BallsAndBins, Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
 
 
@@ -71,6 +72,8 @@ class Budget:
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
+            if isinstance(plan.sampler, BallsAndBins) and plan.sampler.lanes > 1:
+                record["lanes"] = plan.sampler.lanes
             record["participations"] = plan.sampler.most_participations(self.rounds)
             record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:
@@ -239,6 +242,7 @@ def solve(
     if (epsilon is None) + lacks_noise + (rounds is None) != 1:
         names = "epsilon, noise_multiplier and rounds" if plan.has_noise_multiplier else "epsilon and rounds"
         raise InvalidParameter(f"{names}: give all but one of them; it is what you get.")
+    plan = with_lanes(plan, epsilon=epsilon if lacks_noise else None, rounds=rounds, stated_by=accountant)
     if rounds is None:
         rounds = how.rounds(plan, float(epsilon or 0), noise_multiplier)
     elif lacks_noise:
@@ -282,6 +286,7 @@ def noise_multiplier(
     planned, rounds = _once(plan, rounds=rounds)
     if planned is not None:
         raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
+    plan = with_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=accountant)
     return how.noise_multiplier(plan, epsilon, require.count(rounds=rounds))
 
 

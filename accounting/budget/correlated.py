@@ -4,6 +4,9 @@ The noise multiplier is that of the fresh noise z of a round, over the clip norm
 
 - in a public order (cyclic), or at least `separation` rounds apart (min-separation): nothing is hidden, so that all
   rounds are one Gaussian mechanism of the factorisation's sensitivity, whatever its coefficients;
+- balls-and-bins, banded: in public lanes, of which lane t mod lanes has round t, the client's own round of an epoch
+  secret among those of its lane. With at most as many bands as lanes its columns do not overlap either
+  (`mechanisms.schedules.BallsAndBins`);
 - poisson, banded: in `bands` public groups of clients, of which group t mod bands is sampled in round t with
   probability bands times cohort / clients. The columns of a client do not overlap, so that its T / bands rounds are
   Poisson-sampled Gaussians of noise multiplier z / |c| (Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -24,7 +27,7 @@ from accounting import factorisation, require
 from accounting.arrays import Floats
 from accounting.budget.gaussians import Noise
 from accounting.budget.options import option
-from accounting.budget.samplings import MinSeparation, Setting
+from accounting.budget.samplings import BallsAndBins, MinSeparation, Setting
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import (
     Composed,
@@ -33,8 +36,10 @@ from accounting.mechanisms import (
     PoissonSampling,
     SingleRelease,
     repeated,
+    schedules,
     subsample,
 )
+from accounting.mechanisms.schedules import divisors
 from accounting.rounding import upwards
 
 if TYPE_CHECKING:
@@ -76,8 +81,8 @@ class CorrelatedNoise(Noise):
         if sampling.name not in self.samplings:
             raise UnsupportedMechanism(
                 f"noise={self.noise!r} with sampling={sampling.name!r}: a client could take part in rounds whose noise "
-                "is one. Use 'cyclic', 'min-separation', or banded noise with 'poisson' within as many public groups "
-                "as there are bands."
+                "is one. Use 'cyclic', 'min-separation', or banded noise with 'balls-and-bins' in as many lanes, or "
+                "with 'poisson' within as many public groups, as there are bands."
             )
         if setting.cohort_cap is not None:
             raise InvalidParameter(
@@ -85,9 +90,10 @@ class CorrelatedNoise(Noise):
                 "client, and no account covers that with correlated noise. Remove it."
             )
         for name, value in (("separation", self.separation), ("participations", self.participations)):
-            if value is not None and sampling.name == "poisson":
+            if value is not None and sampling.name in ("poisson", "balls-and-bins"):
                 raise InvalidParameter(
-                    f"{name}={require.shown(value)} with sampling='poisson': is for cyclic, min-separation. Remove it."
+                    f"{name}={require.shown(value)} with noise={self.noise!r} and sampling={sampling.name!r}: is for "
+                    "cyclic, min-separation. Remove it."
                 )
             if value is not None:
                 require.count(**{name: value})
@@ -129,6 +135,9 @@ class CorrelatedNoise(Noise):
         """
         if rounds > MOST_ROUNDS:
             raise InvalidParameter(f"rounds={rounds} with noise={self.noise!r}: must be at most {MOST_ROUNDS}.")
+        if isinstance(setting.sampling, BallsAndBins):
+            matrix = self.matrix(self._workload(rounds), rounds, 1)  # columns of a lane do not overlap
+            return CorrelatedRounds(separation=setting.sampling.lanes or 1, stream=setting.stream, **matrix)
         sampled = setting.sampling.name == "poisson"
         if not sampled:
             self._require_participations(setting, rounds)
@@ -180,6 +189,8 @@ class CorrelatedNoise(Noise):
         if setting.sampling.name == "poisson":
             groups = f"in {self.sizes['bands']} public groups that take turns"
             return (words, f"a plan only, {groups}: `dpfed run` has no such noise")
+        if isinstance(setting.sampling, BallsAndBins):
+            return (words,)
         stream = self.stream(setting, rounds)
         times, c = stream.most_participations(rounds), factorisation.column(stream, rounds)
         shown = factorisation.sensitivity(
@@ -196,13 +207,16 @@ class BandedNoise(CorrelatedNoise):
     factorisation: the matrix of least error, or the square root of prefix sums.
     """
 
-    bands: int = option("banded: rounds over which noise is taken back; 1 is independent noise.")
+    bands: int | None = option(
+        "banded: rounds over which noise is taken back; 1 is independent noise. With balls-and-bins as many as lanes.",
+        None,
+    )
     factorisation: Literal["optimised", "square-root"] = option(
         "banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.",
         "optimised",
     )
     noise: ClassVar[str] = "banded"
-    samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation", "poisson")
+    samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation", "poisson", "balls-and-bins")
 
     @property
     def sizes(self) -> dict[str, int | None]:
@@ -211,9 +225,15 @@ class BandedNoise(CorrelatedNoise):
 
     def fitted(self, setting: Setting) -> Self:
         """Return the noise itself. InvalidParameter, UnsupportedMechanism for a setting without an account."""
+        if self.bands is None:
+            if setting.sampling.name != "balls-and-bins":
+                raise InvalidParameter("bands is missing: noise='banded' needs it.")
+            return super().fitted(setting)
         require.count(bands=self.bands)
         require.one_of(("optimised", "square-root"), factorisation=self.factorisation)
         fitted = super().fitted(setting)
+        if isinstance(setting.sampling, BallsAndBins):
+            self.round(setting, 1.0, 1)  # refuses more bands than lanes, and lanes that do not divide an epoch
         if setting.sampling.name == "poisson" and self.bands * setting.cohort > setting.clients:
             raise InvalidParameter(
                 f"bands={self.bands} with cohort={setting.cohort} of clients={setting.clients}: each of as many groups "
@@ -222,19 +242,55 @@ class BandedNoise(CorrelatedNoise):
         return fitted
 
     def matrix(self, workload: Workload, separation: int, participations: int | None) -> dict[str, Any]:
-        """Return the first column of the matrix."""
+        """Return the first column of the matrix. InvalidParameter for lanes that are to be searched."""
+        if self.bands is None:
+            raise InvalidParameter(
+                "lanes is missing: give lanes or bands; they are searched where epsilon and rounds are given."
+            )
         searched = workload if self.factorisation == "optimised" else None
         return {"coefficients": _banded(self.bands, searched, separation, participations)}
+
+    def first_column(self, rounds: int) -> tuple[float, ...]:
+        """Return the first column of the best matrix for clients whose columns do not overlap."""
+        column: tuple[float, ...] = self.matrix(self._workload(rounds), rounds, 1)["coefficients"]
+        return column
+
+    def in_lanes(self, sampling: BallsAndBins, clients: int) -> tuple[BallsAndBins, Self]:
+        """Return sampling and noise with lanes and bands, one of them given: equal, or the fewest lanes that do.
+
+        Both as they are where neither is given. InvalidParameter for more bands than an epoch has rounds.
+        """
+        period = sampling.period(clients)
+        if self.bands is None:
+            return sampling, self if sampling.lanes is None else replace(self, bands=min(sampling.lanes, period))
+        if sampling.lanes is not None:
+            return sampling, self
+        if require.count(bands=self.bands) > period:
+            raise InvalidParameter(
+                f"bands={self.bands} with sampling='balls-and-bins': each lane needs a round of an epoch, which has "
+                f"{period} rounds. Use at most {period} bands."
+            )
+        return replace(sampling, lanes=next(one for one in divisors(period) if one >= self.bands)), self
+
+    def round(self, setting: Setting, noise_multiplier: float | None, rounds: int | None) -> SingleRelease:
+        """Return one of `rounds` rounds of the stream: the content of its ledger line."""
+        sampler = setting.sampler
+        if not isinstance(sampler, schedules.BallsAndBins):
+            return super().round(setting, noise_multiplier, rounds)
+        coefficients = self.stream(setting, require.count(rounds=rounds)).coefficients
+        noise = Gaussian(noise_multiplier=require.noise_multiplier(noise_multiplier), adjacency=setting.adjacency)
+        return subsample(noise, replace(sampler, coefficients=coefficients))
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
         """Return the mechanism of all rounds, and of what was released before; under poisson of a client's group."""
         if setting.sampling.name != "poisson":
             return super().run(setting, noise_multiplier, rounds)
         z, stream = require.noise_multiplier(noise_multiplier), self.stream(setting, require.count(rounds=rounds))
+        bands = self.bands or 1
         strength = z / float(np.linalg.norm(factorisation.column(stream, rounds)))
-        sampled = PoissonSampling(probability=min(self.bands * setting.cohort / setting.clients, 1.0))
+        sampled = PoissonSampling(probability=min(bands * setting.cohort / setting.clients, 1.0))
         release = subsample(Gaussian(noise_multiplier=strength, adjacency=setting.adjacency), sampled)
-        return repeated(release, -(-rounds // self.bands), before=setting.before)
+        return repeated(release, -(-rounds // bands), before=setting.before)
 
 
 @dataclass(frozen=True, kw_only=True)

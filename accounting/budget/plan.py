@@ -12,7 +12,7 @@ from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedN
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
 from accounting.budget.integers import DiscreteGaussianNoise, SkellamNoise
 from accounting.budget.options import Option, Written, as_keyword, option, options_of, part_of
-from accounting.budget.samplings import SAMPLING_CLASSES, Everyone, PlannedSampling, Poisson
+from accounting.budget.samplings import SAMPLING_CLASSES, BallsAndBins, Everyone, PlannedSampling, Poisson
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
@@ -79,7 +79,7 @@ class Plan:
 
     delta:     default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out where one client added would
-               add an upload or a share of noise
+               add an upload or a share of noise, or may move the lanes of others
     before:    releases on the same clients so far: every epsilon is of them and the plan together. The plan's schedule
                is drawn anew, under a `stream` of its own
 
@@ -110,12 +110,18 @@ class Plan:
         **options: Any,
     ) -> None:
         chosen_sampling, chosen = parts_from({"sampling": sampling, "mechanism": mechanism, **options})
+        if isinstance(chosen, BandedNoise) and isinstance(chosen_sampling, BallsAndBins):
+            chosen_sampling, chosen = chosen.in_lanes(chosen_sampling, require.count(clients=clients))
         self._set(clients=require.count(clients=clients), sampling=chosen_sampling, before=before)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
         self._set(rounds=None if rounds is None else require.count(rounds=rounds))
         self._set(delta=require.open_probability(delta=default_delta(clients) if delta is None else delta))
-        self._set(adjacency=Adjacency.of(adjacency or chosen.default_adjacency(chosen_sampling.name)))
+        in_lanes = isinstance(chosen_sampling, BallsAndBins) and (
+            isinstance(chosen, BandedNoise) or (chosen_sampling.lanes or 1) > 1
+        )
+        default = Adjacency.ZERO_OUT if in_lanes else chosen.default_adjacency(chosen_sampling.name)
+        self._set(adjacency=Adjacency.of(adjacency or default))
         self._set(mechanism=chosen)
         self._set(mechanism=chosen.fitted(self))
         if not isinstance(self.mechanism, CorrelatedNoise):
@@ -152,6 +158,11 @@ class Plan:
     def most_rounds(self) -> int | None:
         """Length of the schedule in rounds; None if it is unbounded."""
         return self.mechanism.most_rounds or self.sampling.most_rounds(self.clients)
+
+    @property
+    def needs_lanes(self) -> bool:
+        """True if lanes, as many as bands, are to be searched (`budget.lanes`)."""
+        return isinstance(self.mechanism, BandedNoise) and self.mechanism.bands is None
 
     @property
     def has_noise_multiplier(self) -> bool:

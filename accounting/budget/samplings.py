@@ -112,10 +112,17 @@ class BallsAndBins(_Cohorts):
     """One secret round of every clients / cohort, drawn anew in every such epoch; at most `participations` epochs."""
 
     participations: int | None = option(_PARTICIPATIONS, None)
+    lanes: int | None = option(
+        "balls-and-bins: public lanes (client id modulo lanes), whose clients take turns; for noise in as many bands. "
+        "Default: 1; with --noise banded the lanes of least error.",
+        None,
+    )
     name: ClassVar[str] = "balls-and-bins"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.lanes is not None:
+            require.count(lanes=self.lanes)
         if self.participations is not None:
             require.count(participations=self.participations)
 
@@ -124,7 +131,7 @@ class BallsAndBins(_Cohorts):
         return None if self.participations is None else self.participations * self.period(clients)
 
     def sampler(self, clients: int, stream: str) -> Sampling:
-        return schedules.BallsAndBins(bins=self.period(clients), stream=stream)
+        return schedules.BallsAndBins(bins=self.period(clients), lanes=self.lanes or 1, stream=stream)
 
 
 @dataclass(frozen=True, kw_only=True)

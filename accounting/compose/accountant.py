@@ -173,6 +173,7 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
     caps = sorted({cap for part, _ in parts_of(mechanism) if (cap := cap_of(sampling_of(part))) is not None})
+    in_lanes = any(getattr(schedule_of(part), "lanes", 1) > 1 for part, _ in parts_of(mechanism))
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
@@ -183,9 +184,12 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
             for cap in caps
         ),
         *(
-            f"{name}: holds where clients are drawn independently of each other, where nobody learns who takes part "
-            "when, and where what a client sends does not depend on the rounds it was drawn in before"
+            f"{name}: holds where clients are drawn independently of each other, and nobody learns who takes part when"
             for name in sorted(secret)
+        ),
+        *(
+            ("lanes: hold where a client's lane follows from its id alone, whatever other clients there are",)
+            * in_lanes
         ),
     )
 

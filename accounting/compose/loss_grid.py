@@ -11,7 +11,16 @@ from accounting.arrays import Floats
 from accounting.compose.loss_law import LossLaw, convex_below
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian.attacks import attack_pairs
-from accounting.mechanisms import Gaussian, Mechanism, gaussian_of, parts_of, plain_gaussian, sampling_of, schedule_of
+from accounting.mechanisms import (
+    BallsAndBins,
+    Gaussian,
+    Mechanism,
+    gaussian_of,
+    parts_of,
+    plain_gaussian,
+    sampling_of,
+    schedule_of,
+)
 from accounting.mechanisms.samplings import CappedByPairs, shift_in_clips
 from accounting.participation import ratio_law
 from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
@@ -82,7 +91,8 @@ def blocks(part: Any, count: int) -> tuple[Blocks, float] | None:
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None or not schedule.secret:
         return None
-    return blocks_of(schedule, count), noise.mu
+    shift = noise.mu * schedule.norm if isinstance(schedule, BallsAndBins) else noise.mu
+    return blocks_of(schedule, count), shift
 
 
 def _largest(part: Any, count: int) -> float:

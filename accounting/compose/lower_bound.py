@@ -25,6 +25,7 @@ from accounting.factorisation.toeplitz import squares
 from accounting.gaussian import epsilon_from_below
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
+    BallsAndBins,
     Composed,
     Mechanism,
     SingleRelease,
@@ -119,9 +120,12 @@ def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: 
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
         return [quantised(attack_pairs(part)[choice], interval, count)]
-    found = []
+    found, shift = [], noise.mu
+    if isinstance(schedule, BallsAndBins):  # rounds of the first lane whose columns are not cut off, or its first one
+        shift *= math.hypot(*schedule.coefficients[:count])
+        schedule, count = schedule.of_a_lane, max(count // schedule.lanes, 1)
     for rounds, often in shown_schedules.independent(schedule, count):
-        masses = shown_schedules.shown_pair(schedule, noise.mu, rounds, tilt)
+        masses = shown_schedules.shown_pair(schedule, shift, rounds, tilt)
         first, second = masses if choice == 0 else masses[::-1]
         kept = first > 2 * shown_schedules.MASS_ERROR
         p = np.log(first[kept] - shown_schedules.MASS_ERROR)

@@ -17,6 +17,7 @@ from accounting.gaussian import fixed_size_rdp, subsampling
 from accounting.gaussian.account import penalty
 from accounting.gaussian.subsampling import amplified
 from accounting.mechanisms import (
+    BallsAndBins,
     CappedPoissonSampling,
     Composed,
     FixedSizeSampling,
@@ -131,7 +132,8 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
     if schedule := schedule_of(part):
-        times = schedule.most_participations(count) if schedule.secret else squares(schedule, count)
+        shown = schedule.norm**2 if isinstance(schedule, BallsAndBins) else 1.0
+        times = shown * schedule.most_participations(count) if schedule.secret else squares(schedule, count)
         return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
     near = continuous(Composed(parts=((part, count),)))
     twin: Any

@@ -7,7 +7,7 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.correlated import CorrelatedRounds
-from accounting.mechanisms.schedules import Cyclic, Schedule
+from accounting.mechanisms.schedules import BallsAndBins, Cyclic, Schedule
 
 
 def square_root(bands: int) -> Floats:
@@ -101,4 +101,6 @@ def squares(schedule: Schedule, count: int) -> float:
         return sensitivity(c, rounds=count, separation=schedule.separation, participations=most) ** 2
     if isinstance(schedule, Cyclic):
         return float(schedule.most_participations(count))
+    if isinstance(schedule, BallsAndBins) and not schedule.secret:
+        return schedule.norm**2 * schedule.most_participations(count)
     raise UnsupportedMechanism(f"sampling={schedule.name!r}: participation is secret, so that rounds are no Gaussian.")

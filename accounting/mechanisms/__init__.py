@@ -31,7 +31,7 @@ from accounting.mechanisms.samplings import (
     PoissonSampling,
     Sampling,
 )
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule
+from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule, noise_matrix
 
 __all__ = [
     "Adjacency",
@@ -61,6 +61,7 @@ __all__ = [
     "from_dict",
     "gaussian_of",
     "in_order",
+    "noise_matrix",
     "noise_of",
     "parts_of",
     "plain_gaussian",

@@ -24,7 +24,7 @@ from accounting.mechanisms.samplings import (
     Sampling,
     cap_of,
 )
-from accounting.mechanisms.schedules import Cyclic, Schedule
+from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):
@@ -287,7 +287,7 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
             f"mechanism={mechanism.kind!r} with sampling={schedule.name!r}: schedules are accounted with Gaussian and "
             "discrete Gaussian noise. For other noise use sampling 'poisson' or 'fixed'."
         )
-    if isinstance(schedule, CorrelatedRounds) and mechanism.kind != "gaussian":
+    if noise_matrix(schedule) is not None and mechanism.kind != "gaussian":
         raise UnsupportedMechanism(
             f"mechanism={mechanism.kind!r} with correlated noise: what is taken back is no whole number. Use Gaussian "
             "noise."

@@ -8,6 +8,7 @@ Clients must be drawn independently of each other. Where the differing client mo
 size), no account here holds.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -18,29 +19,90 @@ from accounting.mechanisms.correlated import CorrelatedRounds
 
 @dataclass(frozen=True, kw_only=True)
 class BallsAndBins:
-    """Epochs of `bins` rounds: every client takes part in exactly one round of each, uniform, drawn anew each epoch."""
+    """Epochs of `bins` rounds: every client takes part in exactly one round of each, uniform, drawn anew each epoch.
+
+    lanes: a client has a public lane 0 .. lanes - 1, a function of its id alone. Its round of an epoch is uniform among
+    those of its lane, t mod lanes, t counted from the start of the run; `lanes` divides `bins`.
+    coefficients: first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At
+    most `lanes` of them, so that no two columns of a lane overlap. (1.0,): independent noise.
+    """
 
     bins: int
     stream: str = ""
+    lanes: int = 1
+    coefficients: tuple[float, ...] = (1.0,)
     name: ClassVar[str] = "balls-and-bins"
-    secret: ClassVar[bool] = True
     ends_after: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bins", require.count(bins=self.bins))
+        object.__setattr__(self, "lanes", require.count(lanes=self.lanes))
         require.stream(self.stream)
+        if self.bins % self.lanes:
+            raise InvalidParameter(
+                f"lanes={self.lanes} of bins={self.bins}: lanes must divide the rounds of an epoch, so that each lane "
+                f"has equally many. Use a divisor of {self.bins}, such as {math.gcd(self.bins, self.lanes)}."
+            )
+        object.__setattr__(self, "coefficients", self.matrix.coefficients)
+        if len(self.coefficients) > self.lanes:
+            raise InvalidParameter(
+                f"coefficients of {len(self.coefficients)} bands with lanes={self.lanes}: noise of two rounds of one "
+                f"lane would overlap. Use at most {self.lanes} bands, or more lanes."
+            )
+
+    @property
+    def secret(self) -> bool:
+        """True if a client's round is secret: its lane has several rounds in an epoch."""
+        return self.lanes < self.bins
 
     @property
     def probability(self) -> float:
-        """Chance of one client to take part in a given round."""
+        """Share of the rounds that one client takes part in."""
         return 1 / self.bins
+
+    @property
+    def matrix(self) -> CorrelatedRounds:
+        """Matrix of the noise over rounds."""
+        return CorrelatedRounds(separation=self.lanes, coefficients=self.coefficients, stream=self.stream)
+
+    @property
+    def norm(self) -> float:
+        """Euclidean norm of the coefficients: shift that a participation shows, in clip norms over fresh noise."""
+        return math.hypot(*self.coefficients)
+
+    @property
+    def of_a_lane(self) -> "BallsAndBins":
+        """Schedule of the rounds of one lane, with independent noise that is smaller by `norm`."""
+        return BallsAndBins(bins=self.bins // self.lanes, stream=self.stream)
+
+    def lane_rounds(self, count: int) -> int:
+        """Return the most rounds that a lane has among the first `count` rounds."""
+        return -(-count // self.lanes)
 
     def most_participations(self, count: int) -> int:
         """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.bins)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}
+        record = {"name": self.name, **asdict(self)}
+        if self.lanes == 1:
+            del record["lanes"]
+        if self.coefficients == (1.0,):
+            del record["coefficients"]
+        return record
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a positive number, the smallest first."""
+    low = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return tuple(sorted({*low, *(number // one for one in low)}))
+
+
+def noise_matrix(schedule: "Schedule") -> CorrelatedRounds | None:
+    """Return the matrix of noise that is correlated over rounds; None if the schedule has independent noise."""
+    if isinstance(schedule, BallsAndBins):
+        return schedule.matrix if len(schedule.coefficients) > 1 else None
+    return schedule if isinstance(schedule, CorrelatedRounds) else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,9 @@ round in which the client takes part, that of the block is S = 1 - sum w_b + sum
 blocks dominates the first `count` rounds of the schedule, in both orders. Direction of error: upper bound.
 
 - balls-and-bins: one block an epoch, w = 1/B; exact, an epoch in progress included: of r released rounds w = 1/B each,
-  and with probability 1 - r/B the client's round is still to come.
+  and with probability 1 - r/B the client's round is still to come. In lanes: of the B/L rounds of its lane, in the
+  first ceil(T/L) rounds of a lane; the columns of two of them do not overlap, so that noise in bands shows a shift of
+  the columns' norm in each (docs/theory-participation.md, Theorem 5).
 - allocation, k of T: a uniform partition of the rounds into k groups, one uniform round of each, is a uniform k-subset
   whatever the sizes, since its law is invariant under permutations of the rounds. Divergences are jointly convex, so k
   blocks of T/k rounds dominate. In the first n rounds the number of participations is a sum of independent coins p_i
@@ -66,8 +68,8 @@ class Blocks:
 def blocks_of(schedule: Schedule, count: int) -> Blocks:
     """The first `count` rounds as blocks. UnsupportedMechanism for a public order, which hides nothing."""
     if isinstance(schedule, BallsAndBins):
-        equal = ((1 / schedule.bins, schedule.bins),)
-        return _whole_and_rest(equal, count // schedule.bins, ((1 / schedule.bins, count % schedule.bins),))
+        bins, epochs, rest = schedule.of_a_lane.bins, *divmod(schedule.lane_rounds(count), schedule.of_a_lane.bins)
+        return _whole_and_rest(((1 / bins, bins),), epochs, ((1 / bins, rest),))
     if isinstance(schedule, Allocation):
         return _allocation(schedule, count)
     if isinstance(schedule, MinSeparation):

@@ -136,7 +136,7 @@ def budget(
     if compare and mechanism.name not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism.name}: it is for Gaussian noise. Remove it.")
     answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision)
-    rows = [answer]
+    plan, rows = answer.plan, [answer]  # with the lanes that were searched
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:

@@ -84,7 +84,8 @@ class GaussianPrivacy(Noised):
 
     bands: Annotated[int, Field(ge=1)] | None = None
     """Rounds over which noise is taken back, so that it cancels in the model, with federation.sampling 'cyclic' or
-    'min-separation'. noise_multiplier is then that of the fresh noise of a round."""
+    'min-separation', or 'balls-and-bins' in at least as many federation.lanes (default there: as many).
+    noise_multiplier is then that of the fresh noise of a round."""
 
     buffers: Annotated[int, Field(ge=1, le=20)] | None = None
     """Instead of bands: noise that is taken back by so many buffers (BLT), over all later rounds."""

@@ -130,16 +130,28 @@ class _Federation(Table):
 class PlainFederation(_Federation):
     """Cohorts drawn in each round, or by a schedule of many rounds."""
 
-    sampling: Literal["poisson", "fixed", "all", "balls-and-bins", "allocation", "cyclic"] = "poisson"
+    sampling: Literal["poisson", "fixed", "all", "allocation", "cyclic"] = "poisson"
     """Sampling of a round's cohort: every client by itself with probability cohort / clients; exactly `cohort`
-    without replacement; or all clients. Or over many rounds: one secret round of every clients / cohort for each client
-    (balls-and-bins); so many secret rounds of all (allocation); in a public order (cyclic). docs/participation.md says
-    which is for whom."""
+    without replacement; or all clients. Or over many rounds: so many secret rounds of all (allocation); in a public
+    order (cyclic). docs/participation.md says which is for whom."""
 
     cohort_cap: Clients | None = None
     """poisson: the most clients of a round. If more are drawn, a secret, uniformly random part of that size takes part.
     With shares of noise from clients, secure sums of private runs, coins and dp-dithered it is the number of uploads of
     every sum, and has a default that is seldom reached. privacy.slots is its old name."""
+
+
+class BinsFederation(_Federation):
+    """Clients that take part in one secret round of every epoch of clients / cohort rounds."""
+
+    sampling: Literal["balls-and-bins"]
+    """balls-and-bins: one secret round of every clients / cohort rounds for each client."""
+
+    cohort_cap: ClassVar[None] = None
+
+    lanes: Annotated[int, Field(ge=1)] | Literal["search"] | None = None
+    """balls-and-bins with noise in bands: public lanes (client id modulo lanes) that take turns, a divisor of an
+    epoch's rounds. Default: the fewest that privacy.bands needs; search: those of least error at privacy.epsilon."""
 
 
 class SeparatedFederation(_Federation):
@@ -154,5 +166,5 @@ class SeparatedFederation(_Federation):
     """min-separation: a client that took part stays away from the next separation - 1 rounds."""
 
 
-Federation = Annotated[PlainFederation | SeparatedFederation, Field(discriminator="sampling")]
+Federation = Annotated[PlainFederation | BinsFederation | SeparatedFederation, Field(discriminator="sampling")]
 """[federation], by sampling."""

@@ -161,7 +161,8 @@ class MethodTable(Table):
     comparisons. Rows are clipped only if aggregation.clip_norm is set. Not with privacy."""
 
     error_feedback: bool = False
-    """The rest of a client's update that compression left out is added to its next one; never with privacy."""
+    """The rest of a client's update that compression left out is added to its next one. With [privacy]: for uploads
+    that a trusted server decodes, under 'poisson', 'all' and schedules, with adjacency add-remove or zero-out."""
 
     public_epochs: Steps | Literal["clients", "client-steps"] = 1
     """Passes of the server over its public samples in a round, from which the top coordinates follow. "clients": the

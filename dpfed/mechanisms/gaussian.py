@@ -15,6 +15,7 @@ from accounting.budget import NoiseSchedule
 from accounting.budget.correlated import BandedNoise, BufferedNoise
 from accounting.ledger import Release
 from accounting.mechanisms import (
+    BallsAndBins,
     CappedPoissonSampling,
     Composed,
     CorrelatedRounds,
@@ -27,6 +28,7 @@ from accounting.mechanisms import (
     Schedule,
     SingleRelease,
     Subsampled,
+    noise_matrix,
     sampling_of,
     simultaneous,
     subsample,
@@ -64,7 +66,8 @@ class GaussianNoise(Private):
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.
     correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise,
-               and rounds are charged together, as one stream of its matrix (`accounting.factorisation`).
+               and rounds are charged together, as one stream of its matrix (`accounting.factorisation`). Under
+               balls-and-bins it is the sampler's schedule in lanes, with the coefficients of as many bands.
     schedule:  factors of the noise multiplier over the rounds, fixed beforehand; each round is charged as it is.
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
                is lost does not depend on data, and every released round is charged. The number that arrived then is
@@ -79,7 +82,7 @@ class GaussianNoise(Private):
     adaptive: AdaptiveClip | None = None
     shares: int | None = None
     charged: bool = False
-    correlated: CorrelatedRounds | None = None
+    correlated: CorrelatedRounds | BallsAndBins | None = None
     schedule: NoiseSchedule | None = None
     rests_on = (Clip,)
 
@@ -142,6 +145,7 @@ class GaussianNoise(Private):
         charged, law = table.missing_shares == "charged" and in_shares, who.law
         # A client more or less would be a share of noise, or an upload, more or less.
         kept = uploads or (in_shares and isinstance(law, FullParticipation))
+        kept |= isinstance(law, BallsAndBins) and law.lanes > 1  # or would move the lanes of others
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
         plain = cls(
             noise_multiplier=table.noise_multiplier or 1.0,
@@ -230,6 +234,13 @@ class GaussianNoise(Private):
         return subsample(noise, self.correlated or self.sampler.law)
 
     @property
+    def covers_feedback(self) -> bool:
+        """True if clients may remember their own rounds: nobody else's participation depends on a client's, and one of
+        the two neighbours sends nothing (docs/theory-participation.md, Theorem 4)."""
+        moves_others = isinstance(self.sampler.law, FixedSizeSampling)
+        return self.placement == "server" and self.adjacency is not Adjacency.REPLACE_ONE and not moves_others
+
+    @property
     def in_rows(self) -> bool:
         return self.placement != "server"
 
@@ -250,15 +261,16 @@ class GaussianNoise(Private):
         noise = self._fresh(total, now.number, now)
         if now.observer is not None:
             now.observer.noise(noise)
-        if self.correlated is None:
+        if self.correlated is None or noise_matrix(self.correlated) is None:
             return total + noise
         return total + self._past.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
 
     @cached_property
     def _past(self) -> Correlated:
         """Noise of earlier rounds, of this source alone."""
-        assert self.correlated is not None
-        return Correlated(law=self.correlated)
+        matrix = None if self.correlated is None else noise_matrix(self.correlated)
+        assert matrix is not None
+        return Correlated(law=matrix)
 
     def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
         """Return the fresh noise of a round, on its sum."""
@@ -301,11 +313,15 @@ class GaussianNoise(Private):
 
 def _correlated(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
-) -> CorrelatedRounds | None:
+) -> CorrelatedRounds | BallsAndBins | None:
     """The matrix of least error for these rounds. The model is a sum of steps along the mean update."""
+    law: Any = who.law
+    if isinstance(law, BallsAndBins):
+        bands = law.lanes if table.bands is None else table.bands
+        lanes = BandedNoise(bands=bands, factorisation=table.factorisation, server_momentum=momentum)
+        return None if bands == 1 else replace(law, coefficients=lanes.first_column(rounds))
     if table.bands is None and table.buffers is None:
         return None
-    law: Any = who.law
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None
@@ -315,9 +331,13 @@ def _correlated(
     return noise.public_stream(rounds, separation=separation, stream=stream)
 
 
-def _check_rests(stream: CorrelatedRounds, sampler: Sampler) -> None:
+def _check_rests(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:
     """ConfigError where clients come sooner, or more often, than the stream of correlated noise is charged for."""
     law = sampler.law
+    if isinstance(stream, BallsAndBins):
+        if not isinstance(law, BallsAndBins) or replace(stream, coefficients=law.coefficients) != law:
+            raise ConfigError(f"noise in bands for cohorts of {stream}, with cohorts drawn by {law}: must be the same.")
+        return
     apart = law.period if isinstance(law, Cyclic) else law.separation if isinstance(law, MinSeparation) else 0
     if apart < stream.separation or stream.participations is not None:
         raise ConfigError(

@@ -78,12 +78,13 @@ def _require_noise_before_the_wire(stages: Stages, private: Private, ahead: Sequ
 
 def require_forgetful(stages: Stages, trainer: object) -> None:
     """ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds, unless the
-    private stage says that its account covers it."""
+    private stage says that its account covers it, or it is error feedback whose charge covers it."""
     for one in (*stages, trainer):
-        if part(one, "remembers_clients") and not part(stages.private, "covers_memory"):
+        covered = part(stages.private, "covers_memory") or (one is stages.wire and stages.feeds_back)
+        if part(one, "remembers_clients") and not covered:
             raise ConfigError(
                 f"{type(one).__name__} with [privacy]: it remembers something of clients from round to round "
-                "(remembers_clients), and no account of single rounds covers that. Remove it, or the [privacy] table."
+                "(remembers_clients), and no account of this chain covers that. Remove it, or the [privacy] table."
             )
 
 

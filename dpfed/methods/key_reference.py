@@ -21,7 +21,6 @@ EXCLUDES: dict[str, tuple[str, ...]] = {
     "local.record": ("privacy",),
     "method.keep": ("method.k",),
     "aggregation.lost": ("aggregation.dropout",),
-    "method.error_feedback": ("privacy",),
 }
 """Keys and tables that cannot be set together; the reference says so at both."""
 

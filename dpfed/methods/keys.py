@@ -67,7 +67,10 @@ RULES = (
     Needs(
         ("privacy.factorisation",),
         "privacy.bands",
-        lambda config, facts: config.privacy is not None and config.privacy.bands is not None,
+        lambda config, facts: (
+            config.privacy is not None
+            and (config.privacy.bands is not None or getattr(config.federation, "lanes", None) is not None)
+        ),
     ),
     Needs(
         ("aggregation.steps", "aggregation.rotation", "aggregation.wrap_probability"),

@@ -9,6 +9,7 @@ from dpfed.config.tables import Config
 from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import bound_of_moves
 from dpfed.methods.facts import MethodFacts
+from dpfed.participation.lanes import lane_problems
 
 
 def noise_of_method(config: Config, facts: MethodFacts) -> Iterator[str]:
@@ -103,15 +104,20 @@ def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
 def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Noise that is taken back over rounds, where it would not cancel or has no account."""
     table, federation = config.privacy, config.federation
-    if not isinstance(table, GaussianPrivacy) or (table.bands is None and table.buffers is None):
+    yield from lane_problems(config)
+    lanes = getattr(federation, "lanes", None) not in (None, 1)
+    if not isinstance(table, GaussianPrivacy) or (table.bands is None and table.buffers is None and not lanes):
         return
     given = f"privacy.bands={table.bands}" if table.bands is not None else f"privacy.buffers={table.buffers}"
+    given = f"federation.lanes={getattr(federation, 'lanes', None)!r}" if lanes and table.buffers is None else given
     if table.bands is not None and table.buffers is not None:
         yield "privacy.bands with privacy.buffers: noise is taken back in one way. Remove one of them."
-    if federation.sampling not in ("cyclic", "min-separation"):
+    in_lanes = federation.sampling == "balls-and-bins" and table.buffers is None
+    if federation.sampling not in ("cyclic", "min-separation") and not in_lanes:
         yield (
             f"{given} with federation.sampling={federation.sampling!r}: a client may take part again only after a "
-            "number of rounds that is known. Use sampling 'cyclic' or 'min-separation'."
+            "number of rounds that is known. Use sampling 'cyclic' or 'min-separation', or privacy.bands with "
+            "'balls-and-bins'."
         )
     if not facts.same_coordinates and not config.method.stays:
         able = "fed-smp-randk or fedscalar with method.stays=true, fedscalar with method.shared=true as well"

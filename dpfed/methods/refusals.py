@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from dpfed.aggregation.ranks import Ranks
+from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
@@ -109,13 +110,37 @@ def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
-    if config.privacy is not None:
-        yield (
-            "method.error_feedback with [privacy]: a client's remembered error carries earlier rounds into this one, "
-            "which no account of single rounds covers. Remove one of them."
-        )
+    """Yield messages for error feedback that is not built, or that no account covers (theory-participation.md, Theorem
+    4): a client's own past may decide what it sends, and must not decide what others do."""
+    table, sampling = config.privacy, config.federation.sampling
     if config.aggregation.kind != "plain":
         yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
+    if table is None:
+        return
+    remembered = "a client's remembered error carries earlier rounds into this one, "
+    if not isinstance(table, GaussianPrivacy) or table.release != "sum" or table.placement != "server":
+        yield (
+            f"method.error_feedback with privacy.noise={table.noise!r}, privacy.placement={table.placement!r} and "
+            f"privacy.release={table.release!r}: {remembered}which is accounted for Gaussian noise of the server on a "
+            "sum only. Remove one of them."
+        )
+    if sampling == "fixed" or table.adjacency == "replace-one":
+        yield (
+            f"method.error_feedback with federation.sampling={sampling!r} and privacy.adjacency="
+            f"{table.adjacency or 'its default'!r}: {remembered}which no account covers where another client takes a "
+            "client's place. Use sampling 'poisson' or a schedule, adjacency 'add-remove' or 'zero-out', or remove it."
+        )
+    for key, given in (
+        ("aggregation.lost", bool(config.aggregation.lost)),
+        ("federation.cohort_cap", config.federation.cohort_cap is not None),
+    ):
+        if given:
+            yield (
+                f"method.error_feedback with {key} and [privacy]: {remembered}and a given number of others takes part "
+                "or drops out in a client's place. Remove one of them."
+            )
+    if config.audit.canaries:
+        yield "method.error_feedback with audit.canaries: is not built. Remove one of them."
 
 
 def _cap(config: Config) -> Iterator[str]:

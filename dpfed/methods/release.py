@@ -73,6 +73,7 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
         (table.release == "uploads" and not coins, "privacy.release='uploads'"),
         (table.adaptive is not None, "[privacy.adaptive]"),
         (table.bands is not None or table.buffers is not None, "privacy.bands or privacy.buffers"),
+        (getattr(config.federation, "lanes", None) not in (None, 1), "federation.lanes"),
         (table.noise_schedule is not None, "privacy.noise_schedule"),
     ):
         if wrong:

@@ -13,21 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation
-from dpfed.participation.blocks import in_blocks
+from dpfed.participation import blocks
 from dpfed.randomness import Randomness
 
 
 @dataclass(frozen=True, kw_only=True)
 class BallsAndBinsCohorts:
-    """Every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch."""
+    """Every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
+
+    In lanes: in one of the rounds of its lane, id modulo lanes, which is round modulo lanes from the run's start.
+    """
 
     clients: int
     bins: int
     stream: str
+    lanes: int = 1
 
     @cached_property
     def law(self) -> BallsAndBins:
-        return BallsAndBins(bins=self.bins, stream=self.stream)
+        return BallsAndBins(bins=self.bins, lanes=self.lanes, stream=self.stream)
 
     @cached_property
     def expected(self) -> float:
@@ -35,12 +39,14 @@ class BallsAndBinsCohorts:
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
         epoch, place = divmod(number, self.bins)
+        lane, turn = number % self.lanes, place // self.lanes
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
-            drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins)
-            return np.asarray(drawn == place)
+            drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes)
+            ids = block * blocks.BLOCK + np.arange(count)
+            return np.asarray((drawn == turn) & (ids % self.lanes == lane))
 
-        return in_blocks(self.clients, takes_part)
+        return blocks.in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,7 @@ class AllocationCohorts:
                 chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
             return np.asarray((chosen == number).any(axis=0))
 
-        return in_blocks(self.clients, takes_part)
+        return blocks.in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +108,7 @@ class MinSeparationCohorts:
                 at, times = np.where(at < number, at + gap, at), times + 1
             return np.asarray(at == number)
 
-        return in_blocks(self.clients, takes_part)
+        return blocks.in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,8 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         accountant=account,
         with_lower_bound=False,
     )
+    if plan.needs_lanes:
+        question = question.changed(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])
     return {
         **described(found),
         "solved": solved,

@@ -109,7 +109,14 @@ DETAILS = (
             ("blt", "blt: taken back from a few buffers"),
         ),
     ),
-    InputBox(name="bands", label="Bands", whole=True, when={"noise": ["banded"], "mechanism": ["gaussian"]}),
+    InputBox(
+        name="bands", label="Bands", whole=True, hint="balls and bins: empty for as many as lanes",
+        when={"noise": ["banded"], "mechanism": ["gaussian"]},
+    ),
+    InputBox(
+        name="lanes", label="Lanes", whole=True, hint="empty: those of least error, if epsilon is given",
+        when={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
+    ),
     InputBox(
         name="buffers", label="Buffers", whole=True, hint="empty: 3",
         when={"noise": ["blt"], "mechanism": ["gaussian"]},

@@ -128,8 +128,13 @@ def sampler_words(plan: Plan) -> str:
             return f"fixed-size sampling, exactly {plan.cohort} of {plan.clients} clients without replacement"
         case FullParticipation():
             return f"all {plan.clients} clients in every round"
-        case BallsAndBins(bins=bins):
+        case BallsAndBins(bins=bins, lanes=1):
             return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
+        case BallsAndBins(bins=bins, lanes=lanes):
+            return (
+                f"balls-and-bins in {lanes} public lanes, {each} in one secret round of the {bins // lanes} that its "
+                f"lane has of every {bins}, drawn anew each time"
+            )
         case Allocation(participations=times, rounds=rounds):
             return f"allocation, {each} in {times} secret rounds of {rounds}"
         case MinSeparation(separation=separation, probability=rate):

@@ -41,6 +41,7 @@ from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
+from dpfed.participation.lanes import with_lanes
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
@@ -110,7 +111,8 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 
 
 def resolved(config: Config) -> Config:
-    """Return the configuration with privacy.delta and federation.cohort_cap set: the defaults where none is given."""
+    """Return the configuration with what follows from the rest written out: privacy.delta, cohort_cap, lanes, bands."""
+    config = with_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
         config = config.with_delta(default_delta(config.federation.clients))
     return config if config.cohort_cap is None else config.with_cap(config.cohort_cap)

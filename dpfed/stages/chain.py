@@ -90,6 +90,14 @@ class Stages:
         return tuple(stage for stage in self if not type(stage).__module__.startswith("dpfed."))
 
     @property
+    def feeds_back(self) -> bool:
+        """True if a private chain remembers each client's own compression error, nothing else, and its charge covers
+        that (docs/theory-participation.md, Theorem 4). Custom stages could put other clients into that memory."""
+        wire = self.wire
+        remembers = type(wire) is Encode and wire.remembers_clients
+        return remembers and not self.own and bool(getattr(self.private, "covers_feedback", False))
+
+    @property
     def decodes_before_the_clip(self) -> bool:
         """True if a trusted server clips decoded rows, because a clip before a lossy scheme would not bound them."""
         return any(isinstance(stage, Clip) for stage in self.after_wire)
@@ -140,7 +148,7 @@ class Stages:
 
     def memory(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the memory of a round's stages, closed where something is private and its charge covers none."""
-        open_for = self.private is None or part(self.private, "covers_memory")
+        open_for = self.private is None or part(self.private, "covers_memory") or self.feeds_back
         return dict(kept) if open_for else NoMemory(kept)
 
     def without(self, *kinds: type) -> Stages:

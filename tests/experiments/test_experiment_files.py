@@ -37,6 +37,7 @@ WANTED = {
     "fedscalar/figure-3.toml",
 }
 OF_OURS = (
+    "error-feedback/digits.toml",
     "participation/fashion-mnist.toml",
     "participation/shakespeare.toml",
     "accuracy/fashion-mnist.toml",

@@ -82,6 +82,16 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
         "dp-fedavg-digits",
         Z | {"federation.sampling": "min-separation", "federation.separation": 3},
     ),
+    "schedule lanes": (
+        "dp-fedavg-digits",
+        Z
+        | {
+            "federation.sampling": "balls-and-bins",
+            "federation.cohort": 10,
+            "federation.rounds": 6,
+            "federation.lanes": 3,
+        },
+    ),
     "schedule cyclic": ("dp-fedavg-digits", {"federation.sampling": "cyclic"}),
     "correlated banded": (
         "dp-fedavg-digits",

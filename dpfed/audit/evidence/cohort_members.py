@@ -196,8 +196,8 @@ def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha:
     """Claim: cohorts that keep to the schedule fail with probability at most alpha.
 
     cohorts: sorted ids of the rounds from the first on. Exactly: who takes part twice in an epoch or in none of its
-    rounds, more often than allocated, before the rest is over, or out of the public order. By chance: whether epochs
-    are drawn anew (balls-and-bins).
+    rounds, in a round of another lane, more often than allocated, before the rest is over, or out of the public order.
+    By chance: whether epochs are drawn anew (balls-and-bins).
     """
     match law:
         case BallsAndBins():
@@ -222,6 +222,13 @@ def times_of(cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
 
 
 def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float) -> Finding:
+    for number, ids in enumerate(cohorts):
+        strays = ids[ids % law.lanes != number % law.lanes]
+        if len(strays):
+            return False, (
+                f"round {number + 1}: client {int(strays[0])} of lane {int(strays[0]) % law.lanes} takes part in a "
+                f"round of lane {number % law.lanes}."
+            )
     epochs = [cohorts[start : start + law.bins] for start in range(0, len(cohorts), law.bins)]
     for number, epoch in enumerate(epochs, 1):
         times = times_of(epoch, clients)
@@ -231,16 +238,18 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float)
             return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
     whole = [epoch for epoch in epochs if len(epoch) == law.bins]
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
-    for one, two in pairs if law.bins > 1 else []:
+    for one, two in pairs if law.secret else []:
         same = sum(len(np.intersect1d(a, b, assume_unique=True)) for a, b in zip(one, two, strict=True))
-        chance = binom(clients, 1 / law.bins)
+        chance = binom(clients, law.lanes / law.bins)
         p = min(2 * min(float(chance.cdf(same)), float(chance.sf(same - 1))), 1.0)
         if p < alpha / len(pairs):
             return False, (
-                f"{same} clients have the same round in two epochs, {clients / law.bins:.1f} are expected (p = "
-                f"{p:.2g}): epochs are not drawn anew. {chance_in_words(alpha)}"
+                f"{same} clients have the same round in two epochs, {clients * law.lanes / law.bins:.1f} are "
+                f"expected (p = {p:.2g}): epochs are not drawn anew. {chance_in_words(alpha)}"
             )
-    return True, f"{len(whole)} whole epochs with every client once, drawn anew; {len(cohorts)} rounds in all."
+    lanes = f", each in its lane of {law.lanes}" if law.lanes > 1 else ""
+    anew = ", drawn anew" if law.secret else ""
+    return True, f"{len(whole)} whole epochs with every client once{lanes}{anew}; {len(cohorts)} rounds in all."
 
 
 def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:

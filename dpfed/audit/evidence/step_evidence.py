@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from accounting.factorisation import column, inverse
-from accounting.mechanisms import CorrelatedRounds, schedule_of
+from accounting.mechanisms import noise_matrix, schedule_of
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
@@ -167,8 +167,9 @@ def _released_alone(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
 
 def _taken_back(files: RunFiles, one: RoundRecord) -> float:
     """The probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
-    stream = schedule_of(files.released[one.round].mechanism)
-    if not isinstance(stream, CorrelatedRounds):
+    schedule = schedule_of(files.released[one.round].mechanism)
+    stream = None if schedule is None else noise_matrix(schedule)
+    if stream is None:
         return 0.0
     fresh = {earlier.round: earlier.noise for earlier in files.results}
     returned = inverse(column(stream, one.round), rounds=one.round)

@@ -171,7 +171,7 @@ def _one_round(config: Config) -> Config:
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
     for table, keys in (
-        ("federation", ("separation", "cohort_cap")),
+        ("federation", ("separation", "cohort_cap", "lanes")),
         ("privacy", ("bands", "buffers", "factorisation")),
     ):
         for key in keys:

@@ -41,8 +41,8 @@ class Stream:
     Every trial has the run's sampler, stages and noise, drawn from a seed of its own. Seen are the products of what the
     rounds release with the client's direction, of its own upload where every upload is seen. Their score: of correlated
     noise the likelihood ratio, given in which rounds the client took part, which is public; of balls-and-bins that of a
-    client that has the same bin in every epoch, which is what bins that are reused would show; of other schedules the
-    sum of each round's log-likelihood ratio at the client's chance to take part.
+    client that has the same bin of its lane in every epoch, which is what bins that are reused would show; of other
+    schedules the sum of each round's log-likelihood ratio at the client's chance to take part.
     """
 
     one: OneRound
@@ -108,9 +108,10 @@ class Stream:
         noise, schedule = gaussian_of(self._charged.mechanism), self.schedule
         assert noise is not None
         if isinstance(schedule, BallsAndBins):
-            s = 1 / noise.noise_multiplier
-            logs = np.append(s * y - s * s / 2, np.zeros(-len(y) % schedule.bins))
-            return float(np.logaddexp.reduce(logs.reshape(-1, schedule.bins).sum(axis=0)))
+            logs = self._of_lane(schedule, y, 1 / noise.noise_multiplier)
+            bins = schedule.of_a_lane.bins
+            logs = np.append(logs, np.zeros(-len(logs) % bins))
+            return float(np.logaddexp.reduce(logs.reshape(-1, bins).sum(axis=0)))
         if schedule.secret:
             chance, s = schedule.probability, 1 / noise.noise_multiplier
             with np.errstate(divide="ignore"):
@@ -119,6 +120,16 @@ class Stream:
         c = column(schedule, self.rounds) if isinstance(schedule, CorrelatedRounds) else np.ones(1)
         fresh, pattern = (np.convolve(c, part)[: self.rounds] for part in (y, there))
         return float(fresh @ pattern / max(np.linalg.norm(pattern), 1e-300))
+
+    def _of_lane(self, schedule: BallsAndBins, y: Floats, s: float) -> Floats:
+        """Return the log-likelihood ratio of a participation in each round of client 0's lane, by its whole column."""
+        c = np.array(schedule.coefficients)
+        fresh = np.convolve(c, y)[: self.rounds]
+        columns = [(c[: self.rounds - first], first) for first in range(0, self.rounds, schedule.lanes)]
+        shown = [
+            s * column @ fresh[first : first + len(column)] - s * s * column @ column / 2 for column, first in columns
+        ]
+        return np.array(shown)
 
     def _cuts(self, trials: int, alpha: float, pilot: range) -> Thresholds:
         noise = gaussian_of(self._charged.mechanism)

@@ -53,7 +53,8 @@ class ClientLevel:
     clients:   how many, or their names, which then are fingerprinted (`names`): the ledger is of these clients
     cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
     sampling:  as federation.sampling of `dpfed run`; schedules ("balls-and-bins", ...) with randomness="simulated"
-               only, and every round must then be released. separation: that of "min-separation"
+               only, and every round must then be released. separation: that of "min-separation". lanes: of
+               "balls-and-bins", public (id modulo lanes), with noise in as many bands
     rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
                more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
@@ -96,6 +97,7 @@ class ClientLevel:
         delta: float | None = None,
         sampling: Sampling = "poisson",
         separation: int | None = None,
+        lanes: int | None = None,
         adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         noise: Noise | None = None,
@@ -117,7 +119,7 @@ class ClientLevel:
         }
         plan: dict[str, dict[str, Any]] = {
             "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
-            | ({} if separation is None else {"separation": separation}),
+            | {key: value for key, value in (("separation", separation), ("lanes", lanes)) if value is not None},
             "privacy": {key: value for key, value in privacy.items() if value is not None},
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }

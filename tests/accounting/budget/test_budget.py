@@ -380,8 +380,8 @@ def test_what_a_plan_has_is_not_given_again():
 
 
 def test_a_plan_has_no_other_options():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'lanes'"):
-        Plan(clients=600, cohort=10, lanes=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'avenues'"):
+        Plan(clients=600, cohort=10, avenues=3)
     with pytest.raises(InvalidParameter, match="noise='banded' with GaussianNoise"):
         replace(PLAN, noise="banded")
     with pytest.raises(InvalidParameter, match="buffers=3 with noise='independent': is for blt"):

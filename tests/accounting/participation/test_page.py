@@ -50,6 +50,19 @@ def test_rests(separation, printed):
     assert printed in PAGE
 
 
+@pytest.mark.slow_but_one_in(4)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0, 8.0])
+def test_errors_of_lanes(epsilon, momentum):
+    row = [cell.strip(" *") for cell in PAGE.split("| **lanes** |", 1)[1].split(f"\n| {epsilon:g} |")[1].split("|")]
+    printed, lanes = (row[3], row[4]) if momentum == 0 else (row[6], row[7])
+    plan = Plan(clients=6000, cohort=100, sampling="balls-and-bins", noise="banded", server_momentum=momentum)
+    found = budget.solve(plan, epsilon=epsilon, rounds=180, with_lower_bound=False).to_dict()
+    step = 0.01 if momentum == 0 else 0.1
+    assert 0 <= float(printed) - found["prefix_error_in_clips"] < 1.1 * step
+    assert lanes.split("\n")[0] == f"{found['lanes']} lanes"
+
+
 @pytest.mark.parametrize(
     ("fields", "printed"),
     [

@@ -40,6 +40,8 @@ FIXED = ("federation.sampling=fixed",)
 LONG = (*ALL, "federation.rounds=40")
 THIRDS = ("federation.cohort=20", "federation.rounds=6")
 BINS = (*THIRDS, "federation.sampling=balls-and-bins")
+LANES = (*THIRDS, "federation.cohort=15", "federation.rounds=8", "federation.sampling=balls-and-bins",
+    "federation.lanes=2", "method.name=dp-fedavg")  # fmt: skip
 TAKEN_BACK = (*THIRDS, "federation.sampling=cyclic", "privacy.buffers=2", "method.name=dp-fedavg")
 REFUSED = "refused before round 1"
 """Stands for the check of a fault that a run finds by itself."""
@@ -222,6 +224,17 @@ def first_bins(self, randomness, number):
     return REAL_BINS(self, randomness, number % self.bins)
 
 
+def another_lane(self, randomness, number):
+    """A client of the other lane in the place of one of this lane."""
+    drawn = REAL_BINS(self, randomness, number)
+    return np.sort(np.append(drawn[1:], drawn[0] ^ 1)) if number == 5 and len(drawn) else drawn
+
+
+def lanes_in_another_order(self, randomness, number):
+    """Lanes counted from the start of epochs, in turn from the first and from the last."""
+    return REAL_BINS(self, randomness, number ^ (number // self.bins % 2))
+
+
 def skipping(self, randomness, number):
     """From the second epoch's second round on, those of the epoch after."""
     return REAL_BINS(self, randomness, number + self.bins if number > self.bins else number)
@@ -378,6 +391,24 @@ FAULTS = (
         settings=BINS,
         check=MEMBERS,
         patches=((BallsAndBinsCohorts, "sample", first_bins),),
+    ),
+    RunFault(
+        name="lanes: a lane changed",
+        settings=LANES,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", another_lane),),
+    ),
+    RunFault(
+        name="lanes: counted from the start of an epoch, in another order",
+        settings=LANES,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", lanes_in_another_order),),
+    ),
+    RunFault(
+        name="lanes: nothing is taken back",
+        settings=LANES,
+        check=SUMS,
+        patches=((Correlated, "noise", not_taken_back),),
     ),
     RunFault(
         name="balls-and-bins: an epoch skipped from its second round on",

@@ -72,7 +72,7 @@ def test_all_problems_come_at_once_and_name_the_file():
         ({"method": {"name": "fed-smp-tpk", "k": 3}}, "fed-smp-topk"),
         ({"method": {"name": "fed-smp-topk", "k": 3}}, r"data\.public=0"),
         ({"method": {"name": "fedavg"}}, "dp-fedavg"),
-        ({"method": {"name": "fedavg-topk", "k": 3}}, "indices come from private data"),
+        ({"method": {"name": "fedavg-randk", "k": 3}}, "fedavg-randk is never private"),
         ({"federation__sampling": "fixed", "privacy__adjacency": "add-remove"}, "replace-one"),
         ({"privacy__placement": "clients"}, "secret cohort size"),
         ({"privacy": {"clip_norm": 1.0}}, "noise_multiplier, or epsilon"),

@@ -217,7 +217,6 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         ("dp-fedavg", ["method.options.width=16", "aggregation.kind=masked"], PRIVATE, "width=16 of dense"),
         ("stochastic-sign", ["method.options.majority=true"], {"noise": "coins", "clip_norm": 1.0}, "no such thing"),
         ("stochastic-sign", ["method.error_feedback=true"], {"noise": "coins", "clip_norm": 1.0}, "earlier rounds"),
-        ("signsgd", ["method.error_feedback=true"], PRIVATE, "carries earlier rounds"),
         # The hypothesis of the adaptive account (docs/theory.md, Theorem 7).
         ("signsgd", ["method.error_feedback=true", "federation.sampling=fixed"], PRIVATE, "carries earlier rounds"),
         ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),

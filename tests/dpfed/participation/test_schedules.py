@@ -21,7 +21,8 @@ BINS = BallsAndBinsCohorts(clients=3000, bins=6, stream="s")
 ALLOCATED = AllocationCohorts(clients=3000, participations=3, rounds=12, stream="s")
 RESTED = MinSeparationCohorts(clients=3000, cohort=500, separation=4, stream="s")
 CYCLIC = CyclicCohorts(clients=3000, period=6, stream="s")
-ALL = [BINS, ALLOCATED, RESTED, CYCLIC]
+LANES = BallsAndBinsCohorts(clients=3000, bins=6, lanes=3, stream="s")
+ALL = [BINS, LANES, ALLOCATED, RESTED, CYCLIC]
 
 
 def drawn(who, rounds=12):
@@ -41,6 +42,15 @@ def test_cohorts_keep_to_their_schedule_and_sizes(who):
 @pytest.mark.parametrize("who", ALL, ids=lambda who: who.law.name)
 def test_a_round_is_the_same_whenever_it_is_drawn(who):
     assert np.array_equal(who.sample(SEEDED, 7), drawn(who)[7])
+
+
+def test_a_lane_has_its_rounds_from_the_start_of_the_run():
+    for number, ids in enumerate(drawn(LANES)):
+        assert np.all(ids % 3 == number % 3)
+    epoch = drawn(LANES, 6)
+    assert np.all(times_of(epoch, LANES.clients) == 1)
+    same = len(np.intersect1d(epoch[0], drawn(LANES)[6]))  # of 1,000 in the lane 500, in either epoch
+    assert abs(same - 250) < 5 * math.sqrt(1000 * 0.25 * 0.75)
 
 
 @pytest.mark.parametrize("who", [BINS, ALLOCATED, RESTED], ids=lambda who: who.law.name)
@@ -114,6 +124,36 @@ def test_a_tenth_of_reused_bins_is_found():
         cohorts[6 + place] = np.sort(np.concatenate([cohorts[6 + place][cohorts[6 + place] >= 300], keeps]))
     assert binom(3000, 1 / 6).sf(740) < 1e-20
     assert schedule_kept(BINS.law, cohorts, BINS.clients, alpha=1e-6)[0] is False
+
+
+def test_a_lane_that_is_changed_is_found():
+    cohorts = drawn(LANES)
+    cohorts[7] = np.sort(np.append(cohorts[7][1:], 2))
+    passed, words = schedule_kept(LANES.law, cohorts, LANES.clients, alpha=1e-6)
+    assert passed is False
+    assert "of lane 2 takes part in a round of lane 1" in words
+
+
+def test_lanes_counted_from_the_start_of_an_epoch_of_another_length_are_found():
+    """Cohorts in epochs of 5 rounds, where lane 0 follows lane 1."""
+    cohorts = [np.flatnonzero(np.arange(3000) % 3 == number % 5 % 3)[::2] for number in range(12)]
+    passed, words = schedule_kept(LANES.law, cohorts, LANES.clients, alpha=1e-6)
+    assert passed is False
+    assert "round 6" in words
+
+
+def test_reused_bins_of_lanes_are_found():
+    epoch = drawn(LANES, 6)
+    passed, words = schedule_kept(LANES.law, epoch * 2, LANES.clients, alpha=1e-6)
+    assert passed is False
+    assert "not drawn anew" in words
+
+
+def test_cohorts_of_one_lane_alone_are_found():
+    sizes = [len(ids) for ids in drawn(LANES)]
+    uneven = BallsAndBinsCohorts(clients=3, bins=6, lanes=3, stream="s")
+    assert sizes_follow_schedule(LANES.law, LANES, sizes, 1e-6)[0] is True
+    assert sizes_follow_schedule(uneven.law, uneven, [1, 1, 1, 3], 1e-6)[0] is False
 
 
 def test_an_epoch_that_is_skipped_is_found():

@@ -88,7 +88,6 @@ def test_an_audit_finds_noise_that_is_taken_back_too_much(tiny_config, tmp_path,
     ("settings", "words"),
     [
         (("federation.sampling=poisson",), "privacy.bands=3"),
-        (("federation.sampling=balls-and-bins",), "privacy.bands=3"),
         (("privacy.buffers=2",), "Remove one of them"),
         (("method.name=fed-smp-randk", "method.keep=0.3"), "method.stays=true"),
         (("method.name=fedscalar", "method.shared=true"), "method.stays=true"),

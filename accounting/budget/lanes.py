@@ -1,0 +1,82 @@
+"""Lanes of a plan: as many as bands, of the least error in the model at an epsilon.
+
+More lanes let noise be taken back over more rounds, and hide a client's round among fewer. Over lanes the error falls,
+then rises: the search walks from one divisor of an epoch to the next until it rises. Any number of lanes is as private
+as any other, since the noise is calibrated for it.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from accounting import require
+from accounting.budget import calibrate
+from accounting.budget.correlated import BandedNoise
+from accounting.budget.plan import Plan
+from accounting.budget.samplings import BallsAndBins
+from accounting.compose import accountant
+from accounting.compose.accountant import Accountant
+from accounting.errors import InvalidParameter
+from accounting.mechanisms.schedules import divisors
+
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laned:
+    """A plan with lanes, the noise multiplier of its epsilon, within `_TOLERANCE` above it, and the model's error."""
+
+    plan: Plan
+    noise_multiplier: float
+    error: float
+
+
+@lru_cache(maxsize=64)
+def searched(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> Laned:
+    """Return the plan with the lanes, as many as bands, of the least error of `rounds` rounds at `epsilon`.
+
+    Errors: CalibrationError if lanes do not meet epsilon; InvalidParameter for a plan that has lanes, or no such noise.
+    """
+    noise, sampling = plan.mechanism, plan.sampling
+    if not (isinstance(noise, BandedNoise) and isinstance(sampling, BallsAndBins) and plan.needs_lanes):
+        raise InvalidParameter("lanes: are searched for noise='banded' with sampling='balls-and-bins' only.")
+    require.positive(epsilon=epsilon)
+    choices = [one for one in divisors(plan.period) if one <= require.count(rounds=rounds)]
+    found: dict[int, Laned] = {}
+
+    def error(place: int) -> float:
+        lanes = choices[place]
+        if lanes not in found:
+            near = min(found, key=lambda one: abs(one - lanes), default=None)
+            one = replace(plan, sampling=replace(sampling, lanes=lanes), mechanism=replace(noise, bands=lanes))
+            z = calibrate.smallest(
+                lambda z: accountant.epsilon(one.run(z, rounds), delta=plan.delta, accountant=stated_by),
+                epsilon,
+                name="noise multiplier",
+                start=1.0 if near is None else found[near].noise_multiplier,
+                tolerance=_TOLERANCE,
+            )
+            made = one.mechanism
+            assert isinstance(made, BandedNoise)
+            found[lanes] = Laned(plan=one, noise_multiplier=z, error=made.prefix_error(one, z, rounds))
+        return found[lanes].error
+
+    place = min(range(len(choices)), key=lambda k: abs(choices[k] - plan.period**0.5))
+    for step in (1, -1):
+        while 0 <= place + step < len(choices) and error(place + step) < error(place):
+            place += step
+    error(place)
+    return min(found.values(), key=lambda one: one.error)
+
+
+def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_by: Accountant = "best") -> Plan:
+    """Return the plan with lanes: as it is if it has them, else searched.
+
+    InvalidParameter without an epsilon or rounds, on which the best lanes depend.
+    """
+    if not plan.needs_lanes:
+        return plan
+    if epsilon is None or rounds is None:
+        raise InvalidParameter(
+            "lanes is missing: lanes are searched for an epsilon and a number of rounds. Give both, or lanes or bands."
+        )
+    return searched(plan, epsilon=epsilon, rounds=rounds, stated_by=stated_by).plan

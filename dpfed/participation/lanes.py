@@ -1,0 +1,131 @@
+"""Public lanes of a run under balls-and-bins: their number, given, or derived from the bands, or searched.
+
+A client's lane is its id modulo the number of lanes. Who is in a lane must not depend on which other clients there are:
+under add-remove, one client more in a list would move all later ones to other lanes, and with them their rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accounting.budget import BallsAndBins, BandedNoise, Plan
+from accounting.budget.lanes import searched
+from accounting.caveats import default_delta
+from accounting.errors import AccountingError
+from accounting.mechanisms.schedules import divisors
+from dpfed.config.privacy_tables import GaussianPrivacy
+from dpfed.config.samples_tables import BinsFederation
+from dpfed.config.server_tables import StepServer
+from dpfed.config.tables import Config
+from dpfed.errors import ConfigError
+
+OWN_IDS = ("nodes", "resampled")
+"""data.partition of populations whose ids do not depend on which other clients there are."""
+
+
+def period_of(config: Config) -> int:
+    """Return the rounds of an epoch: clients / cohort, rounded."""
+    return max(round(config.federation.clients / config.federation.cohort), 1)
+
+
+def bands_of(config: Config) -> int:
+    """Return the bands of the noise under balls-and-bins: privacy.bands, or as many as lanes; 1 without [privacy]."""
+    table = config.privacy
+    if table is None or table.bands is None:
+        return lanes_of(config) if isinstance(table, GaussianPrivacy) else 1
+    return table.bands
+
+
+def lanes_of(config: Config) -> int:
+    """Return the number of lanes; 1 for other samplings. ConfigError for "search" before it has been searched."""
+    federation, bands = config.federation, config.privacy.bands if config.privacy is not None else None
+    if not isinstance(federation, BinsFederation):
+        return 1
+    if federation.lanes == "search":
+        raise ConfigError("federation.lanes='search': is searched when a run is built. Give a number here.")
+    if federation.lanes is not None:
+        return federation.lanes
+    period = period_of(config)
+    return next((one for one in divisors(period) if one >= (bands or 1)), period)
+
+
+def with_lanes(config: Config) -> Config:
+    """Return the configuration with lanes and bands as numbers, searched if asked for; others as they are."""
+    federation, table = config.federation, config.privacy
+    if not isinstance(federation, BinsFederation) or not isinstance(table, GaussianPrivacy):
+        return config
+    if federation.lanes == "search":
+        lanes = bands = _searched(config, table)
+    else:
+        lanes, bands = lanes_of(config), bands_of(config)
+    if lanes == 1 and federation.lanes is None:
+        return config
+    return config.model_copy(
+        update={
+            "federation": federation.model_copy(update={"lanes": lanes}),
+            "privacy": table.model_copy(update={"bands": bands}),
+        }
+    )
+
+
+def _searched(config: Config, table: GaussianPrivacy) -> int:
+    """Return the lanes of least error of the model at privacy.epsilon. ConfigError if none meets it."""
+    server, federation = config.server, config.federation
+    assert table.epsilon is not None  # `lane_problems` has been asked
+    momentum = server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0
+    try:
+        plan = Plan(
+            clients=federation.clients,
+            sampling=BallsAndBins(cohort=federation.cohort),
+            mechanism=BandedNoise(factorisation=table.factorisation, server_momentum=momentum),
+            delta=table.delta or default_delta(federation.clients),
+            adjacency=table.adjacency,
+        )
+        found = searched(plan, epsilon=table.epsilon, rounds=federation.rounds, stated_by=table.accountant).plan
+    except AccountingError as error:
+        raise ConfigError(f"federation.lanes='search': {error}") from None
+    assert isinstance(found.sampling, BallsAndBins)
+    return found.sampling.lanes or 1
+
+
+def lane_problems(config: Config) -> Iterator[str]:
+    """Yield messages for lanes that have no account, or no use."""
+    federation, table = config.federation, config.privacy
+    if not isinstance(federation, BinsFederation):
+        return
+    given = f"federation.lanes={federation.lanes!r}"
+    if federation.lanes not in (None, 1) and not isinstance(table, GaussianPrivacy):
+        yield (
+            f"{given} without privacy.noise='gaussian': lanes are for noise that is taken back over rounds, which only "
+            "Gaussian noise is. Remove it."
+        )
+        return
+    if not isinstance(table, GaussianPrivacy):
+        return
+    if federation.lanes == "search":
+        if table.epsilon is None or table.noise_multiplier is not None or table.bands is not None:
+            yield (
+                f"{given}: the lanes of least error, as many as bands, are searched for privacy.epsilon. Give epsilon "
+                "without noise_multiplier and bands, or a number of lanes."
+            )
+            return
+        lanes = bands = 2
+    else:
+        lanes, bands = lanes_of(config), bands_of(config)
+    period = period_of(config)
+    if federation.lanes != "search" and period % lanes:
+        yield (
+            f"{given} with epochs of {period} rounds (federation.clients / federation.cohort): lanes must have equally "
+            f"many rounds of an epoch. Use one of {', '.join(map(str, divisors(period)))}."
+        )
+    if bands > min(lanes, period):
+        yield (
+            f"privacy.bands={bands} with {lanes} lanes in epochs of {period} rounds: a client takes part again after "
+            f"{lanes} rounds at the earliest. Use at most {min(lanes, period)} bands, or more lanes."
+        )
+    if lanes > 1 and table.adjacency == "add-remove" and config.data.partition not in OWN_IDS:
+        yield (
+            f"privacy.adjacency='add-remove' with lanes and data.partition={config.data.partition!r}: ids of clients "
+            "are places in a list here, and a lane is an id modulo the lanes. One client more would move all later "
+            "ones to other lanes. Use adjacency 'zero-out'."
+        )

@@ -1,0 +1,102 @@
+"""Error feedback in private runs: where its account holds, audited; refused elsewhere."""
+
+import pytest
+
+from accounting import Plan, budget
+from accounting.errors import AccountingError
+from dpfed.audit.run import audit_run
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.mechanisms.soundness import require_forgetful
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
+from dpfed.stages.chain import NoMemory, Stages
+from dpfed.stages.encode import Encode
+
+PRIVATE = ("privacy.clip_norm=0.5", "privacy.noise_multiplier=2.0", "method.error_feedback=true")
+
+
+def config(method, *settings):
+    tables = {
+        "data": {"name": "digits"},
+        "model": {"name": "mlp", "hidden": [8]},
+        "federation": {"clients": 60, "cohort": 12, "rounds": 4},
+        "local": {"learning_rate": 0.3, "steps": 1, "batch_size": 10},
+        "method": {"name": method},
+    }
+    return parse(override(tables, (*PRIVATE, *settings)), source="test")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("signsgd", ()),
+        ("fedavg-topk", ("method.keep=0.1", "federation.sampling=balls-and-bins", "privacy.adjacency=zero-out")),
+        ("eden", ("method.options.bits=1", "federation.sampling=all", "privacy.adjacency=zero-out")),
+        ("qsgd", ("federation.sampling=min-separation", "federation.separation=2")),
+    ],
+)
+def test_a_private_run_remembers_errors_is_charged_alike_and_audited(tmp_path, method, settings):
+    experiment = build(config(method, *settings))
+    forgetful = build(config(method, *settings, "method.error_feedback=false"))
+    assert experiment.goal.mechanism == forgetful.goal.mechanism
+    outcome = federation.run(experiment, tmp_path / "run")
+    plan = Plan(clients=60, cohort=12, delta=60**-1.1 if 60**-1.1 < 1e-4 else 1e-4)
+    if method == "signsgd":
+        stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=4)
+        assert outcome.summary["epsilon"] == pytest.approx(stated, rel=1e-3)
+    assert not [one for one in audit_run(tmp_path / "run").checks if one.passed is False]
+
+
+def test_the_memory_is_of_each_client_alone():
+    """Rows of clients that were not there, and of the others, are as they were."""
+    method = build(config("signsgd")).method
+    assert method.stages.feeds_back
+    assert not isinstance(method.stages.memory({}), NoMemory)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "words"),
+    [
+        ("signsgd", ("federation.sampling=fixed",), "takes a client's place"),
+        ("signsgd", ("federation.sampling=fixed", "privacy.adjacency=zero-out"), "takes a client's place"),
+        ("signsgd", ("privacy.adjacency=replace-one",), "takes a client's place"),
+        ("signsgd", ("federation.sampling=all", "privacy.adjacency=replace-one"), "takes a client's place"),
+        ("signsgd", ("aggregation.lost.upload=1",), "aggregation.lost"),
+        ("signsgd", ("privacy.release=uploads", "privacy.adjacency=zero-out"), "on a sum only"),
+        ("signsgd", ("aggregation.kind=masked",), "is not built"),
+        ("signsgd", ("audit.canaries=4",), "canaries"),
+        ("stochastic-sign", ("privacy.noise=coins", "privacy.noise_multiplier="), "on a sum only"),
+        ("dp-fedavg", ("privacy.noise=discrete-gaussian",), "on a sum only"),
+        ("dp-fedavg", (), "changes rows"),
+    ],
+)
+def test_elsewhere_it_is_refused(method, settings, words):
+    with pytest.raises((ConfigError, AccountingError), match=words):
+        build(config(method, *settings))
+
+
+class Peeks(Encode):
+    """A custom encoder that might remember rows of all clients."""
+
+
+def test_a_custom_stage_in_the_chain_closes_the_memory():
+    experiment = build(config("signsgd"))
+    stages = experiment.method.stages
+    wire = stages.wire
+    fields = {name: getattr(wire, name) for name in ("scheme", "seeds", "sizes_secret", "feedback")}
+    custom = stages.replaced(Encode, lambda stage: Peeks(**fields))
+    assert not custom.feeds_back
+    assert isinstance(custom.memory({}), NoMemory)
+    with pytest.raises(ConfigError, match="remembers"):
+        require_forgetful(custom, experiment.method.clients)
+
+
+def test_noise_that_others_make_closes_the_memory():
+    experiment = build(config("signsgd"))
+    private = experiment.method.stages.private
+    assert private.covers_feedback
+    fixed = build(config("signsgd", "method.error_feedback=false", "federation.sampling=fixed")).method
+    assert not fixed.stages.private.covers_feedback
+    swapped = Stages(*(fixed.stages.private if one is private else one for one in experiment.method.stages))
+    assert not swapped.feeds_back

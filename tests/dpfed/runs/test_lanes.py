@@ -1,0 +1,119 @@
+"""Runs in public lanes with noise in bands: charged, resumed, searched, audited, refused."""
+
+import pytest
+import torch
+
+import dpfed
+from accounting import Ledger, Plan, budget
+from accounting.errors import AccountingError
+from accounting.ledger.project import ProjectLedger
+from accounting.mechanisms import schedule_of
+from dpfed.audit.run import audit_run
+from dpfed.config.tables import parse
+from dpfed.errors import ConfigError, RunError
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build, resolved
+
+from ...rounds import Killed, killed_after
+
+BINS = (
+    "federation.sampling=balls-and-bins", "federation.cohort=10", "federation.rounds=12", "method.name=dp-fedavg",
+    "privacy.noise_multiplier=2.0",
+)  # fmt: skip
+LANES = (*BINS, "federation.lanes=3")
+
+
+def test_a_run_in_lanes_is_charged_resumed_and_audited(tiny_config, tmp_path):
+    config = tiny_config(*LANES)
+    whole = federation.run(build(config), tmp_path / "whole")
+    ((part, count),) = Ledger.read(tmp_path / "whole" / "ledger.jsonl").mechanism().parts
+    schedule = schedule_of(part)
+    assert (count, schedule.bins, schedule.lanes, len(schedule.coefficients)) == (12, 6, 3, 3)
+    plan = Plan(
+        clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=config.privacy.delta or 1e-4
+    )
+    stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
+    assert whole.summary["epsilon"] == pytest.approx(stated, rel=1e-6)
+    assert whole.summary["adjacency"] == "zero-out"
+    with pytest.raises(Killed):
+        federation.run(build(config), tmp_path / "broken", on_round=killed_after(7))
+    federation.run(build(config), tmp_path / "broken", resume=True)
+    assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
+    found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
+    assert "in its lane of 3" in found["members follow the sampler"].detail
+    assert not [check for check in found.values() if check.passed is False]
+
+
+def test_lanes_follow_from_bands_and_bands_from_lanes(tiny_config):
+    for settings, numbers in (
+        (("privacy.bands=2",), (2, 2)),
+        (("privacy.bands=4",), (6, 4)),
+        (("federation.lanes=3",), (3, 3)),
+        (("federation.lanes=6", "privacy.bands=4"), (6, 4)),
+    ):
+        config = resolved(tiny_config(*BINS, *settings))
+        assert (config.federation.lanes, config.privacy.bands) == numbers
+        law = build(config).goal.mechanism.sampling
+        assert (law.lanes, len(law.coefficients)) == numbers
+    alone = resolved(tiny_config(*BINS))
+    assert (alone.federation.lanes, alone.privacy.bands) == (None, None)
+
+
+def test_lanes_are_searched_for_an_epsilon(tiny_config):
+    config = resolved(
+        tiny_config(*BINS[:-1], "privacy.noise_multiplier=", "privacy.epsilon=3.0", "federation.lanes=search")
+    )
+    plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", noise="banded", delta=config.privacy.delta)
+    found = budget.solve(plan, epsilon=3.0, rounds=12, with_lower_bound=False)
+    assert config.federation.lanes == config.privacy.bands == found.plan.options["lanes"] > 1
+    goal = build(parse(config.to_dict(), source="again")).goal
+    assert goal.noise_multiplier == pytest.approx(found.noise_multiplier, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("federation.lanes=4",), "Use one of 1, 2, 3, 6"),
+        (("federation.lanes=3", "privacy.bands=4"), "Use at most 3 bands"),
+        (("privacy.bands=7",), "Use at most 6 bands"),
+        (("federation.lanes=3", "privacy.adjacency=add-remove"), "places in a list"),
+        (("federation.lanes=3", "privacy.buffers=2"), "privacy.buffers"),
+        (("federation.lanes=3", "privacy.noise=discrete-gaussian"), "only Gaussian noise is"),
+        (("federation.lanes=search",), "Give epsilon without noise_multiplier"),
+        (("federation.lanes=3", "privacy.release=uploads"), "on a sum"),
+        (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "one clip norm"),
+        (("federation.lanes=3", "method.name=fed-smp-randk", "method.keep=0.3"), "method.stays"),
+        (("federation.sampling=poisson", "federation.lanes=3"), "is for balls-and-bins"),
+        (("federation.lanes=3", "run.release=true"), "federation.lanes"),
+    ],
+)
+def test_what_lanes_do_not_cover_is_refused(tiny_config, settings, words):
+    with pytest.raises((ConfigError, AccountingError), match=words):
+        build(tiny_config(*BINS, *settings))
+
+
+def test_ids_that_do_not_depend_on_others_may_be_added_or_removed(tiny_config):
+    config = tiny_config(*LANES, "data.partition=resampled", "data.samples=8", "privacy.adjacency=add-remove")
+    assert str(build(config).goal.mechanism.adjacency) == "add-remove"
+
+
+def test_a_second_run_on_the_same_clients_draws_its_bins_anew(tiny_config, tmp_path):
+    """A project refuses the bins of a run that was charged before."""
+    project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
+    federation.run(build(tiny_config(*LANES)), tmp_path / "one", project=project)
+    with pytest.raises((RunError, AccountingError), match=r"run\.seed"):
+        federation.run(build(tiny_config(*LANES)), tmp_path / "two", project=project)
+    federation.run(build(tiny_config(*LANES, "run.seed=1")), tmp_path / "three", project=project)
+
+
+def test_a_loop_of_ones_own_has_lanes():
+    private = dpfed.ClientLevel(
+        clients=60, cohort=10, clip_norm=1.0, rounds=12, noise_multiplier=2.0, sampling="balls-and-bins", lanes=3,
+        randomness="simulated", dimension=3,
+    )  # fmt: skip
+    for step in private.rounds():
+        assert all(client % 3 == step.round % 3 for client in step.cohort.tolist())
+        step.release(torch.zeros(len(step.cohort), 3))
+    plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=private.delta)
+    stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
+    assert private.guarantee().epsilon == pytest.approx(stated, rel=1e-6)
