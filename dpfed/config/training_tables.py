@@ -157,8 +157,9 @@ class MethodTable(Table):
     noise that is taken back over rounds needs them. Directions must be shared (method.shared)."""
 
     noiseless: bool = False
-    """Fed-SMP without noise and without a guarantee: the baseline that differs from Fed-SMP in its noise alone, for
-    comparisons. Rows are clipped only if aggregation.clip_norm is set. Not with privacy."""
+    """Fed-SMP without noise and without a guarantee, for comparisons: clients share the coordinates and count the same.
+    Rows are clipped only if aggregation.clip_norm is set; under Poisson sampling sums are divided by the number of
+    uploads. Not with privacy."""
 
     error_feedback: bool = False
     """The rest of a client's update that compression left out is added to its next one. With [privacy]: for uploads

@@ -62,8 +62,9 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
             f"method.name={name!r} with [privacy]: {name} is never private, {facts.never_because}. Use "
             f"{facts.nearest_private}, or remove the [privacy] table."
         )
-    if private and config.method.noiseless:
-        yield "method.noiseless=True with [privacy]: a run without noise is not private. Remove one of them."
+    if config.method.noiseless and (private or config.local.record is not None):
+        table = "[privacy]" if private else "[local.record]"
+        yield f"method.noiseless=True with {table}: a run without noise is not private. Remove one of them."
     if not private and facts.privacy == "required" and not config.method.noiseless:
         yield (
             f"method.name={name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "

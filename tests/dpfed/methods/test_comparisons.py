@@ -73,6 +73,11 @@ def test_a_run_without_noise_says_that_it_is_not_private(tmp_path, capsys):
         ("fed-smp-randk-noiseless-digits", ["method.noiseless=false"], "method.noiseless=true"),
         ("dp-fedavg-digits", ["method.noiseless=true"], "does not take it"),
         ("fed-smp-randk-noiseless-digits", ["aggregation.weights=uniform"], "has no effect here"),
+        (
+            "fed-smp-randk-noiseless-digits",
+            ["local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0"],
+            r"with \[local.record\]: a run without noise is not private",
+        ),
     ],
 )
 def test_a_run_without_noise_is_asked_for_by_name(preset, settings, words):
