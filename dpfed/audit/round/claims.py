@@ -12,6 +12,7 @@ from accounting.compose import accountant, profiles
 from accounting.compose.profiles import Profile
 from accounting.ledger import Release
 from accounting.mechanisms import (
+    FullParticipation,
     NoisyIntegers,
     Sampling,
     SingleRelease,
@@ -61,6 +62,11 @@ class Claim:
     def sampling(self) -> Sampling:
         """Sampling of the cohort."""
         return sampling_of(self.mechanism)
+
+    @property
+    def sampled(self) -> bool:
+        """True if the cohort is drawn; False if all clients take part."""
+        return not isinstance(self.sampling, FullParticipation)
 
     @property
     def adjacency(self) -> Adjacency:

@@ -15,7 +15,6 @@ from accounting.errors import AccountingError
 from accounting.mechanisms import (
     CappedPoissonSampling,
     DiscreteGaussian,
-    FullParticipation,
     Skellam,
     Subsampled,
     noise_of,
@@ -39,13 +38,14 @@ def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
 
     Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's law.
     """
-    if isinstance(law, CoinLaw):
-        return whole_scores_of_coins(law)
-    if not isinstance(law, NormalMixture) or not any(np.any(own > 0) for own in law.own):
-        return None
-    if claim.integers is not None and isinstance(claim.sampling, FullParticipation):
-        return WholeScores.linear(float(law.means[1][0]))
-    return WholeScores.of(law)
+    match law:
+        case CoinLaw():
+            return whole_scores_of_coins(law)
+        case NormalMixture() if any(np.any(own > 0) for own in law.own):
+            if claim.integers is not None and not claim.sampled:
+                return WholeScores.linear(float(law.means[1][0]))
+            return WholeScores.of(law)
+    return None
 
 
 def shown(
@@ -64,7 +64,7 @@ def shown(
 def _of_move(claim: Claim, factor: float) -> float | None:
     """An epsilon that no account can be below where one client moves the sum `factor` times as far as claimed."""
     gaussian = noise_of(claim.mechanism)
-    if gaussian is not None and isinstance(claim.sampling, FullParticipation):
+    if gaussian is not None and not claim.sampled:
         return epsilon_of_shift(factor * (claim.mu or 0.0), delta=claim.delta)
     if gaussian is not None:
         noise = replace(gaussian, noise_multiplier=gaussian.noise_multiplier / factor)
@@ -94,11 +94,12 @@ def _integer_noise(claim: Claim) -> Floats | None:
     if 2 * far + 1 > _WIDEST:
         return None
     at = np.arange(-far, far + 1)
-    if isinstance(noise, Skellam):
-        return np.asarray(skellam.pmf(at, noise.variance / 2, noise.variance / 2))
-    if isinstance(noise, DiscreteGaussian) and noise.shares == 1:
-        masses = np.exp(-(at.astype(float) ** 2) / (2 * noise.variance))
-        return np.asarray(masses / masses.sum())
+    match noise:
+        case Skellam():
+            return np.asarray(skellam.pmf(at, noise.variance / 2, noise.variance / 2))
+        case DiscreteGaussian(shares=1):
+            masses = np.exp(-(at.astype(float) ** 2) / (2 * noise.variance))
+            return np.asarray(masses / masses.sum())
     return None
 
 

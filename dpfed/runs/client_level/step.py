@@ -96,17 +96,16 @@ class Form:
 
 def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
     """The form of the first update, None where there is none; and an iterator over all of them."""
-    if isinstance(updates, Mapping):
-        raise ConfigError("updates: one dictionary; must be one for each client, as in release([difference, ...]).")
-    if isinstance(updates, Tensor | np.ndarray) and updates.ndim != 2:
-        raise ConfigError(
-            f"updates: a {type(updates).__name__} of shape {tuple(updates.shape)}; must be [clients of the cohort, d]."
-        )
-    if not isinstance(updates, Iterable):
-        raise ConfigError(
-            f"updates: {type(updates).__name__}; must be a matrix [c, d], or an iterable with one a client."
-        )
-    rows = iter(updates)
+    kind = type(updates).__name__
+    match updates:
+        case Mapping():
+            raise ConfigError("updates: one dictionary; must be one for each client, as in release([difference, ...]).")
+        case Tensor() | np.ndarray() if updates.ndim != 2:
+            raise ConfigError(f"updates: a {kind} of shape {tuple(updates.shape)}; must be [clients of the cohort, d].")
+        case Iterable():
+            rows = iter(updates)
+        case _:
+            raise ConfigError(f"updates: {kind}; must be a matrix [c, d], or an iterable with one a client.")
     first = next(rows, None)
     if first is None:
         return _form_of_none(updates), iter(())
