@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from dpfed.audit.one_call import claim as claim
     from dpfed.audit.one_call import upload as upload
     from dpfed.audit.replays.audit import replay as replay
+    from dpfed.audit.replays.flower_rounds import FlowerNodes as FlowerNodes
     from dpfed.audit.replays.pairs import Pair as Pair
     from dpfed.replayed import mechanism as mechanism
     from dpfed.replayed import outside as outside
 
 _HOMES = {
+    "FlowerNodes": "dpfed.audit.replays.flower_rounds",
     "Pair": "dpfed.audit.replays.pairs",
     "Worlds": "dpfed.audit.functions.worlds",
     "accountant": "dpfed.audit.one_call",
@@ -35,7 +37,7 @@ _HOMES = {
     "upload": "dpfed.audit.one_call",
 }
 
-__all__ = ["Pair", "Worlds", "accountant", "claim", "mechanism", "outside", "replay", "upload"]
+__all__ = ["FlowerNodes", "Pair", "Worlds", "accountant", "claim", "mechanism", "outside", "replay", "upload"]
 
 
 def __getattr__(name: str) -> Any:

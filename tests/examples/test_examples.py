@@ -149,3 +149,12 @@ def test_a_function_of_ones_own_is_found_right_and_wrong(tmp_path):
         command = [sys.executable, "-m", "dpfed", "audit", "upload", name, "--load", str(EXAMPLES / "own_upload.py")]
         verdicts[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600).returncode
     assert verdicts == {"clipped_sum": 0, "forgotten_layers": 1}
+
+
+def test_the_replay_audit_of_a_project_that_uses_opacus(tmp_path):
+    """The fixture is given by a conftest.py here: this environment may be older than the package's entry point."""
+    (tmp_path / "conftest.py").write_text("from dpfed.audit.replays.pytest_plugin import dp_replay\n")
+    (tmp_path / "test_opacus.py").write_text((EXAMPLES / "replay" / "test_opacus.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpfed import replayed
+from dpfed.audit.replays import flower_rounds, opacus_steps
+from dpfed.audit.replays.adapters import install
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, SAME, Pair, default_pairs
 from dpfed.audit.replays.verdict import PairResult, ReplayAudit, result_of
 from dpfed.audit.replays.world import Difference, Recording, Seen, Stopped, World, seed_all
@@ -201,7 +203,11 @@ def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> 
     seen = world.seen
     try:
         with _quiet(runs.folder), _repeatable(runs.seed):
-            runs.call(Neighbour(pair), out)
+            install(world, opacus_steps.HOOKS | flower_rounds.HOOKS)
+            result = runs.call(Neighbour(pair), out)
+        world.round = -1
+        if pair is None or pair.change != REPORTING:
+            _compare_result(world, "result of the call", result)
         world.round = 1 << 30
         _compare_files(world, out)
     except Stopped:
@@ -229,6 +235,23 @@ def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | N
     except ImportError:
         return World(pair, recording)
     return RoundsWorld(pair, recording, loop=loop, most=most)
+
+
+def _compare_result(world: World, name: str, value: Any) -> None:
+    """Compare what the call returns, where it is numbers, texts, arrays, a model, or a collection of these."""
+    if hasattr(value, "state_dict"):
+        value = value.state_dict()
+    if isinstance(value, Mapping):
+        value = dict(value).items()
+    elif isinstance(value, list | tuple):
+        value = enumerate(value)
+    elif hasattr(value, "dtype") or isinstance(value, int | float | str | bytes):
+        return world.outside(name, value)
+    else:
+        return None
+    for key, one in value:
+        _compare_result(world, f"{name}, {key}", one)
+    return None
 
 
 def _compare_files(world: World, out: Path) -> None:

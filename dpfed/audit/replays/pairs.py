@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,16 @@ def _floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
     return lambda x, y: (np.full_like(x, value) if x.dtype.kind == "f" else x[::-1].copy(), y)
 
 
+def _class(y: Array) -> Any:
+    """Return the first target; where there is no other one, another."""
+    return 0 if not y.size else y.flat[0] if (y != y.flat[0]).any() else y.flat[0] == 0
+
+
 VALUES: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "far": _floats(-30.0),
     "huge": _floats(1e30),
     "nan": _floats(float("nan")),
-    "one class": lambda x, y: (x, np.full_like(y, y.flat[0] if y.size else 0)),
+    "one class": lambda x, y: (x, np.full_like(y, _class(y))),
     "negated": lambda x, y: (-x if x.dtype.kind == "f" else x[::-1].copy(), y),
     "order": lambda x, y: (x[::-1].copy(), y[::-1].copy()),
 }
@@ -113,14 +118,14 @@ class Pair:
             return {
                 key: _changed(one, self) if place in self.clients else one
                 for place, (key, one) in enumerate(data.items())
-                if not (self.change == REMOVED and place in self.clients)
+                if not (self.change == REMOVED and self.record is None and place in self.clients)
             }
         if not isinstance(data, Sequence) and not hasattr(data, "__getitem__"):
             raise ConfigError(
                 f"data of type {type(data).__name__}: a replay audit changes a sequence or a mapping of clients. Give "
                 "data(...) a list with one entry a client."
             )
-        if self.change == REMOVED:
+        if self.change == REMOVED and self.record is None:
             raise ConfigError(
                 "change='removed' of a sequence of clients: the others would move to other places. Give data(...) a "
                 "mapping from names to clients."
@@ -142,6 +147,8 @@ def type_of(data: Any) -> Callable[[list[Any]], Any]:
 
 def _changed(client: Any, pair: Pair) -> Any:
     """Return a client's data with every array changed: floats as inputs, whole numbers as targets."""
+    if pair.record is not None:
+        return _changed_at(client, pair.record, replace(pair, record=None))
     if isinstance(client, Mapping):
         return {key: _changed(one, pair) for key, one in client.items()}
     if isinstance(client, tuple | list):
@@ -164,6 +171,25 @@ def _changed(client: Any, pair: Pair) -> Any:
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(changed))
+
+
+def _changed_at(client: Any, record: int, pair: Pair) -> Any:
+    """Return a client's data with one record changed: an entry of a list, a row of every array."""
+    if isinstance(client, Mapping):
+        return {key: _changed_at(one, record, pair) for key, one in client.items()}
+    if isinstance(client, tuple):
+        return tuple(_changed_at(one, record, pair) for one in client)
+    if not isinstance(client, list) and not hasattr(client, "dtype"):
+        return client
+    changed = client[:0] if pair.change == REMOVED else _changed(client[record : record + 1], pair)
+    parts = [client[:record], changed, client[record + 1 :]]
+    if isinstance(client, list):
+        return [one for part in parts for one in part]
+    if isinstance(client, np.ndarray):
+        return np.concatenate(parts)
+    import torch
+
+    return torch.cat(parts)
 
 
 def default_pairs(

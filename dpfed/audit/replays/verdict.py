@@ -149,6 +149,6 @@ def result_of(pair: Pair, seen: Seen) -> PairResult:
         outcome = "fail"
     elif seen.refused:
         outcome = "refused"
-    elif pair.change not in (SAME, REPORTING) and not seen.rows:
+    elif pair.change not in (SAME, REPORTING) and not (seen.rows if seen.of_dataset else seen.moved):
         outcome = "nothing tested"
     return PairResult(pair=pair, outcome=outcome, seen=seen)

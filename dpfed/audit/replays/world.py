@@ -64,6 +64,8 @@ class Seen:
     exempt: Counter[str] = field(default_factory=Counter)
     values: int = 0
     rows: int = 0
+    moved: int = 0
+    """Values that the pair's change has moved: rows, inputs of mechanisms, values of the changed clients."""
     mechanisms: int = 0
     used: float = 0.0
     """The largest part of an allowed sensitivity that was used."""
@@ -139,7 +141,9 @@ class World:
         found = digest(value)
         if self.first:
             self.recording.values[key] = found
-        elif not self._is_own(client) and self._compares(name):
+        elif self._is_own(client):
+            self.seen.moved += self.recording.values.get(key) != found
+        elif self._compares(name):
             before = self.recording.values.get(key)
             if before is None:
                 self.finding("is in the second run only", key)
@@ -234,6 +238,7 @@ class World:
                 self.finding("is in the second run only", key)
             return noisy
         entered_1, left_1 = self.recording.get(key)
+        self.seen.moved += not np.array_equal(entered_1, entered)
         if self._compares(name):
             self._compare_mechanism(key, (entered_1, left_1), (entered, left), sensitivity, norm, units, adds_noise)
         return like(left_1, noisy)

@@ -1,0 +1,89 @@
+"""Hooks of a replay audit in other libraries (`opacus_steps`, `flower_rounds`), and comparisons that they share.
+
+Hooks are set in the processes of the audit's runs only, and there when the library is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dpfed.audit.replays.world import Floats, Key, World, digest, plain
+
+Hook = Callable[[World, Any], None]
+"""Function of a run and of a library's module, which it changes in place."""
+COUNT = 0.5
+"""Sensitivity of a count of clipped rows that is charged with counts less one half each (arXiv 1905.03871)."""
+
+
+def install(world: World, hooks: Mapping[str, Hook]) -> None:
+    """Watch the mechanisms of libraries in this process, which is one of the audit's runs."""
+    waiting = dict(hooks)
+    for name in [one for one in waiting if one in sys.modules]:
+        waiting.pop(name)(world, sys.modules[name])
+    sys.meta_path.insert(0, _WhenLoaded(world, waiting))
+
+
+class _WhenLoaded(MetaPathFinder):
+    """Finder that sets a hook right after its module has been loaded."""
+
+    def __init__(self, world: World, waiting: dict[str, Hook]) -> None:
+        self._world, self._waiting = world, waiting
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        hook = self._waiting.pop(fullname, None)
+        spec = None if hook is None else PathFinder.find_spec(fullname, path)
+        if hook is None or spec is None or spec.loader is None:
+            return None
+        load, set_hook = spec.loader.exec_module, hook
+
+        def load_and_hook(module: ModuleType) -> None:
+            load(module)
+            set_hook(self._world, module)
+
+        spec.loader.exec_module = load_and_hook  # type: ignore[method-assign]
+        return spec
+
+
+def compare_rows(world: World, name: str, rows: Sequence[Floats], bound: float, rounding: float) -> int:
+    """Find a row beyond its bound, and more rows that differ than clients or records were changed.
+
+    Rows are compared by their place: of one changed client or record at most one row is in a step. Return how many
+    differ; in the first run all.
+    """
+    key = world._key(name, None)
+    longest = max((float(np.linalg.norm(row)) for row in rows), default=0.0)
+    if not longest <= bound + rounding:
+        world.finding("is beyond its bound", key, by=longest, allowed=bound)
+    seen = [digest(row) for row in rows]
+    if world.first:
+        world.recording.values[key] = " ".join(seen)
+        return len(rows)
+    before = world.recording.values.get(key, "").split()
+    differing = sum(one != two for one, two in zip(before, seen, strict=False)) + abs(len(before) - len(seen))
+    changed = len(world.changed) if world.pair is None or world.pair.record is None else 1
+    world.seen.moved += differing
+    if differing > changed:
+        world.finding(f"differ in {differing} rows where {changed} clients or records were changed", key)
+    return differing
+
+
+def key_of(world: World, name: str) -> Key:
+    """Return the key of a finding that no value of the other run belongs to."""
+    return world.round, name, None, 0
+
+
+def require_noise(world: World, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Find an array among several that leaves a mechanism as it has entered it."""
+    for place, (one, two) in enumerate(zip(before, after, strict=True)):
+        entered, left = plain(one).reshape(-1), plain(two).reshape(-1)
+        if len(entered) and np.array_equal(entered, left):
+            world.finding(f"adds no noise to array {place}", key_of(world, name))

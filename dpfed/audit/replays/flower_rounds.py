@@ -1,0 +1,204 @@
+"""Flower's differentially private strategies and mods in a replay audit: clipped updates in, noisy means out.
+
+Those of the message API (`flwr.serverapp`, `flwr.clientapp`), on nodes that are in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.audit.replays.adapters import COUNT, Hook, compare_rows, key_of, require_noise
+from dpfed.audit.replays.world import ROUNDING, Floats, World
+
+
+def _flower_strategies(world: World, module: Any) -> None:
+    for name, strategy in vars(module).items():
+        if name.startswith("DifferentialPrivacy") and "aggregate_train" in vars(strategy):
+            _watch_strategy(world, strategy)
+
+
+def _watch_strategy(world: World, strategy: Any) -> None:
+    configure, aggregate = strategy.configure_train, strategy.aggregate_train
+
+    @wraps(configure)
+    def configure_train(self: Any, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        world.outside("model that Flower announces", arrays.to_numpy_ndarrays())
+        world.outside("clip norm that Flower announces", float(self.clipping_norm))
+        self._replay_announced = arrays.to_numpy_ndarrays()
+        return configure(self, server_round, arrays, config, grid)
+
+    @wraps(aggregate)
+    def aggregate_train(self: Any, server_round: int, replies: Any) -> Any:
+        with _FlowerRound(world, self).watching():
+            return aggregate(self, server_round, replies)
+
+    strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
+
+
+class _FlowerRound:
+    """Round of a strategy wrapper: clipped updates are compared row by row, noisy means and counts are frozen."""
+
+    def __init__(self, world: World, strategy: Any) -> None:
+        self._world, self._strategy = world, strategy
+        self._aggregate = strategy.strategy.aggregate_train
+        self._noise = strategy._add_noise_to_aggregated_arrays
+        self._fraction = getattr(strategy, "_noisy_fraction", None)
+        self._rows: list[Floats] | None = None
+        self._rounding = 0.0
+        self._differing: int | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        strategy, inner = self._strategy, self._strategy.strategy
+        inner.aggregate_train, strategy._add_noise_to_aggregated_arrays = self.aggregate, self.noise
+        if self._fraction is not None:
+            strategy._noisy_fraction = self.fraction
+        try:
+            yield
+        finally:
+            del inner.aggregate_train, strategy._add_noise_to_aggregated_arrays
+            if self._fraction is not None:
+                del strategy._noisy_fraction
+
+    def aggregate(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        came = sorted((one for one in replies if not one.has_error()), key=lambda one: one.metadata.src_node_id)
+        announced = _flat(self._strategy._replay_announced)
+        self._rows = [_flat(_arrays_of(one)) - announced for one in came]
+        self._rounding = 2**-22 * (float(np.linalg.norm(announced)) + float(self._strategy.clipping_norm))
+        return self._aggregate(server_round, replies)
+
+    def _compared(self) -> int | None:
+        """Compare the rows, once, with the clip norm that noise is now drawn for."""
+        if self._rows is not None and self._differing is None:
+            bound = float(self._strategy.clipping_norm)
+            name = "clipped updates in Flower"
+            self._differing = compare_rows(self._world, name, self._rows, bound, 1e-5 * bound + self._rounding)
+        return self._differing
+
+    def noise(self, aggregated: Any) -> Any:
+        strategy, name = self._strategy, "mean of clipped updates in Flower"
+        units = self._compared()
+        before = [np.array(one) for one in aggregated.to_numpy_ndarrays()]
+        self._require_mean(name, before)
+        noisy = self._noise(aggregated)
+        after = noisy.to_numpy_ndarrays()
+        require_noise(self._world, name, before, after)
+        bound = float(strategy.clipping_norm) / strategy.num_sampled_clients
+        frozen = self._world.mechanism(name, before, after, sensitivity=bound, units=units)
+        return _record_like(noisy, frozen)
+
+    def _require_mean(self, name: str, arrays: list[NDArray[Any]]) -> None:
+        """Find unequal weights, and a divisor that is not `num_sampled_clients`, of Flower's own averaging."""
+        from flwr.serverapp.strategy import FedAvg
+
+        strategy = self._strategy
+        if not self._rows or type(strategy.strategy).aggregate_train is not FedAvg.aggregate_train:
+            return
+        mean = np.sum(self._rows, axis=0) / strategy.num_sampled_clients
+        apart = float(np.abs(_flat(arrays) - _flat(strategy._replay_announced) - mean).max(initial=0))
+        room = ROUNDING * float(np.abs(mean).max(initial=0)) + 2 * self._rounding
+        if not apart <= room:
+            words = "is not the sum of the updates over num_sampled_clients"
+            self._world.finding(words, key_of(self._world, name), by=apart, allowed=room)
+
+    def fraction(self, count: int, total: int) -> float:
+        assert self._fraction is not None
+        noisy = float(self._fraction(count, total))
+        name, units = "share of clipped updates in Flower", self._differing
+        return float(self._world.mechanism(name, float(count / total), noisy, sensitivity=COUNT / total, units=units))
+
+
+def _flower_local(world: World, module: Any) -> None:
+    """Watch a client's own noise: what a client sends is a mechanism's output."""
+    call, add = module.LocalDpMod.__call__, module.add_gaussian_noise_inplace
+    now: list[tuple[Any, int, Floats]] = []
+
+    @wraps(call)
+    def watched(self: Any, msg: Any, ctxt: Any, call_next: Any) -> Any:
+        client = int(ctxt.node_config.get("partition-id", ctxt.node_id))
+        now.append((self, client, _flat(_arrays_of(msg))))
+        try:
+            return call(self, msg, ctxt, call_next)
+        finally:
+            now.pop()
+
+    def noised(arrays: list[NDArray[Any]], std_dev: float) -> None:
+        mod, client, announced = now[-1]
+        name = f"update that client {client} makes private in Flower"
+        before = [array.copy() for array in arrays]
+        row = _flat(before) - announced
+        if not float(np.linalg.norm(row)) <= mod.clipping_norm * (1 + 1e-5) + 2**-22 * float(np.linalg.norm(announced)):
+            world.finding(
+                "is beyond its bound", key_of(world, name), by=float(np.linalg.norm(row)), allowed=mod.clipping_norm
+            )
+        world.outside(name, row, client)
+        add(arrays, std_dev)
+        require_noise(world, name, before, arrays)
+        mine = int(client in world.changed)
+        frozen = world.mechanism(name, before, arrays, sensitivity=float(mod.sensitivity), units=mine)
+        for array, made in zip(arrays, frozen, strict=True):
+            array[...] = made
+
+    module.LocalDpMod.__call__, module.add_gaussian_noise_inplace = watched, noised
+
+
+def _arrays_of(message: Any) -> list[NDArray[Any]]:
+    arrays: list[NDArray[Any]] = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
+    return arrays
+
+
+def _flat(arrays: Sequence[NDArray[Any]]) -> Floats:
+    return np.concatenate([np.zeros(0), *(np.asarray(one, dtype=np.float64).reshape(-1) for one in arrays)])
+
+
+def _record_like(record: Any, arrays: Sequence[NDArray[Any]]) -> Any:
+    from flwr.app import Array, ArrayRecord
+
+    return ArrayRecord({key: Array(np.asarray(one)) for key, one in zip(record.keys(), arrays, strict=True)})
+
+
+class FlowerNodes:
+    """Grid for a Flower strategy whose nodes are in this process, one a partition: no Ray, no network.
+
+    app:   ClientApp; `context.node_config` gives it "partition-id" and "num-partitions"
+    count: number of nodes
+    """
+
+    def __init__(self, app: Callable[[Any, Any], Any], count: int, run_config: Mapping[str, Any] | None = None) -> None:
+        from flwr.app import Context, RecordDict
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+        self._app = app
+        self._contexts = {
+            place + 1: Context(
+                run_id=1,
+                node_id=place + 1,
+                node_config={"partition-id": place, "num-partitions": count},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for place in range(count)
+        }
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes."""
+        return list(self._contexts)
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Any]:
+        """Return the reply of each node that is sent a message."""
+        return [self._app(one, self._contexts[one.metadata.dst_node_id]) for one in messages]
+
+
+HOOKS: dict[str, Hook] = {
+    "flwr.serverapp.strategy.dp_fixed_clipping": _flower_strategies,
+    "flwr.serverapp.strategy.dp_adaptive_clipping": _flower_strategies,
+    "flwr.clientapp.mod.localdp_mod": _flower_local,
+}

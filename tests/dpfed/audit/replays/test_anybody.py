@@ -1,0 +1,406 @@
+"""Replay audits of code that is not dpfed's: plain numpy with marks, and Opacus without."""
+
+import importlib
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.grad_sample import GradSampleModule
+from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPPerLayerOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader
+
+from dpfed.audit import Pair, mechanism, outside, replay
+from dpfed.audit.replays.files import MAY_DIFFER, OPERATORS
+from dpfed.audit.replays.pytest_plugin import dp_replay  # noqa: F401 - the fixture, in an environment without its entry
+from dpfed.errors import ConfigError, DpfedError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing", "ignore:Secure RNG turned off")
+torch.set_num_threads(1)
+DRAWS = np.random.default_rng(5)
+CLIENTS = [DRAWS.normal(size=(6, 4)) for _ in range(10)]
+RECORDS = [(DRAWS.normal(size=6).astype(np.float32), int(DRAWS.integers(2))) for _ in range(16)]
+HALF = Pair(range(0, 10, 2), "far")
+ONE = Pair((3,), "far")
+ROOT = Path(__file__).parents[4]
+
+
+# ---- plain numpy
+
+
+def clipped(row):
+    return row / max(1.0, np.linalg.norm(row))
+
+
+def noisy(total):
+    return total + np.random.normal(size=total.shape)  # noqa: NPY002 - a project's own
+
+
+class Project:
+    """Three rounds of a mean of clipped moves: sound."""
+
+    def __init__(self):
+        self.counts = np.zeros(4)
+
+    def move(self, i, client, model):
+        return client.mean(axis=0) - model
+
+    def clip(self, i, row):
+        return clipped(row)
+
+    def noise(self, total):
+        return mechanism(noisy, sensitivity=1.0)(total)
+
+    def __call__(self, data, out):
+        model, clients = np.zeros(4), data(CLIENTS)
+        for _ in range(3):
+            rows = [self.clip(i, self.move(i, client, model)) for i, client in enumerate(clients)]
+            for i, row in enumerate(rows):
+                outside("row", row, client=i)
+            model = model + self.noise(np.sum(rows, axis=0)) / len(clients)
+        return model
+
+
+class NoiseLeftOut(Project):
+    def noise(self, total):
+        return mechanism(lambda x: x.copy(), sensitivity=1.0)(total)
+
+
+class NoMechanism(Project):
+    def noise(self, total):
+        return noisy(total)
+
+
+class SeededFromData(Project):
+    def noise(self, total):
+        def seeded(x):
+            return x + np.random.default_rng(int(abs(x[0]) * 1e6)).normal(size=x.shape)
+
+        return mechanism(seeded, sensitivity=1.0)(total)
+
+
+class RunningCounts(Project):
+    def move(self, i, client, model):
+        self.counts += client.sum(axis=0)
+        return client.mean(axis=0) - model + 1e-3 * self.counts
+
+
+class NotClippedForOne(Project):
+    def clip(self, i, row):
+        return row if i == 7 else clipped(row)
+
+
+class PublicNorm(Project):
+    def __call__(self, data, out):
+        return super().__call__(data, out), float(np.linalg.norm(data(CLIENTS)[0]))
+
+
+class WritesNorm(Project):
+    def __call__(self, data, out):
+        out.mkdir()
+        (out / "norms.txt").write_text(str([float(np.abs(one).max()) for one in data(CLIENTS)]))
+        return super().__call__(data, out)
+
+
+@pytest.mark.parametrize("pairs", [None, [HALF, ONE], [Pair((3,), "negated")]])
+def test_a_sound_project_passes(pairs):
+    found = replay(Project(), pairs)
+    assert found.verdict == "pass", found.in_words()
+    assert all(one.outcome == ("pass" if one.pair.change != "one class" else "nothing tested") for one in found.pairs)
+
+
+@pytest.mark.parametrize(
+    ("project", "words"),
+    [
+        (NoiseLeftOut, "adds no noise"),
+        (SeededFromData, "its noise differs"),
+        (RunningCounts, "row: differs"),
+        (NotClippedForOne, "what enters it moves"),
+        (PublicNorm, "result of the call, 1"),
+        (WritesNorm, "file norms.txt"),
+    ],
+)
+def test_a_planted_fault_is_found_by_the_default_pairs(project, words):
+    found = replay(project())
+    assert found.verdict == "fail"
+    assert words in found.in_words()
+
+
+def test_a_project_without_a_mechanism_is_refused():
+    with pytest.raises(DpfedError, match="no mechanism was reached in the first run"):
+        replay(NoMechanism())
+
+
+def test_one_record_of_a_client_is_changed():
+    x, y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 1, 0])
+    for given in ([{"x": x, "y": y}] * 3, [(torch.tensor(x), torch.tensor(y))] * 3, [list(zip(x, y, strict=True))] * 3):
+        changed = {change: Pair((1,), change, record=2).changed(given) for change in ("far", "one class", "removed")}
+        for change, clients in changed.items():
+            assert clients[0] is given[0]
+            one = clients[1] if isinstance(given[0], list) else None
+            inputs, targets = (
+                zip(*one, strict=True) if one else clients[1].values() if isinstance(clients[1], dict) else clients[1]
+            )
+            inputs, targets = np.array([np.asarray(row) for row in inputs]), np.array([int(row) for row in targets])
+            expected = {
+                "far": (np.vstack([x[:2], np.full((1, 3), -30.0), x[3:]]), y),
+                "one class": (x, [0, 1, 0, 0]),
+                "removed": (x[[0, 1, 3]], y[[0, 1, 3]]),
+            }[change]
+            np.testing.assert_array_equal(inputs, expected[0])
+            np.testing.assert_array_equal(targets, expected[1])
+
+
+def test_clients_that_nothing_is_computed_of_are_not_tested():
+    found = replay(
+        lambda data, out: Project()(lambda clients: data(clients)[:5] + CLIENTS[5:], out), [Pair((8,), "far")]
+    )
+    assert found.verdict == "inconclusive"
+    assert found.pairs[0].outcome == "nothing tested"
+
+
+# ---- Opacus
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.seen = nn.Linear(6, 5), nn.Linear(5, 2), torch.zeros(2)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+
+def loss(net, outputs, y):
+    return nn.functional.cross_entropy(outputs, y)
+
+
+class Sgd:
+    """Four steps of DP-SGD with Opacus' optimizer, batches drawn at random: sound."""
+
+    optimizer, settings, net, loss = DPOptimizer, {}, Net, staticmethod(loss)
+
+    def batch(self, x):
+        return x
+
+    def before_step(self, x, optimizer):
+        pass
+
+    def __call__(self, data, out):
+        records = data(RECORDS)
+        x = torch.tensor(np.stack([one for one, _ in records]))
+        y = torch.tensor([int(label) for _, label in records])
+        net = self.net()
+        model = GradSampleModule(net)
+        given = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": 8} | self.settings
+        optimizer = self.optimizer(torch.optim.Adam(model.parameters(), lr=0.1), **given)
+        for _ in range(4):
+            drawn = torch.rand(len(x)) < 0.7
+            optimizer.zero_grad()
+            self.loss(net, model(self.batch(x[drawn])), y[drawn]).backward()
+            self.before_step(x[drawn], optimizer)
+            optimizer.step()
+        return net.state_dict()
+
+
+class PerLayer(Sgd):
+    optimizer, settings = DPPerLayerOptimizer, {"max_grad_norm": [0.5] * 4}
+
+
+class AdaClip(Sgd):
+    optimizer = AdaClipDPOptimizer
+    settings = {  # noqa: RUF012
+        "target_unclipped_quantile": 0.5,
+        "clipbound_learning_rate": 0.2,
+        "max_clipbound": 10.0,
+        "min_clipbound": 0.01,
+        "unclipped_num_std": 2.0,
+    }
+
+
+class Engine(Sgd):
+    """The whole of Opacus: Poisson batches, in two physical batches each, per-sample gradients or ghost clipping."""
+
+    mode, physical = "hooks", 6
+
+    def __call__(self, data, out):
+        records, net = data(RECORDS), self.net()
+        loader = DataLoader([(torch.tensor(x), int(y)) for x, y in records], batch_size=8)
+        criterion = nn.CrossEntropyLoss()
+        made = PrivacyEngine().make_private(
+            module=net,
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+            data_loader=loader,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            criterion=criterion,
+            grad_sample_mode=self.mode,
+        )
+        model, optimizer, loader = made[0], made[1], made[-1]
+        criterion = made[2] if self.mode == "ghost" else criterion
+        with BatchMemoryManager(
+            data_loader=loader, max_physical_batch_size=self.physical, optimizer=optimizer
+        ) as small:
+            for x, y in [*small, *small]:
+                optimizer.zero_grad()
+                criterion(model(x), y).backward()
+                optimizer.step()
+        return net
+
+
+class Ghost(Engine):
+    mode, physical = "ghost", 100
+
+
+class Quiet(DPOptimizer):
+    def add_noise(self):
+        for one in self.params:
+            one.grad = one.summed_grad.clone()
+
+
+class QuietHead(DPOptimizer):
+    def add_noise(self):
+        super().add_noise()
+        self.params[-1].grad = self.params[-1].summed_grad.clone()
+
+
+class Generous(DPOptimizer):
+    """The record at place 2 of a batch is not clipped."""
+
+    def clip_and_accumulate(self):
+        rows = torch.cat([one.reshape(len(one), -1) for one in self.grad_samples], dim=1)
+        factors = (self.max_grad_norm / (rows.norm(dim=1) + 1e-6)).clamp(max=1.0)
+        factors[2:3] = 1.0
+        for one in self.params:
+            one.summed_grad = torch.einsum("i,i...", factors, one.grad_sample)
+
+
+class Unclipped(DPOptimizer):
+    def clip_and_accumulate(self):
+        for one in self.params:
+            one.summed_grad = one.grad_sample.sum(dim=0)
+
+
+class OneBatchNorm(DPOptimizer):
+    """One factor for all records, from the mean of their norms."""
+
+    def clip_and_accumulate(self):
+        rows = torch.cat([one.reshape(len(one), -1) for one in self.grad_samples], dim=1)
+        for one in self.params:
+            one.summed_grad = one.grad_sample.sum(dim=0) * (0.5 / rows.norm(dim=1).mean()).clamp(max=1.0)
+
+
+class BatchMean(Sgd):
+    def batch(self, x):
+        return x - x.mean(dim=0)
+
+
+class Counted(Sgd):
+    """A loss whose weights follow the labels of all batches until now."""
+
+    @staticmethod
+    def loss(net, outputs, y):
+        net.seen += torch.bincount(y, minlength=2)
+        return nn.functional.cross_entropy(outputs, y, weight=1 + net.seen / net.seen.sum())
+
+
+class DataSeed(Sgd):
+    def before_step(self, x, optimizer):
+        torch.manual_seed(int(x.abs().sum() * 1e3))
+
+
+class DataGenerator(Sgd):
+    def before_step(self, x, optimizer):
+        optimizer.generator = torch.Generator().manual_seed(int(x.abs().sum() * 1e3))
+
+
+class Running(Sgd):
+    """A running mean of the inputs is saved with the model, as a batch norm's would be."""
+
+    class net(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(6))
+
+        def forward(self, x):
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+            return super().forward(x)
+
+
+def with_optimizer(kind):
+    return type(kind.__name__, (Sgd,), {"optimizer": kind})
+
+
+@pytest.mark.parametrize("project", [Sgd, PerLayer, AdaClip, Engine, Ghost])
+def test_sound_steps_of_opacus_pass(project):
+    found = replay(project())
+    assert found.verdict == "pass", found.in_words()
+    tested = [one for one in found.pairs if one.pair.clients]
+    assert all(one.outcome == "pass" and one.seen.mechanisms >= 4 and one.seen.moved for one in tested)
+    assert max(one.seen.used for one in tested) > 0.2
+
+
+@pytest.mark.slow_but_one_in(3)
+@pytest.mark.parametrize(
+    ("project", "words"),
+    [
+        (with_optimizer(Quiet), "adds no noise"),
+        (with_optimizer(QuietHead), "adds no noise to array 3"),
+        (with_optimizer(Generous), "clipped gradients in Opacus: do not add up"),
+        (with_optimizer(Unclipped), "clipped gradients in Opacus: is beyond its bound"),
+        (with_optimizer(OneBatchNorm), "do not add up"),
+        (BatchMean, "records were changed"),
+        (Counted, "records were changed"),
+        (DataSeed, "its noise differs"),
+        (DataGenerator, "its noise differs"),
+        (Running, "result of the call, mean"),
+    ],
+)
+def test_a_planted_fault_of_a_step_is_found_by_the_default_pairs(project, words):
+    found = replay(project())
+    assert found.verdict == "fail"
+    assert words in found.in_words()
+
+
+def test_hooks_are_of_the_runs_only():
+    step = DPOptimizer.step
+    assert replay(Sgd(), [ONE]).verdict == "pass"
+    assert DPOptimizer.step is step
+
+
+# ---- pytest
+
+
+def test_the_fixture_fails_with_the_first_difference(dp_replay):  # noqa: F811
+    assert dp_replay(Project(), pairs=[HALF]).verdict == "pass"
+    with pytest.raises(pytest.fail.Exception, match=r"5 clients: far\. client 5: row: differs"):
+        dp_replay(RunningCounts(), pairs=[Pair((0, 1, 2, 3, 4), "far")])
+
+
+def test_the_plugin_is_an_entry_point_and_light():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (name,) = project["entry-points"]["pytest11"].values()
+    assert importlib.import_module(name).dp_replay is not None
+
+
+def test_the_page_is_true(tmp_path, dp_replay):  # noqa: F811
+    """Its project passes, does not without its noise, and its list is the code's."""
+    page = (ROOT / "docs" / "replay.md").read_text()
+    code = page.split("```python")[1].split("```")[0]
+    named = {}
+    exec(code, named)
+    named["test_training_is_private"](dp_replay)
+    exec(code.replace(" + np.random.normal(scale=1.0, size=total.shape)", " + 0"), named)
+    with pytest.raises(pytest.fail.Exception, match="adds no noise"):
+        named["test_training_is_private"](dp_replay)
+    assert [line[2:] for line in page.split("## What may differ")[1].splitlines() if line[:2] == "- "] == [*MAY_DIFFER]
+    assert all(name in page for name in OPERATORS)
+
+
+def test_a_pair_of_unknown_change_is_refused():
+    with pytest.raises(ConfigError, match="must be one of"):
+        Pair((0,), "strange")
