@@ -108,6 +108,8 @@ class RoundsWorld(World):
         self._sum, self._added, self._in_rows = None, 0, None
         self._set_scope(method, now)
         cohort, participants = now.task.cohort, now.task.participants
+        if len(np.unique(participants)) < len(participants):
+            self.finding("has a client twice", (self.round, "who is drawn", None, 0))
         if self.first:
             self.recording.cohorts[now.number] = (cohort, participants)
             self.seen.present.append([int(i) for i in cohort if i < method.sampler.clients])
