@@ -11,7 +11,6 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json, training_extra
 from dpfed.errors import ConfigError
-from dpfed.records.replays import REPLAY_RECORD
 
 if TYPE_CHECKING:
     from dpfed.audit.replays.verdict import ReplayAudit
@@ -59,6 +58,7 @@ def replay(
     """
     with training_extra("dpfed audit replay"):
         from dpfed.api.replay import replay_config
+        from dpfed.records.replays import REPLAY_RECORD
     if rounds < 1 or (pairs is not None and pairs < 2):
         raise ConfigError(
             f"--rounds {rounds}, --pairs {pairs}: at least 1 round and 2 pairs, of which one is equal data."
