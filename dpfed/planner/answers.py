@@ -101,6 +101,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
             "participations": (times or None) if name == "allocation" else None,
             "separation": rest if name == "min-separation" else None,
             "adjacency": None,
+            "cohort_cap": None,
         }
         for name in SAMPLING_CLASSES
         if name != plan.sampling.name

@@ -87,7 +87,7 @@ def _plans(question: Question) -> list[Question]:
     for name in dict.fromkeys((plan.sampling.name, *_BESIDE)):
         change: dict[str, object] = {"sampling": name}
         if name != plan.sampling.name:
-            change |= {"participations": None, "separation": None, "adjacency": None}
+            change |= {"participations": None, "separation": None, "adjacency": None, "cohort_cap": None}
         for cohort in cohorts if name != "all" else [None]:
             other = question.at().changed(**change, cohort=cohort)
             try:
