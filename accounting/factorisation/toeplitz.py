@@ -102,5 +102,5 @@ def squares(schedule: Schedule, count: int) -> float:
     if isinstance(schedule, Cyclic):
         return float(schedule.most_participations(count))
     if isinstance(schedule, BallsAndBins) and not schedule.secret:
-        return schedule.norm**2 * schedule.most_participations(count)
+        return sensitivity(schedule.coefficients, rounds=count, separation=schedule.bins) ** 2
     raise UnsupportedMechanism(f"sampling={schedule.name!r}: participation is secret, so that rounds are no Gaussian.")

@@ -11,7 +11,8 @@ from accounting import Composed, Gaussian
 from accounting.compose import accountant, lower_bound, rdp
 from accounting.compose.profiles import profile
 from accounting.errors import InvalidParameter, UnsupportedMechanism
-from accounting.factorisation import square_root
+from accounting.factorisation import sensitivity, square_root
+from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import DiscreteGaussian, Subsampled, from_dict, subsample
 from accounting.mechanisms.schedules import BallsAndBins, divisors
 
@@ -158,6 +159,17 @@ def test_a_beginning_costs_no_more_and_is_bracketed():
     assert np.all(np.diff(stated) >= -1e-9)
     for count in (1, 2, 5, 13, 24):
         assert lower_bound.epsilon(of(schedule, count, z), delta=1e-4) <= stated[count - 1] + 1e-12
+
+
+def test_as_many_lanes_as_rounds_of_an_epoch_are_a_public_order():
+    """One Gaussian of the sensitivity, the columns that are cut off at the end as they are."""
+    c, z = square_root(4), 2.0
+    for count in (1, 2, 4, 5, 8, 11):
+        run = of(BallsAndBins(bins=4, lanes=4, coefficients=tuple(c)), count, z)
+        truth = smallest_epsilon(1e-4, mu=sensitivity(c, rounds=count, separation=4) / z)
+        assert accountant.epsilon(run, delta=1e-4) == pytest.approx(truth, rel=1e-6)
+        assert lower_bound.epsilon(run, delta=1e-4) <= truth * (1 + 1e-12)
+    assert not BallsAndBins(bins=4, lanes=4).secret
 
 
 def test_a_ledger_line_reads_back_and_old_ones_are_as_they_were():

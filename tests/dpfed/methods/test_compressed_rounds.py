@@ -40,6 +40,8 @@ def config(method, *settings, privacy=None):
         "local": {"learning_rate": 0.3, "epochs": 1, "batch_size": 10},
         "method": {"name": method},
     }
+    if method == "fedavg-topk" and not any(setting.startswith("method.keep") for setting in settings):
+        tables["method"]["keep"] = 0.1
     if privacy is not None:
         tables["privacy"] = privacy
     return parse(override(tables, settings), source="test")
