@@ -1,7 +1,7 @@
 """Hockey sticks of rests (`min-separation`) by importance sampling with weights that are bounded in closed form.
 
 With pi the client's rounds, s = 1/noise, N = |pi|, v_t = e^(s x_t - s^2/2) and S = E_pi prod v_t the likelihood ratio
-of the run from noise alone, for a, a' > 0 and gamma = e^epsilon >= 1 (docs/theory-participation.md, Theorem 5):
+of the run from noise alone, for a, a' > 0 and gamma = e^epsilon >= 1 (docs/theory-participation.md, Theorem 7):
 
     H_gamma(P || Q) = E_R  (1 - gamma/S)_+ dP/dR,    R = E_pi N((1+a) s 1_pi, I),    weights <= M
     H_gamma(Q || P) = E_R' (1 - gamma S)_+ dQ/dR',   R' = N(-a' s p 1, I),           weights <= M'

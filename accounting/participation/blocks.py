@@ -113,7 +113,7 @@ def coins_of_beginning(rounds: int, participations: int, count: int) -> Floats:
 
     k of T, the first n: (1 + x_i) / 2, x_i the roots of the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k), if
     n + k <= T; otherwise n + k - T coins are 1 and the others those of T - k and T - n in the place of k and n
-    (docs/theory-participation.md, Theorem 4). Rounded up by 1e-9.
+    (docs/theory-participation.md, Theorem 6). Rounded up by 1e-9.
     """
     total, k, n = rounds, participations, count
     sure = max(n + k - total, 0)
