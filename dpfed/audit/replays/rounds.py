@@ -165,9 +165,9 @@ class RoundsWorld(World):
         return tuple(map(int, entered))
 
     def _without_changed(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        of_records = self.pair is not None and self.pair.record is not None
-        # The first run does not know what will be changed: its values are kept whole.
-        return ids if self.first or of_records else ids[~np.isin(ids, list(self.changed))]
+        """Return the ids without those of removed clients: nobody else may come or go with what a client holds."""
+        removed = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
+        return ids[~np.isin(ids, list(self.changed))] if removed else ids
 
     def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
         if name == "who arrives" and isinstance(value, np.ndarray):
