@@ -48,7 +48,7 @@ def replay(
     rounds
         How many rounds are replayed, from the first on.
     pairs
-        How many pairs of neighbours; default: all, about fifteen.
+        How many pairs of neighbours; default: all, about eighteen.
     seed
         Of the choice of clients that differ.
     out

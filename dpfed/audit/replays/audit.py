@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accounting.disk_cache import VARIABLE
 from dpfed import replayed
 from dpfed.audit.replays import flower_rounds, opacus_steps
 from dpfed.audit.replays.adapters import install
@@ -29,7 +30,7 @@ from dpfed.errors import DataError, DpfedError
 
 Call = Callable[["Neighbour", Path], object]
 
-_CHANGES = ("far", "one class", "negated", "huge")
+_CHANGES = ("far", "one class", "turned")
 _OF_RECORDS = ("huge", "far", REMOVED, "negated", "one class")
 
 
@@ -70,7 +71,7 @@ def replay(
     call:   call(data, out) trains anything. `data(clients)` gives back the clients of the run: of the first run as they
             are, of the others with the pair's clients changed. A `dpfed.run` needs no `data`: its data set is changed
             inside. `out` is an empty folder, whose public files are compared
-    pairs:  what differs; a number: so many of the default pairs; None: all of them, about thirteen. Those are a random
+    pairs:  what differs; a number: so many of the default pairs; None: all of them, about eighteen. Those are a random
             half of the clients that took part, then the other half, with their values, targets and numbers of samples
             changed, and single clients; for private records, single records
     seed:   of the pairs, and of the global generators at the start of every run
@@ -128,7 +129,7 @@ def pairs_of(first: Seen, seed: int) -> list[Pair]:
     if not of_rounds and first.units:
         present = [range(first.units)]
     sizes = ("zeroed", "many", REMOVED) if first.of_dataset else (REMOVED,) if of_rounds else ()
-    pairs = default_pairs(present, seed=seed, changes=_CHANGES[:2], sizes=sizes)
+    pairs = default_pairs(present, seed=seed, changes=_CHANGES, sizes=sizes)
     if of_rounds and first.removal_is_neighbour:  # every client, so that cohorts are empty
         pairs.append(Pair(tuple({client for one in present for client in one}), REMOVED))
     return [*pairs, Pair((), REPORTING)] if first.of_dataset else pairs
@@ -198,6 +199,8 @@ def _context() -> Any:
 def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
     """Make one run in this process, and write what it has shown to `answer`."""
     world = _world(pair, Recording(at) if pair is None else Recording.load(at), loop=loop, most=runs.most)
+    if os.environ.get(VARIABLE) == "":  # no cache of the user's: the runs of this audit share one
+        os.environ[VARIABLE] = str(runs.folder / "cache")
     began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
     replayed.enter(world)
     seen = world.seen

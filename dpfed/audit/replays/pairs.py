@@ -31,10 +31,12 @@ VALUES: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "huge": _floats(1e30),
     "nan": _floats(float("nan")),
     "one class": lambda x, y: (x, np.full_like(y, _class(y))),
+    "turned": lambda x, y: (x, (y.max(initial=0) - y).astype(y.dtype)),
     "negated": lambda x, y: (-x if x.dtype.kind == "f" else x[::-1].copy(), y),
     "order": lambda x, y: (x[::-1].copy(), y[::-1].copy()),
 }
 """Changes of samples (inputs [n, ...], targets [n, ...]) that keep their number."""
+TARGETS = ("one class", "turned")
 SIZES: Mapping[str, Callable[[Array], Array]] = {
     "zeroed": lambda rows: rows[:0],
     "one sample": lambda rows: rows[:1],
@@ -55,7 +57,8 @@ class Pair:
 
     clients: a set of clients: the bound on each client's row gives the sensitivity for any number of them, while
              everything else must be equal, so that half of the clients at once tests more than a single one
-    change:  "far", "huge", "nan", "negated" (values), "one class" (targets), "order" (of samples), "zeroed",
+    change:  "far", "huge", "nan", "negated" (values), "one class", "turned" (targets: class k becomes
+             the k-th from the end), "order" (of samples), "zeroed",
              "one sample", "many" (numbers of samples), "removed" (the client is not there; the others keep their ids),
              "same data" or "other reporting" (equal data)
     record:  the place of one record of the single client: only that record differs
@@ -163,8 +166,8 @@ def _changed(client: Any, pair: Pair) -> Any:
     else:
         whole = array.reshape(-1) if array.ndim == 0 else array
         x, y = VALUES[pair.change](whole, whole)
-        changed = (y if array.dtype.kind in "iub" and pair.change == "one class" else x).reshape(array.shape)
-        if array.dtype.kind in "iub" and pair.change not in ("one class", "order"):
+        changed = (y if array.dtype.kind in "iub" and pair.change in TARGETS else x).reshape(array.shape)
+        if array.dtype.kind in "iub" and pair.change not in (*TARGETS, "order"):
             changed = array
     if isinstance(client, np.ndarray | np.generic):
         return changed
