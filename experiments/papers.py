@@ -63,7 +63,9 @@ def fed_smp_table_1() -> str:
     """Each cell of Table I beside its two runs here: the paper's sampler and noise, and a true epsilon of 1.01."""
     runs, rows = grouped(read("fed-smp/results.csv"), "row", "x"), []
     cells = [line for line in read("fed-smp/table-1.csv") if line["quantity"] == "best_test_accuracy"]
-    for cell in cells:
+    printed = {(cell["row"], cell["x"]) for cell in cells}
+    others = [{"row": row, "x": x, "value": "not printed"} for row, x in runs if (row, x) not in printed]
+    for cell in sorted([*cells, *others], key=lambda cell: (bool(cell["x"]), cell["row"], float(cell["x"] or 0))):
         method, _, block = cell["row"].partition(", ")
         if block not in ("", "as published"):
             continue

@@ -177,13 +177,13 @@ def mean_taken_away() -> None:
 
 
 def drawn_by_size() -> None:
-    """Clients with many samples of class 0 are never drawn."""
+    """Clients with many samples of the classes 0 to 2 are never drawn."""
     before, seen, init = sampling.PoissonCohorts.sample, {}, LocalTraining.__post_init__
 
     def remember(self):
         init(self)
         counts = self.partition.label_counts(self.labels.numpy(), 10)
-        seen["out"] = np.flatnonzero(counts[:, 0] > counts.sum(1) / 2)
+        seen["out"] = np.flatnonzero(counts[:, :3].sum(1) > counts.sum(1) / 2)
 
     LocalTraining.__post_init__ = remember
 
