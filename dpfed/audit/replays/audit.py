@@ -107,7 +107,8 @@ def replay(
                 break
             progress(pair.words)
             results.append(runs.compare(pair))
-    return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=seconds, first_megabytes=first.megabytes)
 
 
 SAME_PAIR = Pair((), SAME)

@@ -78,6 +78,8 @@ class ReplayAudit:
     name: str = ""
     reproduce: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    first_megabytes: int = 0
+    """The most memory that the first run took."""
 
     @property
     def verdict(self) -> Verdict:
