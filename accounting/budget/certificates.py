@@ -244,6 +244,5 @@ def _about(rests: RestsUnderNoise) -> dict[str, Any]:
 
 
 def _rounded_up(epsilon: float) -> float:
-    """Return epsilon with four digits, rounded up: a round number that no search has chosen."""
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return float(f"{math.ceil(epsilon / unit - 1e-9) * unit:.6g}")
+    """Return epsilon with four significant digits, rounded up: a round number that no search has chosen."""
+    return float(upwards(epsilon, digits=4))

@@ -17,7 +17,7 @@ from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
 from accounting.mechanisms.adjacency import Adjacency
-from accounting.mechanisms.cohort_caps import default_cap
+from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
 
 PlannedMechanism = (
     GaussianNoise
@@ -193,7 +193,9 @@ class Plan:
         if not isinstance(self.sampling, Poisson):
             return None
         if self.sampling.cohort_cap is None and self.mechanism.fills_sums(self.sampling.name):
-            return default_cap(self.cohort, self.clients, delta=self.delta)
+            of_coins = isinstance(self.mechanism, BernoulliSums)  # each upload adds the noise of its coins
+            chosen = rarely_exceeded if of_coins else default_cap
+            return chosen(self.cohort, self.clients, delta=self.delta)
         return self.sampling.cohort_cap
 
     @property

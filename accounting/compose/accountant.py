@@ -309,6 +309,8 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 def _rdp(mechanism: Mechanism, delta: float, conversion: Conversion) -> _Bound:
+    for part, _ in parts_of(mechanism):
+        account_of(unsampled(part))  # refuses what is no mechanism
     target = without_overflow(mechanism, delta)
     found = []
     for one, lost in rdp.choices(mechanism):

@@ -81,7 +81,8 @@ class Config(Table):
         if given is not None or privacy is None or not self.fills_sums:
             return given
         delta = privacy.delta or default_delta(self.federation.clients)
-        return default_cap(self.federation.cohort, self.federation.clients, delta=delta)
+        chosen = rarely_exceeded if isinstance(privacy, CoinPrivacy) else default_cap  # as `accounting.Plan.cohort_cap`
+        return chosen(self.federation.cohort, self.federation.clients, delta=delta)
 
     @property
     def fills_sums(self) -> bool:

@@ -35,7 +35,7 @@ def test_every_cell_of_table_1_is_there_with_its_result_or_without(papers: Modul
             for line in csv.DictReader(file)
             if line["quantity"] == "best_test_accuracy" and not line["row"].endswith(("Poisson", "tight"))
         ]
-    assert [row[1] for row in rows] == [line["value"] for line in printed]
+    assert [row[1] for row in rows if row[1] != "not printed"] == [line["value"] for line in printed]
     assert all(row[2] == papers.NONE or re.match(r"\d\d\.\d\d", row[2]) for row in rows)
 
 

@@ -7,6 +7,7 @@ from scipy.stats import binom
 from accounting.compose import accountant
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from accounting.mechanisms import Composed
+from accounting.mechanisms.adjacency import Adjacency
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.protection import hostile_clients_view, server_view
@@ -35,6 +36,18 @@ def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
 
 
+def _displaces(experiment):
+    """The chance that a client takes part in a round of more than the cap, among as many others or one more."""
+    cap = experiment.config.federation.cohort_cap
+    if cap is None or experiment.goal.mechanism.adjacency is not Adjacency.ADD_REMOVE:
+        return 0.0
+    full = []
+    for clients in (60, 61):
+        drawn = np.arange(cap + 1, clients + 1)
+        full.append(float(binom.pmf(drawn, clients, 0.2) @ (cap / clients * np.ones(len(drawn)))))
+    return max(full)
+
+
 def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
     """The whole law, over all numbers of rounds that a client may be drawn in: its delta is within the run's."""
     rounds = 100
@@ -47,8 +60,9 @@ def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
         drawn = np.arange(1, rounds + 1)
         each = [float(privacy_profile(view.epsilon, mu=mu * times**0.5)) for times in drawn]
         assert float(binom.pmf(drawn, rounds, 0.2) @ each) <= delta
-        assert view.charged == float(binom.sf(view.rounds, rounds, 0.2))
-        assert 0 < view.charged <= delta / 50
+        more = float(binom.sf(view.rounds, rounds, 0.2))
+        assert 0 < more <= delta / 50
+        assert view.charged - more == pytest.approx(rounds * _displaces(experiment), rel=1e-6, abs=1e-18)
         assert float(binom.sf(view.rounds - 1, rounds, 0.2)) > delta / 50  # and it is no idle bound
 
 
