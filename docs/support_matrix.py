@@ -23,6 +23,7 @@ BEGIN, END = "<!-- support matrix: begin -->\n", "<!-- support matrix: end -->\n
 PLAN: dict[str, Any] = {"clients": 600, "cohort": 100, "rounds": 18}
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "`poisson`": {},
+    "the same, at most 130": {"cohort_cap": 130},
     "`fixed`": {"sampling": "fixed"},
     "`all`": {"sampling": "all"},
     "`balls-and-bins`": {"sampling": "balls-and-bins"},
@@ -66,7 +67,7 @@ class Matrix:
             for name, sampling in SAMPLINGS.items():
                 cells = [self.client(sampling, noise, adjacency) for noise in NOISES.values()]
                 yield f"| {name} | {' | '.join(cells)} |"
-        names = [name for name, sampling in SAMPLINGS.items() if "lanes" not in sampling]
+        names = [name for name, sampling in SAMPLINGS.items() if not {"lanes", "cohort_cap"} & sampling.keys()]
         yield "\nA record as unit (`[local.record]`): Gaussian noise in local steps; clients pay for their rounds."
         yield f"\n| | {' | '.join(names)} |"
         yield f"|---|{'---|' * len(names)}"
