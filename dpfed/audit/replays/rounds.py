@@ -28,6 +28,8 @@ PUBLIC = ("who is drawn", "who is asked", "who arrives")
 """Compared with a client removed under every adjacency, whether or not the plan charges for its removal."""
 _IN_BOUND = 1 + 1e-9
 _BLOCKS = 64
+_MEMORY = "memory of the server"
+"""Begins with the first client that takes part, so that it need not be there in a run in which nobody does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,8 @@ class RoundsWorld(World):
         super().outside(name, value, client)
 
     def may_miss(self, key: Key) -> bool:
-        return self.only is not None
+        nobody_came = key[1].startswith(_MEMORY) and self.pair is not None and self.pair.change == REMOVED
+        return self.only is not None or nobody_came
 
     # ---- rows: an observer
 
@@ -288,13 +291,14 @@ class RoundsWorld(World):
         name = f"sum that {type(stage).__name__} makes private"
         entered = total.cpu().numpy()
         self._adds_up(name, entered, now.uploads)
+        in_rows = stage.in_rows or stage.in_every_upload if self._in_rows is None else self._in_rows
         made: Tensor = self.mechanism(
             name,
             total,
             noisy,
-            sensitivity=None if self._in_rows else _bound(stage, now),
+            sensitivity=None if in_rows else _bound(stage, now),
             units=self._units,
-            adds_noise=not self._in_rows,
+            adds_noise=not in_rows,
         )
         return made
 
@@ -339,9 +343,9 @@ class RoundsWorld(World):
         assert self._method is not None
         if value.ndim == 2 and len(value) == self._method.sampler.clients:
             for client, row in enumerate(value):
-                self.outside(f"memory of the server, {name}", row, client)
+                self.outside(f"{_MEMORY}, {name}", row, client)
         else:
-            self.outside(f"memory of the server, {name}", value)
+            self.outside(f"{_MEMORY}, {name}", value)
 
 
 def _bound(private: Private, now: Round) -> float:
