@@ -9,10 +9,11 @@ import pytest
 import dpfed
 from dpfed.api.replay import replay_config
 from dpfed.audit.replays.pairs import Pair
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods import presets
 
 from .plants import NETWORKS, PLANTS, RECORDS, SOUND, mean_taken_away
+from .sound_pieces import SoundPiece
 
 HALVES = ("far", "one class", "zeroed", "many", "removed")
 ONE_IN = 4
@@ -50,6 +51,60 @@ def test_two_half_pairs_of_every_preset_pass(name):
 def test_all_pairs_of_every_preset_pass(name):
     found = replay_config(name)
     assert found.verdict == "pass", found.in_words()
+
+
+SMALL = {
+    "federation.rounds": 6,
+    "federation.clients": 60,
+    "federation.cohort": 10,
+    "data.train_samples": 480,
+    "local.epochs": None,
+    "local.steps": 2,
+    "model.hidden": [8],
+    "privacy.epsilon": None,
+    "privacy.noise_multiplier": 1.0,
+}
+LANES = {"federation.sampling": "balls-and-bins", "federation.lanes": 2, "privacy.adjacency": "zero-out"}
+SHARES = {"federation.sampling": "fixed", "privacy.placement": "clients", "privacy.adjacency": "replace-one"}
+KINDS = {
+    "lanes": ("dp-fedavg-digits", LANES | {"privacy.bands": 2}),
+    "error feedback": ("fedavg-topk-digits", {"privacy.clip_norm": 1.0, "method.error_feedback": True}),
+    "a cap": ("dp-fedavg-digits", {"federation.cohort_cap": 11}),
+    "a masked sum": ("dp-fedavg-digits", {"privacy.noise": "discrete-gaussian", "aggregation.kind": "masked"}),
+    "every upload": ("dp-fedavg-digits", {"privacy.release": "uploads", "privacy.adjacency": "zero-out"}),
+    "a protocol's sum": (
+        "dp-fedavg-digits",
+        {"privacy.noise": "discrete-gaussian", "aggregation.kind": "protocol", "federation.sampling": "fixed"},
+    ),
+    "canaries": ("dp-fedavg-digits", {"audit.canaries": 3}),
+    "shares, some lost": ("dp-fedavg-digits", SHARES | {"aggregation.dropout": 0.2}),
+    "bands": ("dp-fedavg-digits", {"federation.sampling": "cyclic", "privacy.bands": 3}),
+    "allocation": ("dp-fedavg-digits", {"federation.sampling": "allocation"}),
+    "secure draws": ("dp-fedavg-digits", {"run.randomness": "secure", "privacy.noise": "discrete-gaussian"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_noise_sum_and_sampler_passes(name):
+    preset, settings = KINDS[name]
+
+    def call(data, out):
+        reporting = {"run.evaluate_every": 1} if data.reporting else {}
+        dpfed.run(preset, SMALL | settings | reporting, out=out, progress=False)
+
+    dpfed.audit.replay(call).require_pass()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_sound_pieces_drawn_by_a_seed_pass(seed):
+    dpfed.audit.replay(SoundPiece(2 + seed)).require_pass()
+
+
+def test_a_run_in_which_nothing_is_private_is_refused():
+    with pytest.raises(DpfedError, match="no mechanism was reached"):
+        replay_config("fedavg-digits", rounds=1, pairs=2)
 
 
 def test_clients_that_take_no_part_test_nothing():
