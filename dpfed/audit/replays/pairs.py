@@ -214,5 +214,5 @@ def default_pairs(
     alone = dict.fromkeys((int(group[0]), int(group[len(group) // 2]), int(group[-1])))
     pairs = [Pair((), SAME)]
     pairs += [Pair(half, change) for change in (*changes, *sizes) for half in halves if half]
-    pairs += [Pair((one,), change) for one, change in zip(alone, (*changes, *changes, *changes), strict=False)]
+    pairs += [Pair((one,), change) for one, change in zip(alone, (*changes[:2], changes[0]), strict=False)]
     return pairs
