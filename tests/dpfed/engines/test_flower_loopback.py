@@ -33,7 +33,7 @@ SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adja
 TWO = ("federation.clients=2", "federation.cohort=2", "federation.sampling=all")
 RUNS = {
     "fed-smp-randk": ("fed-smp-randk", ("method.keep=0.3",), SHARES),
-    "coins under the protocol": ("fedpm", ("aggregation.kind=protocol", "federation.rounds=1"), {**COINS, "slots": 2}),
+    "coins under the protocol": ("fedpm", ("aggregation.kind=protocol", "federation.rounds=1"), COINS),
 }
 
 
