@@ -7,9 +7,13 @@ first run. `mechanism` marks what adds the noise, `outside` what must not depend
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from dpfed.errors import ConfigError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +63,9 @@ class Replay(Protocol):
     def rounds(self) -> Any:
         """Comparison of federated rounds (`dpfed.round.Compared`)."""
 
+    def keeps(self, path: Path) -> bool:
+        """Return True for a path in the audit's own folder, which is deleted with it."""
+
     def drawn(self, cohort: Ids) -> Ids:
         """Return the drawn clients of a round without those that this run's data do not have."""
 
@@ -78,6 +85,16 @@ def enter(replay: Replay | None) -> None:
     """Make this process a run of a replay audit; None: an ordinary one again."""
     global _current
     _current = replay
+
+
+def require_apart(*paths: str | os.PathLike[str] | None) -> None:
+    """Raise ConfigError in a replay audit for files that stay: its noise is repeatable, whatever it is called."""
+    for path in paths:
+        if _current is not None and (path is None or not _current.keeps(Path(path))):
+            raise ConfigError(
+                f"{path or 'runs/'}: a replay audit makes its noise from known seeds, so that no folder or ledger of "
+                "it may stay. In call(data, out), write to `out` and below it, and to no project's ledger."
+            )
 
 
 def outside(name: str, value: object, client: int | None = None) -> None:

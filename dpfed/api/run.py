@@ -112,6 +112,7 @@ def run(
     Claim: epsilon in the result is an upper bound for what ran, computed from the ledger alone. ConfigError,
     AccountingError: refused, and no folder is left. RunError, LedgerError: the run cannot go on; what it has is saved.
     """
+    replayed.require_apart(out, *(() if ledger is None else (ledger,)))
     own = Own(data=data, model=None if model is None else maker_of(model), loss=loss, metrics=metrics)
     if resume and out is None:
         raise ConfigError("resume=True without out: name the folder of the run to go on with.")

@@ -1,4 +1,4 @@
-"""What a reader of a run's folder sees, as values: all of it must be equal in both runs but for one closed list."""
+"""Public values of a run's folder, which must be equal in both runs but for one closed list."""
 
 from __future__ import annotations
 

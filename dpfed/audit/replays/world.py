@@ -58,7 +58,7 @@ class Difference:
 
 @dataclass
 class Seen:
-    """What a run of the audit has shown: differences, and what was exercised."""
+    """Differences that a run of the audit has shown, and what it has exercised."""
 
     differences: list[Difference] = field(default_factory=list)
     exempt: Counter[str] = field(default_factory=Counter)
@@ -298,6 +298,9 @@ class World:
         if self.pair is None:
             return True
         return self.pair.change == SAME or (self.pair.change == "far" and len(self.changed) > 1)
+
+    def keeps(self, path: Path) -> bool:
+        return self.recording.folder.parent.resolve() in path.resolve().parents
 
     def randomness(self, made: Part) -> Part:
         return made

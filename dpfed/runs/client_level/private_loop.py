@@ -21,6 +21,7 @@ from accounting import Guarantee, Ledger
 from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
+from dpfed import replayed
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort
@@ -106,6 +107,7 @@ class ClientLevel:
         dimension: int | None = None,
         stages: StagesOf | None = None,
     ) -> None:
+        replayed.require_apart(*(() if ledger is None else (ledger,)))
         count = clients if isinstance(clients, int) else len(clients)
         if delta is None and count > 0:  # other numbers are refused with the plan
             delta = (None if ledger is None else delta_in(Path(ledger))) or default_delta(count)

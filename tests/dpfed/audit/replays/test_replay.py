@@ -107,6 +107,15 @@ def test_a_run_in_which_nothing_is_private_is_refused():
         replay_config("fedavg-digits", rounds=1, pairs=2)
 
 
+def test_no_run_of_an_audit_stays(tmp_path):
+    """Its noise comes from known seeds, though the run may say "secure"."""
+    secure = {"federation.rounds": 1, "run.randomness": "secure", "privacy.noise": "discrete-gaussian"}
+    for there in (tmp_path / "kept", None):
+        with pytest.raises(DpfedError, match="known seeds"):
+            dpfed.audit.replay(lambda data, out, to=there: dpfed.run("dp-fedavg-digits", secure, out=to), 2)
+    assert not list(tmp_path.iterdir())
+
+
 def test_clients_that_take_no_part_test_nothing():
     def call(data, out):
         dpfed.run("dp-fedavg-digits", {"federation.rounds": 1}, out=out, progress=False)
