@@ -44,8 +44,8 @@ _LARGEST_LOG = 600.0
 class Certificate:
     """A statement that is wrong with a chance of at most `failure`, which is a part of delta.
 
-    bounds: of both hockey sticks at epsilon, without the failure; seed: hash of `description`, of the verification that
-    passed; tries: verifications in all; deterministic: the bound that holds for sure
+    failure: of all tries together (`description` has that of one); bounds: of both hockey sticks at epsilon, without the
+    failure; seed: hash of `description`, of the verification that passed; tries: verifications in all; deterministic: the bound that holds for sure
     """
 
     epsilon: float
@@ -68,7 +68,7 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
-        return {name: value for name, value in asdict(self).items() if name != "description"} | self.description
+        return self.description | {name: value for name, value in asdict(self).items() if name != "description"}
 
 
 def certified(budget: Budget, *, samples: int = SAMPLES) -> Certificate:

@@ -13,7 +13,7 @@ from accounting.compose.accountant import epsilon as epsilon_of
 from accounting.errors import CalibrationError, InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import CappedPoissonSampling, FixedSizeSampling, FullParticipation, Subsampled, unsampled
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from accounting.mechanisms.cohort_caps import default_cap
+from accounting.mechanisms.cohort_caps import rarely_exceeded
 
 MASKS = Plan(mechanism="bernoulli-aggregate", clients=50, cohort=5, dimension=20, edge=0.25, clip_norm=0.2, delta=1e-5)
 SEEN = Plan(
@@ -60,7 +60,7 @@ def test_not_even_one_round_fits():
 def test_poisson_masks_are_padded_to_a_cap_that_is_seldom_reached():
     coins = MASKS.mechanism.release(MASKS)
     assert isinstance(coins, BernoulliAggregate)
-    assert coins.cohort == MASKS.cohort_cap == default_cap(5, 50, delta=1e-5)
+    assert coins.cohort == MASKS.cohort_cap == rarely_exceeded(5, 50, delta=1e-5)
     assert f"padded to {coins.cohort} uploads" in budget.solve(MASKS, rounds=1).notes[-1]
     assert unsampled(MASKS.changed(slots=40).round()).cohort == 40
 
@@ -159,8 +159,8 @@ def test_noise_before_the_coins_counts_under_every_sampling(sampling):
 
 
 def test_a_cap_is_at_least_the_mean_cohort_whatever_delta_allows():
-    assert default_cap(10, 100, delta=0.999) >= 10
-    assert default_cap(5, 5, delta=1e-9) == 5
+    assert rarely_exceeded(10, 100, delta=0.999) >= 10
+    assert rarely_exceeded(5, 5, delta=1e-9) == 5
 
 
 @pytest.mark.slow
