@@ -44,8 +44,9 @@ _LARGEST_LOG = 600.0
 class Certificate:
     """A statement that is wrong with a chance of at most `failure`, which is a part of delta.
 
-    failure: of all tries together (`description` has that of one); bounds: of both hockey sticks at epsilon, without the
-    failure; seed: hash of `description`, of the verification that passed; tries: verifications in all; deterministic: the bound that holds for sure
+    failure: of all tries together (`description` has that of one); bounds: of both hockey sticks at epsilon, without
+    the failure; seed: hash of `description`, of the verification that passed; tries: verifications in all;
+    deterministic: the bound that holds for sure
     """
 
     epsilon: float
