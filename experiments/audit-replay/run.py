@@ -2,6 +2,7 @@
 
 python experiments/audit-replay/run.py plants          faults in dpfed, unsound networks, losses and record mixtures
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
+python experiments/audit-replay/run.py field           the bugs of experiments/audit-field: same seeds, so that noise is frozen
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py sound --count 200
 python experiments/audit-replay/run.py page            docs/replay-power.md from the results
@@ -10,6 +11,7 @@ Results are kept in results.jsonl, a line each; a part goes on where it was ende
 """
 
 import argparse
+import importlib
 import json
 import sys
 import time
@@ -17,12 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import dpfed
-from dpfed.audit.replays.pairs import REMOVED
+from accounting import Gaussian
+from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
 from dpfed.config.tables import put
@@ -70,6 +74,41 @@ def _rounds(case: Any) -> Callable[..., None]:
     return call
 
 
+def of_field() -> Iterator[Named]:
+    folder = ROOT / "experiments" / "audit-field" / "bugs"
+    sys.path.insert(0, str(folder))
+    for file in sorted(folder.glob("*.py")):
+        bug = importlib.import_module(file.stem)
+        if isinstance(getattr(bug, "SETTING", {"claim": ()})["claim"], Gaussian):  # others draw cohorts or bound no sum
+            gone = GONE.get(str(bug.SETTING["claim"].adjacency))
+            yield file.stem, _seeded(bug.broken, gone)
+            yield f"twin of {file.stem}", _seeded(bug.sound, gone)
+
+
+GONE = {"add-remove": "removed", "zero-out": "zeroed"}
+"""Changes to a client's update that are neighbours by definition, whatever the function; by adjacency."""
+
+
+def _seeded(function: Callable[..., Any], gone: str | None) -> Callable[..., None]:
+    """Return a call that releases a function's output on four clients, under three seeds.
+
+    The mechanism's input is the output on the clients' updates less the output on zeros under the same seed.
+    """
+    updates = [torch.randn(16, generator=torch.Generator().manual_seed(one)) for one in range(4)]
+
+    def call(data: Any, out: Path) -> None:
+        found = data(dict(enumerate(updates)))
+        held = np.stack([one.double().numpy() if len(one) else np.zeros(16) for one in found.values()])
+        for seed in range(3):
+            noise = np.hstack(function(np.zeros_like(held), seed))
+            release = dpfed.audit.mechanism(lambda total, noise=noise: total + noise, sensitivity=1.0, name="release")
+            release(np.hstack(function(held, seed)) - noise)
+
+    pairs = [Pair(half, "far") for half in ((0, 1), (2, 3), (0,), (3,))]
+    call.pairs = pairs if gone is None else [*pairs, *(Pair(half, gone) for half in ((0, 1), (2,), (3,)))]
+    return call
+
+
 def of_settings() -> Iterator[Named]:
     for name, (preset, settings) in SETTINGS.items():
         plain = tables(preset)
@@ -104,7 +143,7 @@ def audit(part: str, name: str, call: Callable[..., Any]) -> dict[str, Any]:
     """Return the line of one audit, with all its pairs."""
     began = time.monotonic()
     try:
-        found: ReplayAudit | None = dpfed.audit.replay(call, to_the_end=True)
+        found: ReplayAudit | None = dpfed.audit.replay(call, getattr(call, "pairs", None), to_the_end=True)
         words = ""
     except (DpfedError, ValueError) as error:
         found, words = None, f"{type(error).__name__}: {error}"
@@ -134,6 +173,7 @@ def page() -> str:
     for part, title in (
         ("plants", "Planted faults, unsound networks and losses"),
         ("faults", "Faults of whole rounds"),
+        ("field", "Bugs of the field, in functions that take a seed"),
     ):
         rows = [one for one in found if one["part"] == part]
         of_faults = [one for one in rows if not _is_sound(one)]
@@ -145,7 +185,7 @@ def page() -> str:
             seen = (
                 one["first"].replace("|", "/")
                 if one["verdict"] == "fail"
-                else f"not by replay: {layers.get(one['name'], '')}"
+                else f"not by replay: {layers.get(one['name'], 'trials (experiments/audit-field)')}"
             )
             lines.append(f"| {one['name']} | {one['found_by']} of {one['pairs']} | {seen} |")
         lines += ["", f"{sum(one['verdict'] == 'fail' for one in of_faults)} of {len(of_faults)} are found.", ""]
@@ -153,6 +193,7 @@ def page() -> str:
     for part, words, chosen in (
         ("plants", "twins of the planted faults", _is_sound),
         ("faults", "twins of the faults of rounds", _is_sound),
+        ("field", "twins of the bugs of the field", _is_sound),
         ("settings", "private settings of the golden net", lambda one: True),
         ("sound", "networks, losses, stages and samplers drawn by a seed", lambda one: True),
     ):
@@ -168,7 +209,7 @@ def _is_sound(one: dict[str, Any]) -> bool:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("part", choices=["plants", "faults", "settings", "sound", "page"])
+    options.add_argument("part", choices=["plants", "faults", "field", "settings", "sound", "page"])
     options.add_argument("--count", type=int, default=200, help="of sound pieces")
     options.add_argument("--only", default="", help="names that contain this, done again")
     given = options.parse_args()
@@ -176,7 +217,13 @@ def main() -> None:
     if given.part == "page":
         PAGE.write_text(page())
         return
-    named = {"plants": of_plants, "faults": of_faults, "settings": of_settings, "sound": lambda: of_sound(given.count)}
+    named: dict[str, Callable[[], Iterator[Named]]] = {
+        "plants": of_plants,
+        "faults": of_faults,
+        "field": of_field,
+        "settings": of_settings,
+        "sound": lambda: of_sound(given.count),
+    }
     done = kept()
     for name, call in named[given.part]():
         if ((given.part, name) in done and not given.only) or given.only not in name:

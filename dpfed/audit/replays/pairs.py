@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.errors import ConfigError
+from dpfed.errors import ConfigError, DataError
 
 Array = NDArray[Any]
 
@@ -114,7 +114,10 @@ class Pair:
 
     def changed(self, data: Any) -> Any:
         """Return the data of the second run: of a sequence of clients by place, or a mapping by key, the clients of
-        the pair with their arrays changed. A dpfed Dataset is returned as it is: `dpfed.run` changes it."""
+        the pair with their arrays changed. A dpfed Dataset is returned as it is: `dpfed.run` changes it.
+
+        Errors: DataError for other data, and for a client removed from a sequence; the pair then counts as refused.
+        """
         if self.change in (SAME, REPORTING) or hasattr(data, "train_inputs"):
             return data
         if isinstance(data, Mapping):
@@ -124,12 +127,12 @@ class Pair:
                 if not (self.change == REMOVED and self.record is None and place in self.clients)
             }
         if not isinstance(data, Sequence) and not hasattr(data, "__getitem__"):
-            raise ConfigError(
+            raise DataError(
                 f"data of type {type(data).__name__}: a replay audit changes a sequence or a mapping of clients. Give "
                 "data(...) a list with one entry a client."
             )
         if self.change == REMOVED and self.record is None:
-            raise ConfigError(
+            raise DataError(
                 "change='removed' of a sequence of clients: the others would move to other places. Give data(...) a "
                 "mapping from names to clients."
             )

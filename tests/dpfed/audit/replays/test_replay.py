@@ -9,7 +9,7 @@ import pytest
 import dpfed
 from dpfed.api.replay import replay_config
 from dpfed.audit.replays.pairs import Pair
-from dpfed.errors import ConfigError, DpfedError
+from dpfed.errors import ConfigError, DataError, DpfedError
 from dpfed.methods import presets
 
 from .plants import NETWORKS, PLANTS, RECORDS, SOUND, mean_taken_away
@@ -157,7 +157,7 @@ def test_pairs_are_refused_with_their_reason():
         Pair((0,), "other")
     with pytest.raises(ConfigError, match="belongs to one client"):
         Pair((0, 1), "far", record=3)
-    with pytest.raises(ConfigError, match="mapping"):
+    with pytest.raises(DataError, match="mapping"):
         Pair((0,), "removed").changed([np.zeros(3), np.ones(3)])
 
 
