@@ -2,7 +2,7 @@
 
 python experiments/audit-replay/run.py plants          faults in dpfed, unsound networks, losses and record mixtures
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
-python experiments/audit-replay/run.py field           the bugs of experiments/audit-field: same seeds, so that noise is frozen
+python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py sound --count 200
 python experiments/audit-replay/run.py page            docs/replay-power.md from the results
