@@ -54,8 +54,6 @@ COPIES = {
     "SECURITY.md": "security",
     "CHANGELOG.md": "changelog",
     "examples/README.md": "examples",
-    "experiments/README.md": "experiments-measured",
-    "benchmarks/README.md": "benchmarks",
     "README.md": "index",
 }
 """Where the site has what the repository keeps outside of docs/. All but the last are that file's text."""

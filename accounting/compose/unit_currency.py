@@ -1,7 +1,7 @@
 """Prices of releases in units of one planned release: for whom a result decides what is released next.
 
 Composing privacy loss distributions is no stopping rule where later releases are chosen by earlier results. A filter in
-units is one (docs/theory-projects.md): a budget is N units, and a plan of other releases is bought whole for the least
+units is one (docs/theory.md, section 10): a budget is N units, and a plan of other releases is bought whole for the least
 k that hides it,
 
     h_(plan, unit^(K-k))(gamma) <= h_(unit^K)(gamma) + slack   for all gamma >= 0, in both orders of the worlds.  (P)
@@ -176,7 +176,7 @@ class _Near:
 
     @property
     def failures(self) -> float:
-        """Delta that a purchase costs beside its slack: Lemma 3 of docs/theory-projects.md."""
+        """Delta that a purchase costs beside its slack: Lemma P3 of docs/theory.md, section 10."""
         return self.lost + math.expm1(3 * self.closeness)
 
 
@@ -328,7 +328,7 @@ class _FixedSize:
     the profile of unit^K, and T_plan V_(K-k) <= V_K + slack in the place of (P).
 
     V_K is kept at the points of its grid, T_plan V is computed from above, and the adversary's kernels are on the grid,
-    so the inequality at the grid points is enough (docs/theory-projects.md).
+    so the inequality at the grid points is enough (docs/theory.md, section 10).
     """
 
     def __init__(self, pairs: _Pairs, values: list[Values]) -> None:

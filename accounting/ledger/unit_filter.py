@@ -1,7 +1,7 @@
 """The rule of a project: its budget is a number of units, and what is not a unit is bought whole before it begins.
 
 State (K, x, B): K units left, x of the reserve left, B the releases that were bought and not yet made. It follows from
-the file's lines alone. Claim (docs/theory-projects.md): whatever is chosen by looking at earlier results, everything
+the file's lines alone. Claim (docs/theory.md, section 10): whatever is chosen by looking at earlier results, everything
 that these lines allow is within (epsilon, delta) together, if every run draws its cohorts, schedules and noise anew, a
 client's memory is cleared between runs, and the runs have one population and one adjacency.
 """

@@ -1,4 +1,4 @@
-"""docs/determinism.md: one seed, one result."""
+"""docs/experiments.md: one seed, one result."""
 
 import json
 import os
