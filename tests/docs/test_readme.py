@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -43,9 +44,9 @@ def test_a_planted_command_is_found():
 
 
 def test_readme_is_short_and_its_links_lead_somewhere():
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 90
     links = re.findall(r"\]\(([^)#:]+)\)|(?:src|srcset)=\"([^\"]+)\"", README)
-    assert len(links) > 25
+    assert len(links) > 20
     assert not [link for pair in links for link in pair if link and not (ROOT / link).exists()]
 
 
@@ -93,3 +94,14 @@ def test_the_picture_says_what_is_so():
         drawn = ET.parse(ROOT / "docs" / "_static" / f"epsilon-{name}.svg").getroot()
         assert drawn[0].text == f"epsilon after 180 rounds: {printed} as printed, {fixed} for what runs"
     assert f'alt="One plan: a paper prints epsilon {printed}, what runs has {fixed}"' in README
+
+
+def test_pages_are_few_and_say_for_whom_they_are():
+    printed = subprocess.run([sys.executable, "docs/count.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    pages, words = re.search(r"(\d+) pages, ([\d,]+) words", printed).groups()
+    assert int(pages) <= 28
+    assert int(words.replace(",", "")) <= 26_000
+    for name in re.findall(r"([\w/-]+\.md)", printed):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert name == "index.md" or re.search(r"^# .*\n\nFor ", text, flags=re.MULTILINE), name
+        assert name in ("index.md", "quickstart.md") or "\nRead next: " in text, name
