@@ -9,11 +9,15 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 from docutils.nodes import literal_block
+from numpy.typing import ArrayLike
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util.typing import stringify_annotation
+
+from accounting.arrays import Floats
 
 project, copyright, author = "dpfed", "The dpfed authors", "The dpfed authors"
 release = version = version_of("dpfed")
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
@@ -45,7 +49,9 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 nb_render_markdown_format = "myst"  # its tables are tables
 
-autodoc_typehints = "none"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+viewcode_line_numbers = True
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 
@@ -83,28 +89,69 @@ def from_the_repository(app, name, source):
         return f"[{words}]({os.path.relpath(f'{page}.md', Path(name).parent)}{anchor or ''})"
 
     source[0] = re.sub(r"(!?)\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)", link, source[0])
-    if name == "reference":
-        source[0] = re.sub(r"^% public: ([\w.]+)$", public_names, source[0], flags=re.MULTILINE)
+    source[0] = re.sub(r"^% public: ([\w.]+)$", public_names, source[0], flags=re.MULTILINE)
     if name == "examples":
         files = sorted((ROOT / "examples").glob("*.py"))
         source[0] += "".join(f"\n## {one.name}\n\n```{{literalinclude}} ../examples/{one.name}\n```\n" for one in files)
 
 
+PAGES = (
+    "accounting.bernoulli",
+    "accounting.budget",
+    "accounting.gaussian",
+    "accounting.ledger",
+    "accounting.mechanisms",
+)
+"""Modules whose pages have what the package offers as well, under the package's shorter name."""
+
+
 def public_names(match):
-    """A line `% public: MODULE` of the reference becomes every class and function that the module offers."""
-    module, lines = importlib.import_module(match[1]), []
-    for name in sorted(module.__all__, key=str.lower):
-        thing = getattr(module, name)
-        if inspect.isclass(thing):
-            lines.append(f".. autoclass:: {match[1]}.{name}\n   :members:")
-        elif inspect.isfunction(thing):
-            lines.append(f".. autofunction:: {match[1]}.{name}")
+    """A line `% public: MODULE` becomes every class and function that the module offers."""
+    module, package = importlib.import_module(match[1]), importlib.import_module(match[1].partition(".")[0])
+    shared = {
+        id(getattr(importlib.import_module(one), name))
+        for one in PAGES
+        for name in importlib.import_module(one).__all__
+    }
+    own = [name for name, one in vars(module).items() if name[0] != "_" and getattr(one, "__module__", "") == match[1]]
+    lines = []
+    for name in sorted(getattr(module, "__all__", own), key=str.lower):
+        one = getattr(module, name)
+        exported = name in package.__all__ and getattr(package, name) is one
+        elsewhere = id(one) in shared if module is package else exported and match[1] not in PAGES
+        if (inspect.isclass(one) or inspect.isfunction(one)) and not elsewhere:
+            full = f"{(package if exported else module).__name__}.{name}"
+            lines.append(
+                f".. autoclass:: {full}\n   :members:" if inspect.isclass(one) else f".. autofunction:: {full}"
+            )
     return "```{eval-rst}\n" + "\n".join(lines) + "\n```"
 
 
+ALIASES = {stringify_annotation(ArrayLike, mode): "ArrayLike" for mode in ("smart", "fully-qualified")}
+ALIASES |= {stringify_annotation(Floats, mode): "Floats" for mode in ("smart", "fully-qualified")}
+
+
+def readable(app, what, name, thing, options, signature, returned):
+    """Signatures have the aliases of arrays' types."""
+    for written, alias in ALIASES.items():
+        signature, returned = (text and text.replace(written, alias) for text in (signature, returned))
+    return signature, returned
+
+
 def as_written(app, what, name, thing, options, lines):
-    """Docstrings are plain text in columns, and are shown so."""
-    lines[:] = [".. code-block:: text", "", *(f"   {line}" for line in lines), ""] if lines else []
+    """Docstrings are plain text: paragraphs, columns and formulas, which stay as they are, and examples."""
+    written = []
+    for part in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
+        rows = part.splitlines()
+        if not rows or rows[0].lstrip().startswith(">>>"):
+            written += [*rows, ""]
+        elif any(row.startswith(" ") or re.match(r"[-*] |\S.*\S  +\S", row) for row in rows):
+            written += [".. code-block:: text", "", *(f"   {row}" for row in rows), ""]
+        else:
+            quoted = re.split(r"`+([^`]+)`+", " ".join(rows))
+            plain = [f"``{one}``" if i % 2 else re.sub(r"([*_|\\`])", r"\\\1", one) for i, one in enumerate(quoted)]
+            written += ["\\ ".join(plain), ""]
+    lines[:] = written
 
 
 class CommandsAsSuch(SphinxPostTransform):
@@ -124,3 +171,4 @@ def setup(app):
     app.add_post_transform(CommandsAsSuch)
     app.connect("source-read", from_the_repository)
     app.connect("autodoc-process-docstring", as_written)
+    app.connect("autodoc-process-signature", readable)

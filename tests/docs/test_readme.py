@@ -97,7 +97,8 @@ def test_the_picture_says_what_is_so():
 
 
 def test_pages_are_few_and_say_for_whom_they_are():
-    printed = subprocess.run([sys.executable, "docs/count.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "docs/count.py"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     pages, words = re.search(r"(\d+) pages, ([\d,]+) words", printed).groups()
     assert int(pages) <= 28
     assert int(words.replace(",", "")) <= 26_000

@@ -36,7 +36,8 @@ def page(file):
 
 
 def pages():
-    return sorted(file.relative_to(SITE).as_posix() for file in SITE.rglob("*.html") if "_static" not in file.parts)
+    found = (file.relative_to(SITE) for file in SITE.rglob("*.html"))
+    return sorted(file.as_posix() for file in found if not {"_static", "_modules"} & set(file.parts))
 
 
 def leads_somewhere(name, link):
