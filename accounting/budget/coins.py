@@ -26,14 +26,23 @@ _TRUST = {
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliUploads:
-    """Bernoulli uploads that are seen one by one, so that sampling hides nothing.
+    """Bernoulli uploads that are seen individually, so sampling hides nothing.
 
-    Under "all" `rounds` counts the uploads of one client, under "cyclic" they are counted by the public order.
-    `edge` is c: probabilities lie in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public
-    probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `l2_sensitivity` is given instead of
-    `clip_norm`. `noise_std`: of Gaussian noise on the probabilities, before they are clipped to [c, 1-c]. `clip_metric`
-    "fisher": both clips are of the move over sqrt(theta (1 - theta)), theta the public probability; `reference`: theta,
-    where it is one number.
+    Under "all" `rounds` counts the uploads of one client, under "cyclic" the public order counts them. `edge` is c:
+    probabilities are in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public probabilities;
+    `l2_sensitivity` may replace `clip_norm`. `noise_std`: Gaussian noise on the probabilities, before they are clipped
+    to [c, 1-c]. `clip_metric` "fisher": both clips are of the move over sqrt(theta (1 - theta)), theta the public
+    probability; `reference`: theta, if it is one number.
+    Claim: each upload is `mechanisms.BernoulliChannel`. Source: docs/theory-bernoulli.md, Theorem 5.
+    Units: clips, sensitivity and noise_std are probabilities. Adjacency: zero-out (sensitivity: the clip) or
+    replace-one (twice the clip). Errors: InvalidParameter for a number outside its domain; UnsupportedMechanism for
+    other samplings.
+
+    >>> from accounting import Plan, budget
+    >>> uploads = budget.BernoulliUploads(dimension=1, edge=0.25, linf_clip=0.5)
+    >>> plan = Plan(clients=600, sampling="all", mechanism=uploads)
+    >>> round(budget.epsilon(plan, rounds=1, accountant="exact"), 4)
+    1.0985
     """
 
     dimension: int = option(DIMENSION)
@@ -130,11 +139,19 @@ class BernoulliUploads:
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliSums(BernoulliUploads):
-    """Bernoulli uploads of which the server sees sums of exactly K, on each coordinate.
+    """Bernoulli uploads of which the server sees only sums of exactly K, per coordinate.
 
     K is the cohort under fixed and all, and the cohort cap under poisson (`Plan.cohort_cap`), where the server pads
-    with samples of the public probabilities. `others` "near-reference": the other clients
-    of a sum are trusted to keep to `linf_clip` as well (or to `clip_norm`), "anywhere": to the floor only.
+    with samples of the public probabilities. `others` "near-reference": the other clients of a sum are trusted to keep
+    to `linf_clip` (or `clip_norm`) too; "anywhere": to the floor only.
+    Claim: each round is `mechanisms.BernoulliAggregate`. Source: docs/theory-bernoulli.md, Theorems 6 and 7.
+    Units: as `BernoulliUploads`. Adjacency: zero-out, or replace-one except under poisson. Errors: as
+    `BernoulliUploads`.
+
+    >>> from accounting import Plan, budget
+    >>> sums = budget.BernoulliSums(dimension=100, edge=0.1, clip_norm=0.5)
+    >>> Plan(clients=600, sampling=budget.FixedSize(cohort=30), mechanism=sums).round().mechanism.cohort
+    30
     """
 
     others: Literal["anywhere", "near-reference"] = option(

@@ -1,7 +1,7 @@
-"""Kinds of releases: the description of each, the module of its account, and both directions of its dictionary form.
+"""Kinds of releases: the description of each, the module of its account, and reading and writing of its dictionary.
 
 A new kind is a file with description and account, and an entry here. Modules of accounts are loaded when an account is
-asked for, since they bring the numerics.
+requested, because they load the numerics.
 """
 
 import reprlib
@@ -76,7 +76,7 @@ KINDS: dict[str, Kind] = {
 
 
 def account_of(release: Any) -> Account:
-    """The account of an unsampled release. UnsupportedMechanism where its kind has none."""
+    """Return the account of an unsampled release. Errors: UnsupportedMechanism for a kind without one."""
     kind = getattr(type(release), "kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise UnsupportedMechanism(f"{type(release).__name__}: no Renyi curve is implemented.")
@@ -133,7 +133,12 @@ def _round_from(record: Any) -> SingleRelease:
 
 
 def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
-    """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
+    """Return the mechanism that `to_dict` wrote. Errors: InvalidParameter for any other record; nothing is guessed.
+
+    >>> from accounting.mechanisms import from_dict
+    >>> from_dict({"kind": "gaussian", "noise_multiplier": 1.4, "adjacency": "add-remove"})
+    Gaussian(noise_multiplier=1.4, adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>)
+    """
     match record:
         case {"kind": "composed", "parts": [*parts], **rest} if rest.keys() <= {"order"}:
             return Composed(parts=tuple(_counted_from(part) for part in parts), order=rest.get("order", ()))
