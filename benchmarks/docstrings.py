@@ -102,9 +102,9 @@ def _docstring_of_constant(module: str, name: str) -> str:
 def applicable(name: Name) -> tuple[str, ...]:
     """Return the parts that this docstring needs.
 
-    Modules, constants, types, protocols, exceptions and a cache of files (`kept`): the docstring alone. Functions with a bound: everything.
-    Mechanisms and samplings are exact descriptions, so no direction of error. Other classes and readers of descriptions
-    have an example. Shapes, units and errors: as the signature and the code show.
+    Modules, constants, types, protocols, exceptions and a cache of files (`kept`): the docstring alone. Functions with
+    a bound: everything. Mechanisms and samplings: no direction of error, because they are exact descriptions. Other
+    classes, and functions that read descriptions: an example. Shapes, units, errors: as signature and code show.
     """
     thing, parts = name.thing, ["docstring"]
     is_class = inspect.isclass(thing)

@@ -119,8 +119,7 @@ def mechanism(
     """Return `f` as a mechanism: a function that adds noise to its first argument, and whose output is public.
 
     sensitivity: the largest move of the first argument by one client added or removed, in `norm`; a client whose data
-    are
-                 replaced may move it by twice that
+                 are replaced may move it by twice that
     norm:        "l1", "l2" or "linf"
     name:        for the report; default: the function's own
 

@@ -79,11 +79,9 @@ class Plan:
 
     delta:     default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out if one client added would add
-    an
-               upload or a share of noise, or may move the lanes of others
+               an upload or a share of noise, or may move the lanes of others
     before:    releases on the same clients so far: every epsilon is of them and the plan together. The plan's schedule
-    is
-               drawn anew, under a `stream` of its own
+               is drawn anew, under a `stream` of its own
 
     Errors: InvalidParameter for a field outside its domain, or one that the kind does not have; UnsupportedMechanism
     for a combination of fields that has no account.

@@ -71,10 +71,9 @@ def replay(
     call:   call(data, out) trains anything. `data(clients)` returns the clients of the run: unchanged in the first run,
             with the pair's clients changed in the others. A `dpfed.run` needs no `data`: the audit changes its data.
             `out` is an empty folder, whose public files are compared
-    pairs:  pairs to try; a number: that many default pairs; None: all of them, about eighteen. Those are a random half
-    of
-            the participants, then the other half, with their values, targets and numbers of samples changed, and single
-            clients; for private records, single records
+    pairs:  pairs to try; a number: that many default pairs; None: all of them, about eighteen. Those are a random
+            half of the participants, then the other half, with their values, targets and numbers of samples changed,
+            and single clients; for private records, single records
     seed:   of the pairs, and of the global generators at the start of every run
     rounds: rounds of dpfed after which a run ends; None: all
     to_the_end: try the other pairs too after one has failed
