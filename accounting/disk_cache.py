@@ -52,7 +52,7 @@ def _folder(kind: str) -> Path | None:
         return Path(given) / kind if given else None
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # no client's home
         return None
     return Path(cache) / "dpfed" / kind
 

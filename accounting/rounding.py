@@ -13,7 +13,7 @@ _CONTEXT = Context(prec=400)
 
 
 def upwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
-    """The least decimal of at least `digits` places and `digits` significant digits that is not below `value`.
+    """Return the least decimal of at least `digits` places and `digits` significant digits that is not below `value`.
 
     Claim: float(upwards(x)) >= x for every x that is a number, so an upper bound stays one, and a noise multiplier that
     is typed back is not smaller. What the digits hold exactly is written without zeros at its end: a budget of 3 is

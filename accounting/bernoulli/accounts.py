@@ -41,7 +41,7 @@ def gaussian_above(coins: BernoulliAggregate | BernoulliChannel, in_clips: float
 
     in_clips: how far neighbours' probabilities lie apart, over the clip of one client: 1, or 2 where one client's place
     is taken by another's. Units: none. Direction of error: upwards; None where the certificate does not pass, or cannot
-    be computed: likelihood ratios too large, too few coins, moves too many.
+    be computed: likelihood ratios too large, too few Bernoulli samples, moves too many.
     """
     if lost < _SMALLEST_LOSS:
         return None
@@ -96,10 +96,10 @@ def _reach(coins: BernoulliAggregate | BernoulliChannel, moves: _Moves) -> float
 
 
 COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64], dtype=float)
-"""Orders at which sums of coins are computed: each takes a search of its own."""
+"""Orders at which sums of Bernoulli samples are computed: each takes a search of its own."""
 
 SAMPLED_COIN_ORDERS: Floats = np.arange(2.0, COIN_ORDERS[-1] + 1)
-"""Orders of sampled coins: every whole one, amplified from chords between COIN_ORDERS, so nearly free."""
+"""Orders of sampled Bernoulli samples: every whole one, amplified from chords between COIN_ORDERS, so nearly free."""
 
 
 def channel_renyi(orders: Floats, coins: BernoulliChannel) -> Floats:
@@ -123,7 +123,7 @@ def _bounds(coins: BernoulliAggregate | BernoulliChannel) -> dict[str, Any]:
 
 
 def aggregate_sampled(orders: Floats, coins: BernoulliAggregate, sampling: Sampling) -> Floats:
-    """The generic bounds of `gaussian.subsampling`, from chords of (alpha - 1) rho, which is convex in alpha."""
+    """Return the generic bounds of `gaussian.subsampling`, from chords of (alpha - 1) rho, which is convex in alpha."""
     base = replace(coins, adjacency=lemma_adjacency(coins.adjacency, sampling))
 
     def between(at: Floats) -> Floats:

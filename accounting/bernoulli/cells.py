@@ -1,4 +1,4 @@
-"""The largest divergence of one noised coin, less a slope times its squared move: certified.
+"""The largest divergence of one noised Bernoulli sample, less a slope times its squared move: certified.
 
 Proofs: docs/theory-bernoulli.md, Theorem 5.
 """
@@ -18,7 +18,7 @@ def largest(
 ) -> Floats:
     """Certified sup over a, t of r(g(a), g(a + t)) - slope t^2, with c <= a, a + t <= 1 - c, 0 <= t <= farthest.
 
-    One direction covers both: exchanging the worlds is the mirror a -> 1 - a - t.
+    One direction covers both: exchanging the neighbours is the mirror a -> 1 - a - t.
     """
     if farthest <= 0:
         return np.zeros(len(alpha))
@@ -61,7 +61,9 @@ class _Cells:
         return self.bound(problem, low, high), self.value(problem, low, high)
 
     def value(self, problem: Ints, low: Floats, high: Floats) -> Floats:
-        """The function at the middle of the box, or at its corner of least a and largest t where that is allowed."""
+        """Return the function at the middle of the box, or at its corner of least a and largest t where that is
+        allowed.
+        """
         best = np.full(len(problem), -np.inf)
         for a, t in ((low[:, 0], high[:, 1]), ((low[:, 0] + high[:, 0]) / 2, (low[:, 1] + high[:, 1]) / 2)):
             inside = a + t <= 1 - self.c
@@ -72,7 +74,9 @@ class _Cells:
         return best
 
     def bound(self, problem: Ints, low: Floats, high: Floats) -> Floats:
-        """The smallest of three bounds: at the corners of the box's image, of the second order, and by chords in t."""
+        """Return the smallest of three bounds: at the corners of the box's image, of the second order, and by chords in
+        t.
+        """
         a0, a1, t0, t1 = low[:, 0], np.minimum(high[:, 0], 1 - self.c - low[:, 1]), low[:, 1], high[:, 1]
         a1 = np.maximum(a1, a0)
         alpha, slope = self.alpha[problem], self.slope[problem]
@@ -86,8 +90,9 @@ class _Cells:
         return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, upper))
 
     def _step(self, a0: Floats, a1: Floats, t: Floats, steepest: Floats, beyond: float = 0.0) -> Floats:
-        """The largest g(a + t) - g(a): it rises with a up to (1 - t)/2 and falls from there. g goes on past 1-c with
-        slope `beyond`, at most its smallest."""
+        """Return the largest g(a + t) - g(a): it rises with a up to (1 - t)/2 and falls from there. g continues past
+        1-c with slope `beyond`, at most its smallest.
+        """
         peak = np.clip((1 - t) / 2, a0, a1)
         past = np.maximum(peak + t - (1 - self.c), 0.0) * beyond
         return np.minimum(self._g(peak + t) + past - self._g(peak) + 3e-15, steepest * t)
@@ -95,7 +100,7 @@ class _Cells:
     def _chords(self, alpha: Floats, slope: Floats, box: tuple[Floats, ...], steepest: Floats) -> Floats:
         """sum P^alpha Q^(1-alpha) is convex in q, and g(a + t) is at most its chord in t plus max -g'' (t1-t0)^2 / 8.
 
-        Here g goes on as a line past 1-c, and q may pass the top: with a cap the sum would not be convex in t.
+        Here g continues as a line past 1-c, and q may pass the top: with a cap the sum would not be convex in t.
         """
         a0, a1, t0, t1 = box
         bent = self._bend(a1 + t1) * (t1 - t0) ** 2 / 8

@@ -1,4 +1,5 @@
-"""The Gaussian that a sum of coins stays below: coordinate after coordinate is replaced by a Gaussian that hides less.
+"""The Gaussian that a sum of Bernoulli samples stays below: coordinate after coordinate is replaced by a Gaussian that
+hides less.
 
 Proofs: docs/theory-bernoulli.md, Theorem 7. The finite checks are in doubles with margins, in logarithms, and fail
 where anything is not finite: then there is no certificate, and other accounts stand.
@@ -73,8 +74,8 @@ class Path:
     move: float
 
     def variance(self, squared_norm: float) -> float:
-        """The variance that all moves of this squared norm end at: the least over the gifts to begin with; infinite
-        where the path does not reach that far.
+        """Return the variance that all moves of this squared norm end at: the least over the gifts to begin with;
+        infinite where the path does not reach that far.
 
         From a gift v the rates are the running minimum of what passed from v on. A coordinate that begins at one rate
         and ends at another costs at most the difference of the two times the square of the largest move.
@@ -122,7 +123,7 @@ def _variances(first: float, enough: float) -> Iterator[float]:
 
 
 def _least_rate(cells: _GrowthCells, variance: float, least: float, zeta: float) -> float:
-    """A rate that passes, nearly the least; infinite where none up to `_LARGEST_RATE` times the least does."""
+    """Return a rate that passes, nearly the least; infinite where none up to `_LARGEST_RATE` times the least does."""
     low, high = least, least * _LARGEST_RATE
     if not _tail_passes(cells, variance, zeta):
         return math.inf

@@ -1,8 +1,8 @@
 """Bias of a clipped, noised probability, and its correction.
 
-A client holds theta in [c, 1-c], adds N(0, sigma^2), clips to [c, 1-c] and draws a coin of that probability. The coin
-is Bernoulli with mean g(theta), not theta. This file has g, its derivative and its inverse.
-(The last line of the FedPM paper's appendix C has a wrong exponential; the tests show it.)
+A client holds theta in [c, 1-c], adds N(0, sigma^2), clips to [c, 1-c] and draws a Bernoulli sample of that
+probability. The Bernoulli sample is Bernoulli with mean g(theta), not theta. This file has g, its derivative and its
+inverse. (The last line of the FedPM paper's appendix C has a wrong exponential; the tests show it.)
 """
 
 import numpy as np
@@ -50,8 +50,9 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
 
 
 def clipped_mean_slope(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
-    """g'(theta) = Phi(b) - Phi(a), the chance that the clip does not bind. In (0, 1]; largest at theta = 1/2, falls
-    from there to both sides. Exact to rounding, relatively."""
+    """g'(theta) = Phi(b) - Phi(a), the probability that the clip does not bind. In (0, 1]; largest at theta = 1/2,
+    falls from there to both sides. Exact to rounding, relatively.
+    """
     floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
     values = _inside(theta, floor)
     if sigma == 0:
@@ -68,14 +69,14 @@ def _to_the_ends(values: Floats, c: float, sigma: float) -> tuple[Floats, Floats
 
 
 def reachable(*, c: float, noise_std: float) -> tuple[float, float]:
-    """[g(c), g(1-c)]: what the mean of honest coins can be. At sigma = 1/2, c = .2 only [.371, .629]."""
+    """[g(c), g(1-c)]: what the mean of honest Bernoulli samples can be. At sigma = 1/2, c = .2 only [.371, .629]."""
     low = float(clipped_mean(c, c=c, noise_std=noise_std))
     return low, 1 - low
 
 
 def invert(mean: ArrayLike, *, c: float, noise_std: float) -> Floats:
-    """g^-1(mean), elementwise: the estimator of theta from a mean of coins. A mean outside the reachable range is
-    clamped to it first, so the result is in [c, 1-c].
+    """g^-1(mean), elementwise: the estimator of theta from a mean of Bernoulli samples. A mean outside the reachable
+    range is clamped to it first, so the result is in [c, 1-c].
 
     Bisection to 2^-52; exact when all clients hold the same theta. When they differ it inverts a nonlinear map on an
     average, which is biased. Of n clients at theta the variance is about g (1 - g) / (n g'^2): large near the ends.

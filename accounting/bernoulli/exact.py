@@ -1,7 +1,7 @@
-"""Uploads of coins in few dimensions: the exact law, and so the exact privacy profile.
+"""Uploads of Bernoulli samples in few dimensions: the exact distribution, and so the exact privacy profile.
 
-The loss of a product of coins is a sum of independent losses. Coordinates with the same pair (p_i, q_i) form a group,
-of which only the number of heads matters.
+The loss of a product of Bernoulli samples is a sum of independent losses. Coordinates with the same pair (p_i, q_i)
+form a group, of which only the number of heads matters.
 """
 
 import math
@@ -15,16 +15,17 @@ from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
 
 LARGEST_LAW = 5_000_000
-"""Outcomes (products of counts of heads) beyond which a law is refused: memory and minutes."""
+"""Outcomes (products of counts of heads) beyond which a distribution is refused: memory and minutes."""
 
 
 def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats:
-    """The smallest delta at `epsilon` for one upload of coins with probabilities p [d] against q [d].
+    """Return the smallest delta at `epsilon` for one upload of Bernoulli samples with probabilities p [d] against q
+    [d].
 
     delta(epsilon) = max of sum over outcomes of max(P - e^epsilon Q, 0) and the same with P and Q exchanged.
 
-    Domain: epsilon real, p and q probabilities in [0, 1]. Shape: that of `epsilon`; a scalar gives a scalar.
-    Exact to rounding (1e-12 relative, by summing in logarithms). Error: laws of more than LARGEST_LAW outcomes.
+    Domain: epsilon real, p and q probabilities in [0, 1]. Shape: that of `epsilon`; a scalar gives a scalar. Exact to
+    rounding (1e-12 relative, by summing in logarithms). Error: distributions of more than LARGEST_LAW outcomes.
     """
     eps = np.asarray(epsilon, dtype=float)
     if np.isnan(eps).any():
@@ -35,7 +36,8 @@ def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats
 
 
 def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
-    """The smallest epsilon >= 0 at which `channel_profile` is at most delta; infinite if none is. delta in [0, 1].
+    """Return the smallest epsilon >= 0 at which `channel_profile` is at most delta; infinite if none is. delta in [0,
+    1].
 
     In each direction the profile is linear in e^epsilon between losses, so it is solved there. Exact to rounding.
     """
@@ -54,8 +56,8 @@ def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
 
 
 def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
-    """The least epsilon >= 0 with `_gain` at most target: the sum of P less e^epsilon times the sum of Q over the
-    outcomes with a loss of at least the next one.
+    """Return the least epsilon >= 0 with `_gain` at most target: the sum of P less e^epsilon times the sum of Q over
+    the outcomes with a loss of at least the next one.
 
     Where the target is above 1/2, 1 less these sums counts, in which nothing cancels: the sum of P over the other
     outcomes, and 1 - target.
@@ -101,7 +103,7 @@ def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
             raise InvalidParameter(f"{name}: must be probabilities in [0, 1].")
     pairs, counts = np.unique(np.stack([first, second], axis=1), axis=0, return_counts=True)
     counts = counts[pairs[:, 0] != pairs[:, 1]]
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]  # coins that agree say nothing
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]  # Bernoulli samples that agree say nothing
     outcomes = math.prod(int(n) + 1 for n in counts)
     if outcomes > LARGEST_LAW:
         raise InvalidParameter(

@@ -2,8 +2,8 @@
 
     G(alpha, tau) = sup of 2 (sum P^alpha Q^(1-alpha) - 1) / (tau^2 alpha (alpha - 1))
 
-over all coordinates of a sum, P and Q being the laws of the sum with the moving coin in its two places tau apart, in
-both orders. Proofs: docs/theory-bernoulli.md, Theorem 7.
+over all coordinates of a sum, P and Q being the distributions of the sum with the moving Bernoulli sample in its two
+places tau apart, in both orders. Proofs: docs/theory-bernoulli.md, Theorem 7.
 """
 
 import math
@@ -18,7 +18,7 @@ from accounting.bernoulli.windows import Coordinates, Window, windows
 _MARGIN = 1 + 1e-8
 _NOT_SMALL = 1e-5
 _SMALLEST_SPREAD = 1e-5
-_FEW = 400  # coins; of more a coarser table takes seconds, too
+_FEW = 400  # Bernoulli samples; of more a coarser table takes seconds, too
 _SLACK = {True: 1e-3, False: 5e-3}
 _JUDGED = 0.7  # of the orders; those above it matter at the first steps of a path only
 _SMALLEST_MASS = 1e-250
@@ -27,7 +27,7 @@ _FIRST_ORDERS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0)  # none between 2 an
 _RATIO = {True: 1.1, False: 1.15}
 _MOVES = {True: 10, False: 8}
 _MOST_ENTRIES = 400_000_000  # about ten seconds
-_WIDTH = 20.0  # of a law's support, in square roots of the coins
+_WIDTH = 20.0  # of a distribution's support, in square roots of the Bernoulli samples
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class Growth:
     """Upper bounds on G at nodes, [orders, moves]; the first move is 0, where G is its limit.
 
     Between nodes: log G is convex in alpha; G is convex in tau at every node of alpha. `ratio` bounds the logarithm of
-    the ratio of the two laws at any outcome.
+    the ratio of the two distributions at any outcome.
     """
 
     orders: Floats
@@ -46,11 +46,12 @@ class Growth:
 
 @lru_cache(maxsize=64)
 def growth_of(at: Coordinates) -> Growth | None:
-    """The table for these coordinates; None where it cannot be computed in doubles or in seconds.
+    """Return the table for these coordinates; None where it cannot be computed in doubles or in seconds.
 
-    Direction of error: upper bound. A block of laws, of the other coins j0 at the top of the window and K-1-j1 at its
-    bottom, bounds all that have j0 to j1 at the top (data processing); blocks are halved while they exceed what single
-    laws attain by more than a rate higher by 0.1% (of many coins 0.5%) would allow.
+    Direction of error: upper bound. A block of distributions, of the other Bernoulli samples j0 at the top of the
+    window and K-1-j1 at its bottom, bounds all that have j0 to j1 at the top (data processing); blocks are halved while
+    they exceed what single distributions attain by more than a rate higher by 0.1% (of many Bernoulli samples 0.5%)
+    would allow.
     """
     spans = windows(at)
     if any(window.low <= 0 or window.low + at.move * window.stretch >= 1 for window in spans):
@@ -77,7 +78,7 @@ def _orders(largest: float, ratio: float) -> Floats:
 
 
 def _information(window: Window, coins: int) -> float:
-    """Nearly G at small moves, the other coins at the bottom of the window."""
+    """Nearly G at small moves, the other Bernoulli samples at the bottom of the window."""
     return window.stretch**2 / (coins * window.low * (1 - window.low))
 
 
@@ -119,7 +120,7 @@ def _parts(first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _directions(window: Window) -> tuple[bool, ...]:
-    """Moves up from the bottom; down from the top too, where that is not the same."""
+    """Return moves up from the bottom; down from the top too, where that is not the same."""
     return (True,) if window.mirrored else (True, False)
 
 
@@ -133,7 +134,7 @@ def _law(coins: int, window: Window, first: int, end: int, up: bool) -> tuple[Fl
     """Masses of the sum before the move, and by which factor a move of 1 in the metric changes them, less 1.
 
     Masses below 1e-250 are left out; two outcomes hold all that they can add, since a tilt lies between those of the
-    moving coin alone and what is summed is convex in it, and zero at no tilt.
+    moving Bernoulli sample alone and what is summed is convex in it, and zero at no tilt.
     """
     base = window.low if up else window.high
     others = np.convolve(_binomial(coins - 1 - end, window.low), _binomial(first, window.high))
@@ -154,8 +155,9 @@ def _binomial(n: int, p: float) -> Floats:
 
 
 def _growth(mass: Floats, tilt: Floats, orders: Floats, moves: Floats) -> Floats:
-    """The larger of both orders of the worlds, [orders, moves]: sums of mass ((1+z)^e - 1 - e z), z = move tilt, with
-    the exponent e = alpha or 1 - alpha, of which none is below zero."""
+    """Return the larger of both orders of the neighbours, [orders, moves]: sums of mass ((1+z)^e - 1 - e z), z = move
+    tilt, with the exponent e = alpha or 1 - alpha, of which none is below zero.
+    """
     z = moves[1:, None] * tilt[None]
     logs, first = np.log1p(z), _summed(z, mass)
     information = float((mass * tilt * tilt).sum())

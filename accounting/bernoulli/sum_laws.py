@@ -1,4 +1,6 @@
-"""Divergences of sums of K coins of which one moves: certified largest values. Proof: docs/theory-bernoulli.md."""
+"""Divergences of sums of K Bernoulli samples of which one moves: certified largest values. Proof:
+docs/theory-bernoulli.md.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,12 +17,12 @@ _BLOCK = 200_000
 
 
 class SumLaws:
-    """The sum when one coin moves between c and c + t, and of the other K-1 j sit at 1-c and the rest at c.
+    """The sum when one Bernoulli sample moves between c and c + t, and of the other K-1 j sit at 1-c and the rest at c.
 
     Direction 0 is the divergence of the sum at c from the sum at c + t, direction 1 the reverse. Moves near 1-c are
-    their mirrors (heads <-> tails), K-1-j for j. A box is (j, direction, t) with j from j0 to j1: of the other coins
-    only the j0 that sit at 1-c and the K-1-j1 that sit at c in all of them are counted. Leaving out independent coins
-    only raises the divergence (data processing), so this bounds every j of the box.
+    their mirrors (heads <-> tails), K-1-j for j. A box is (j, direction, t) with j from j0 to j1: of the other
+    Bernoulli samples only the j0 that sit at 1-c and the K-1-j1 that sit at c in all of them are counted. Leaving out
+    independent Bernoulli samples only raises the divergence (data processing), so this bounds every j of the box.
     """
 
     def __init__(self, cohort: int, c: float, alpha: Floats) -> None:
@@ -76,7 +78,7 @@ class SumLaws:
 
     def _evaluate(self, problem: Ints, low: Floats, high: Floats, slope: Floats) -> tuple[Floats, Floats]:
         """Three bounds: the divergence at the far end; the chord, since sum P^alpha Q^(1-alpha) is convex in t; the
-        second-order bound, as for one coin. Attained at the far end if j0 = j1."""
+        second-order bound, as for one Bernoulli sample. Attained at the far end if j0 = j1."""
         j0, j1 = self._members(low, high)
         upper, attained = np.full(len(problem), -np.inf), np.full(len(problem), -np.inf)
         real = np.flatnonzero(j0 <= j1)
@@ -119,7 +121,7 @@ def _blocks(rows: Ints, size: int) -> Iterator[Ints]:
 
 
 def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: int) -> tuple[Floats, Floats]:
-    """sum P^alpha Q^(1-alpha) - 1 for laws `mass` and `mass` (1 + t `tilt`), and its second-order weight.
+    """sum P^alpha Q^(1-alpha) - 1 for distributions `mass` and `mass` (1 + t `tilt`), and its second-order weight.
 
     With z = t tilt and sum mass z = 0 the sum is that of mass ((1+z)^e - 1 - e z), e = alpha in direction 1 and
     1 - alpha in direction 0: no term is negative, none cancels. Its second derivative in t over alpha (alpha - 1) is
@@ -147,7 +149,7 @@ def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: in
     return total, (at_zero / 3 + np.maximum(at_zero, at_t) / 6) * (1 + 1e-12)
 
 
-# Laws are kept above this. While alpha log((1-c)/c) stays below LARGEST_EXPONENT, what is dropped is below rounding:
+# Distributions are kept above this. While alpha log((1-c)/c) stays below LARGEST_EXPONENT, what is dropped is below rounding:
 # of relative size 1e-290 exp(600) K alpha^2 / c^2.
 _SMALLEST_MASS = 1e-290
 LARGEST_EXPONENT = 600.0
@@ -155,7 +157,8 @@ _CUT = 1e-300
 
 
 class Laws:
-    """Laws of j0 coins at 1-c, K-1-j1 at c and the moving one at c; and how moving it tilts them. Made when needed.
+    """Distributions of j0 Bernoulli samples at 1-c, K-1-j1 at c and the moving one at c; and how moving it tilts them.
+    Made when needed.
 
     Of each the columns with mass are held, some 37 standard deviations to either side: memory grows with sqrt K, not K.
     """
@@ -166,7 +169,7 @@ class Laws:
         self._keys, self._rows = np.zeros(0, dtype=int), np.zeros(0, dtype=int)
 
     def index(self, j0: Ints, j1: Ints) -> Ints:
-        """Rows of the laws, after making those that are new."""
+        """Rows of the distributions, after making those that are new."""
         keys = j0 * self.cohort + j1
         new = np.setdiff1d(keys, self._keys)
         if len(new):
@@ -174,7 +177,7 @@ class Laws:
         return np.asarray(self._rows[np.searchsorted(self._keys, keys)])
 
     def window(self, index: Ints) -> tuple[Floats, Floats]:
-        """Masses and tilts of these laws, each from its own first column on, as wide as the widest."""
+        """Masses and tilts of these distributions, each from its own first column on, as wide as the widest."""
         columns = slice(0, int(self.width[index].max()))
         return self.mass[index, columns], self.tilt[index, columns]
 
@@ -190,7 +193,7 @@ class Laws:
         self._keys, self._rows = self._keys[order], self._rows[order]
 
     def _law(self, j0: int, j1: int) -> tuple[Floats, Floats]:
-        # Of j0 coins at 1-c the tails are coins at c: the law of their heads is that of the tails, reversed.
+        # Of j0 Bernoulli samples at 1-c the tails are Bernoulli samples at c: the distribution of their heads is that of the tails, reversed.
         others = np.convolve(_binomial(self.cohort - 1 - j1, self.c), _binomial(j0, self.c)[::-1])
         heads, tails = np.append(0.0, others), np.append(others, 0.0)
         mass = self.c * heads + (1 - self.c) * tails
@@ -210,8 +213,9 @@ def _stacked(rows: Floats, more: list[Floats], width: int) -> Floats:
 
 @lru_cache(maxsize=1024)
 def _binomial(n: int, p: float) -> Floats:
-    """Law of the sum of n coins of probability p, its tails cut off: what that takes from a law of `Laws` is far below
-    what those leave out themselves."""
+    """Distribution of the sum of n Bernoulli samples of probability p, its tails cut off: what that takes from a
+    distribution of `Laws` is far below what those leave out themselves.
+    """
     from scipy.stats import binom
 
     law = binom.pmf(np.arange(n + 1), n, p)

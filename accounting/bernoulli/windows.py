@@ -18,8 +18,9 @@ _SMALLEST_STEP = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """All coins of a coordinate have their probabilities in [low, high]; a move of 1 in the clip's metric is a move of
-    `stretch` of a probability."""
+    """All Bernoulli samples of a coordinate have their probabilities in [low, high]; a move of 1 in the clip's metric
+    is a move of `stretch` of a probability.
+    """
 
     low: float
     high: float
@@ -32,10 +33,10 @@ class Window:
 class Coordinates:
     """Bounds on the probabilities of each coordinate of a sum.
 
-    coins:  how many, the moving one included
+    Bernoulli samples:  how many, the moving one included
     floor:  c; every probability lies in [c, 1 - c]
-    reach:  how far any coin of the sum may lie from the public probability, in the metric; None: anywhere
-    move:   how far the two worlds' probabilities of the moving coin may lie apart, in the metric
+    reach:  how far any Bernoulli sample of the sum may lie from the public probability, in the metric; None: anywhere
+    move:   how far the two neighbours' probabilities of the moving Bernoulli sample may lie apart, in the metric
     reference: the public probability, where it is known to be one number; None: anywhere in [c, 1 - c]
     fisher: the metric is |p - theta| / sqrt(theta (1 - theta)), theta the public probability; else |p - theta|
     """
@@ -94,13 +95,15 @@ def _window(at: Coordinates, c: float, a: float, b: float) -> Window:
 
 
 def _weight(at: Coordinates, c: float, a: float, b: float) -> float:
-    """Nearly the information of a small move in a cell: its squared stretch over the least variance of a coin."""
+    """Nearly the information of a small move in a cell: its squared stretch over the least variance of a Bernoulli
+    sample.
+    """
     window = _window(at, c, a, b)
     return window.stretch**2 / (window.low * (1 - window.low))
 
 
 def _end(at: Coordinates, c: float, a: float, heaviest: float) -> float:
-    """The far end of a cell from a: as wide as its weight allows, and not wide against the probabilities in it."""
+    """Return the far end of a cell from a: as wide as its weight allows, and not wide against the probabilities in it."""
     assert at.reach is not None
     narrow, wide = min(0.5, a + _SMALLEST_STEP * a), min(0.5, a + max(at.reach * 0.5, a / 2))
     if _weight(at, c, a, wide) <= heaviest:

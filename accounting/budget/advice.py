@@ -66,9 +66,10 @@ class Advised:
 
 
 def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
-    """The plan's cohort by other schedules and noises at the same epsilon, the least error first; () where there is
-    nothing to choose: noise that is not the server's Gaussian, replace-one, all clients in every round, releases
-    before. Error is that of prefix sums, over rounds."""
+    """Return the plan's cohort by other schedules and noises at the same epsilon, the least error first; () where there
+    is nothing to choose: noise that is not the server's Gaussian, replace-one, all clients in every round, releases
+    before. Error is that of prefix sums, over rounds.
+    """
     one_client = plan.adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     if plan.mechanism.name != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
         return ()

@@ -14,7 +14,7 @@ _STEPS = 6
 def smallest(
     cost: Callable[[float], float], target: float, *, name: str, start: float = 1.0, tolerance: float = TOLERANCE
 ) -> float:
-    """The smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
+    """Return the smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
 
     Brackets outwards from `start`, then Brent's method on log cost over log x. The result satisfies
     cost(x) <= target as evaluated and is within `tolerance` (relative) above the threshold. Raises CalibrationError
@@ -75,7 +75,8 @@ def _log(value: float, other: float) -> float:
 def _halved(
     enough: Callable[[float], bool], low: float, high: float, *, tolerance: float, name: str, target: float
 ) -> float:
-    """The smallest x that is `enough`, to `tolerance`. One of `low` (0: none is known) and `high` (infinite) is known.
+    """Return the smallest x that is `enough`, to `tolerance`. One of `low` (0: none is known) and `high` (infinite) is
+    known.
 
     Steps outwards from the end that is known, doubled each time, until the other end is known; then halves.
     """
@@ -125,7 +126,7 @@ def _bracket(excess: Callable[[float], float], *, name: str, target: float, star
 
 
 def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
-    """The error where the target is met everywhere (`falling`), or nowhere."""
+    """Return the error where the target is met everywhere (`falling`), or nowhere."""
     if falling:
         return CalibrationError(
             f"target {target} is met by every {name} down to 1e-6: nothing to solve for. Lower the target."
@@ -137,7 +138,9 @@ def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
 
 
 def largest_count(cost: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000) -> int:
-    """The largest whole number n in 0..limit with cost(n) <= target, for a cost that grows with n; 0 costs nothing."""
+    """Return the largest whole number n in 0..limit with cost(n) <= target, for a cost that grows with n; 0 costs
+    nothing.
+    """
     if cost(1) > target:
         return 0
     low, high = 1, 2

@@ -1,4 +1,4 @@
-"""Certificates by sampling: an epsilon below the deterministic bound, true but for a chance that is stated.
+"""Certificates by sampling: an epsilon below the deterministic bound, true but for a probability that is stated.
 
 Only rests (`min-separation`) under Gaussian noise of the server have them. A certificate is about one (epsilon, delta)
 of one run; other releases on the same clients, or another delta, have none. The numbers are calibrated on seeds of
@@ -42,7 +42,7 @@ _LARGEST_LOG = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A statement that is wrong with a chance of at most `failure`, which is a part of delta.
+    """A statement that is wrong with a probability of at most `failure`, which is a part of delta.
 
     failure: of all tries together (`description` has that of one); bounds: of both hockey sticks at epsilon, without
     the failure; seed: hash of `description`, of the verification that passed; tries: verifications in all;
@@ -75,8 +75,8 @@ class Certificate:
 def certified(budget: Budget, *, samples: int = SAMPLES) -> Certificate:
     """Return the certificate of a budget: the smallest epsilon that sampling verifies at its delta.
 
-    Direction of error: upper bound, but for a chance `Certificate.failure`. Errors: UnsupportedMechanism for anything
-    but rests under the server's Gaussian noise by themselves; CalibrationError where no try is verified.
+    Direction of error: upper bound, but for a probability `Certificate.failure`. Errors: UnsupportedMechanism for
+    anything but rests under the server's Gaussian noise by themselves; CalibrationError where no try is verified.
     """
     rests = _rests_of(budget)
     delta = budget.plan.delta

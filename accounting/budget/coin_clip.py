@@ -75,7 +75,7 @@ def largest_clip(
 
     first = max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
-    # Where the loss law is the best account at one clip, the others need not be asked at every one.
+    # Where the privacy loss distribution is the best account at one clip, the others need not be asked at every one.
     asked: Accountant = "pld" if best.method == "pld" else accountant
 
     @cache

@@ -33,7 +33,7 @@ class _Cohorts:
         require.count(cohort=self.cohort)
 
     def period(self, clients: int) -> int:
-        """Rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
+        """Return rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
         return max(round(clients / self.cohort), 1)
 
     def most_rounds(self, clients: int) -> int | None:
@@ -111,7 +111,7 @@ class Everyone:
     is_schedule: ClassVar[bool] = False
 
     def period(self, clients: int) -> int:
-        """Rounds from one participation of a client to the next: 1."""
+        """Return rounds from one participation of a client to the next: 1."""
         return 1
 
     def most_rounds(self, clients: int) -> int | None:

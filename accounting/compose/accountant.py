@@ -271,7 +271,7 @@ def _pld(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _words_of_loss(near: Continuous) -> tuple[str, ...]:
-    """Return the note on releases that are accounted as the Gaussian that they stay below."""
+    """Return the note on releases that are accounted as a dominating Gaussian."""
     if not near.pairwise:
         return ()
     noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})

@@ -20,8 +20,9 @@ def renyi(orders: Floats, noise: Gaussian) -> Floats:
 
 
 def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
-    """`gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws), `gaussian.fixed_size_rdp`
-    (replace-one, shift 2C; under zero-out the displaced client still moves the sum by 2C)."""
+    """`gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions),
+    `gaussian.fixed_size_rdp` (replace-one, shift 2C; under zero-out the displaced client still moves the sum by 2C).
+    """
     if sampling.name not in _SAMPLED:
         raise UnsupportedMechanism(f"sampling={sampling!r}: no Renyi curve is implemented.")
     refuse_replacement_under_poisson(noise.adjacency, sampling, "Use accountant 'pld' (exact for this case), or")
@@ -41,7 +42,7 @@ def _sampled_shares(orders: Floats, noise: GaussianShares, sampling: Sampling) -
 
 
 def _whole(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
-    """The noise of the sum is that very Gaussian; what may overflow is charged by itself."""
+    """Return the noise of the sum is that very Gaussian; what may overflow is charged by itself."""
     return noise.gaussian, 0.0
 
 

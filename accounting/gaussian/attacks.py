@@ -15,7 +15,7 @@ Mixture = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class AttackPair:
-    """Output laws of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
+    """Output distributions of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
 
     `p` and `q` hold (weight, mean); the loss log p(x)/q(x) must rise with x, or fall and then rise.
     """
@@ -24,7 +24,7 @@ class AttackPair:
     q: Mixture
 
     def reversed(self) -> "AttackPair":
-        """The two worlds exchanged, mirrored so that the loss rises again."""
+        """Return the two neighbours exchanged, mirrored so that the loss rises again."""
         return AttackPair(p=tuple((w, -m) for w, m in self.q), q=tuple((w, -m) for w, m in self.p))
 
     def loss(self, x: Floats) -> Floats:
@@ -43,11 +43,11 @@ class AttackPair:
 
 
 def attack_pairs(mechanism: SingleRelease) -> list[AttackPair]:
-    """The sharpest known fixed pair of neighbours of one sampled round, in both orders.
+    """Return the sharpest known fixed pair of neighbours of one sampled round, in both orders.
 
-    Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C). Under a cap, too, where the
-    chance of that client to take part is less.
-    Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
+    Poisson: no client else sends anything; one client sends +C or nothing (replace-one: -C). Under a cap, too, where
+    the probability of that client to take part is less. Fixed size: all others send -C; one client sends +C or -C
+    (zero-out: +C or 0, and 0 or -C).
     """
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     if noise is None:

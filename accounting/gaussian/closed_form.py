@@ -25,7 +25,7 @@ def _blur(delta: float) -> float:
 def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
     """Return the privacy profile of a Gaussian mechanism: the smallest delta at `epsilon`.
 
-    Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), symmetric in the two worlds.
+    Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), symmetric in the two neighbours.
     Source: Balle, Wang 2018, Theorem 8.
     Domain: mu > 0; any real epsilon, negative ones too (the hockey-stick divergence of order e^epsilon).
     Shape: that of `epsilon`. Adjacency: the one whose sensitivity is in mu.

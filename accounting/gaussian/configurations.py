@@ -38,7 +38,7 @@ class FixedSizeRound:
     _known: dict[tuple[float, float, int], Floats] = field(default_factory=dict)
 
     def corner(self, near: float, far: float, angle: int) -> Floats:
-        """A corner of distances in units of s, from above; each is computed once."""
+        """Return a corner of distances in units of s, from above; each is computed once."""
         key = near, far, angle
         if key not in self._known:
             self._known[key] = corner_profile.upper(
@@ -89,7 +89,7 @@ class Box:
 class Arc:
     """Zero-out: angles theta between the other client's vector and the one that counts or is zero.
 
-    `restored`: the order of the worlds in which the client's vector is zero first.
+    `restored`: the order of the neighbours in which the client's vector is zero first.
     """
 
     theta: tuple[int, int]
@@ -117,7 +117,7 @@ def all_triangles() -> list[Configurations]:
 
 
 def all_arcs(*, restored: bool) -> list[Configurations]:
-    """Zero-out, one order of the worlds: the whole of it."""
+    """Zero-out, one order of the neighbours: the whole of it."""
     bounds = range(0, 2 * RIGHT + 1, RIGHT // 8)
     return [Arc(theta=(least, most), restored=restored) for least, most in itertools.pairwise(bounds)]
 

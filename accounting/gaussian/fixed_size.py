@@ -2,7 +2,7 @@
 
 A round draws r of n clients without replacement, sums their vectors of norm at most C, adds N(0, sigma^2 C^2).
 With q = r/n, s = 1/sigma, gamma = e^epsilon and g = 1 + (gamma - 1)/q, each profile here is the supremum of the
-hockey-stick divergence over all neighbouring pairs in one order of the two worlds, and it is attained. It is the
+hockey-stick divergence over all neighbouring pairs in one order of the two neighbours, and it is attained. It is the
 profile of one dominating pair, so T copies of that pair bound T adaptive rounds in that order.
 """
 
@@ -15,7 +15,7 @@ from accounting.gaussian.closed_form import privacy_profile
 
 
 def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """One client's vector replaced by any other: both orders alike.
+    """Return one client's vector replaced by any other: both orders alike.
 
     h = q H_g(N(2s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 1); 1 - gamma + gamma h(1/gamma) below.
     Shape: that of `epsilon`. Adjacency: replace-one. Error: exact to rounding.
@@ -25,7 +25,7 @@ def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, nois
 
 
 def zeroing_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of the world where a client's vector counts, from the world where it is zero.
+    """H_gamma of the neighbour where a client's vector counts, from the neighbour where it is zero.
 
     h = sup_t q Phi(t+s) - gamma q Phi(t) - (1-q)(gamma-1) Phi(t-s) for gamma >= 1 (docs/theory.md, Theorem 2, first
     order); below 1 from the other order. Shape: that of `epsilon`. Adjacency: zero-out. Error: exact to rounding.
@@ -36,7 +36,7 @@ def zeroing_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_mu
 
 
 def restoring_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of the world where a client's vector is zero, from the world where it counts.
+    """H_gamma of the neighbour where a client's vector is zero, from the neighbour where it counts.
 
     h = q H_g(N(s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 2, second order); below 1 from the other order.
     Shape: that of `epsilon`. Adjacency: zero-out. Error: exact to rounding.
@@ -47,7 +47,7 @@ def restoring_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_
 
 
 def from_orders(epsilon: Floats, forth: Floats, back: Floats) -> Floats:
-    """A profile from its values (`forth`) and those of the exchanged worlds (`back`), both at |epsilon|.
+    """Return a profile from its values (`forth`) and those of the exchanged neighbours (`back`), both at |epsilon|.
 
     Below gamma = 1:  h(gamma) = 1 - gamma + gamma h_back(1/gamma).
     """
@@ -57,7 +57,7 @@ def from_orders(epsilon: Floats, forth: Floats, back: Floats) -> Floats:
 
 
 def symmetric(epsilon: Floats, at_absolute: Floats) -> Floats:
-    """A profile that is its own reverse, from its values at |epsilon|."""
+    """Return a profile that is its own reverse, from its values at |epsilon|."""
     return from_orders(epsilon, at_absolute, at_absolute)
 
 

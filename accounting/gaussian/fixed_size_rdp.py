@@ -37,7 +37,7 @@ _LOG_FACTORIAL = np.array([math.lgamma(n + 1) for n in range(LARGEST_ORDER + 1)]
 
 
 def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplier: ArrayLike) -> Floats:
-    """rho(alpha) of one round in both orders of the worlds; the three arguments broadcast.
+    """rho(alpha) of one round in both orders of the neighbours; the three arguments broadcast.
 
     Claim: `clients` q of them drawn without replacement, clip norm C, noise sigma C: for replace-one neighbours (and so
     zero-out: there the client that takes the place moves the sum by 2C as well) the Renyi divergence of order alpha > 1

@@ -1,7 +1,7 @@
 """Renyi divergence of the Poisson-sampled Gaussian, for whole arrays of settings at once.
 
-With q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two laws at
-x and Z standard normal,
+With q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two
+distributions at x and Z standard normal,
 
     (alpha - 1) rho(alpha) = log(1 + E g),   g = (1 + u(Z))^alpha - 1 - alpha u(Z) >= 0   (E u = 0).
 
@@ -29,7 +29,7 @@ _NODES_AT_ONCE = 6_000
 
 
 def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplier: ArrayLike) -> Floats:
-    """rho(alpha) of one round in both orders of the worlds; the three arguments broadcast.
+    """rho(alpha) of one round in both orders of the neighbours; the three arguments broadcast.
 
     Claim: for add-remove and zero-out neighbours, clip norm C, noise sigma C, the Renyi divergence of order alpha > 1
     between the sums of a Poisson-sampled round is at most rho, and one pair attains it.
@@ -147,7 +147,7 @@ def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
 def flat_settings(
     orders: ArrayLike, sampling_probability: ArrayLike, noise_multiplier: ArrayLike
 ) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
-    """The shape that the three broadcast to, and each of them in that shape, flattened.
+    """Return the shape that the three broadcast to, and each of them in that shape, flattened.
 
     Errors: InvalidParameter unless orders are finite and above 1, probabilities in [0, 1], noise from 1e-9 to 1e9.
     """

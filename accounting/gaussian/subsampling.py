@@ -35,7 +35,7 @@ def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
 
 
 def _base(curve: RenyiCurve, largest: int) -> Floats:
-    """The curve at orders 0..largest, where 0 and 1 stand empty."""
+    """Return the curve at orders 0..largest, where 0 and 1 stand empty."""
     orders = np.arange(2.0, largest + 1)
     values = np.asarray(curve(orders), dtype=float)
     if values.shape != orders.shape or not np.all(values >= 0):
@@ -126,7 +126,7 @@ def amplified(orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling:
 
 
 def lemma_adjacency(adjacency: Adjacency, sampling: Sampling) -> Adjacency:
-    """The neighbours that the sampling lemma asks of its base curve: replace-one under fixed size, which covers
+    """Return the neighbours that the sampling lemma asks of its base curve: replace-one under fixed size, which covers
     zero-out."""
     return Adjacency.REPLACE_ONE if sampling.name == "fixed" else adjacency
 

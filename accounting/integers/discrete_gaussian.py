@@ -26,7 +26,7 @@ _ROUNDING = 1 + 1e-12
 
 
 def lattice_distortion(variance: ArrayLike) -> Floats:
-    """2 artanh(e(variance)): how much a law may change, in log-ratio, through sums over shifted integers.
+    """2 artanh(e(variance)): how much a distribution may change, in log-ratio, through sums over shifted integers.
 
     log((1 + e)/(1 - e)), elementwise; infinite where e >= 1 (variances below 0.04). Direction of error: upper bound.
     """
@@ -58,7 +58,7 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
 
     With D the sensitivity, V the variance, tau as above, n = min(dimension, D^2) coordinates in which integers differ:
         min{ a/2 (D / sqrt V + 2 tau sqrt n)^2,  a D^2 / 2V + n tau (2a - 1)/(a - 1) }
-    Adjacency: the mechanism's, both orders of the worlds. For one share tau = 0: Canonne, Kamath, Steinke 2020.
+    Adjacency: the mechanism's, both orders of the neighbours. For one share tau = 0: Canonne, Kamath, Steinke 2020.
     Direction of error: upper bound. UnsupportedMechanism where tau is infinite.
     """
     a = np.asarray(orders, dtype=float)
@@ -69,8 +69,8 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
 
 
 def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
-    """A Gaussian, and how near: a sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a
-    Gaussian of variance V - t^2, eta = dimension (tau + lattice_distortion(t^2)), for each t.
+    """Return a Gaussian, and how near: a sum of discrete Gaussians of variance V is within e^±eta of a post-processing
+    of a Gaussian of variance V - t^2, eta = dimension (tau + lattice_distortion(t^2)), for each t.
 
     t is chosen near the best for `count` releases. Direction of error: upper bound. UnsupportedMechanism where no t
     gives a finite eta: the noise is below 0.2 steps.

@@ -29,7 +29,8 @@ def padded_dimension(dimension: int, *, rotate: bool) -> int:
 
 
 def rounded_l2_squared(scaled_clip: float, dimension: int, beta: float = REDRAW) -> int:
-    """The largest squared L2 norm that a rounded vector may keep; a longer one is redrawn. Whole, so exact to check.
+    """Return the largest squared L2 norm that a rounded vector may keep; a longer one is redrawn. Whole, so exact to
+    check.
 
     floor of min{ S^2 + d/4 + sqrt(2 ln(1/beta)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip
     (Kairouz, Liu, Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S stays
@@ -55,7 +56,7 @@ def rounded_l1(l2: float, dimension: int) -> float:
 
 
 def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
-    """The least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
+    """Return the least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
     size, factor = require.count(dimension=dimension), 1 + require.positive(overhead=overhead)
     low, high = 0, 1
     while rounded_l2(high, size) > factor * high:
@@ -67,8 +68,9 @@ def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
 
 
 def default_scale(dimension: int, uploads: int) -> int:
-    """Steps per clip norm at which rounding lengthens the bound by at most 1%, and noise shares of `uploads` clients
-    have a standard deviation of at least 2 steps for noise multipliers from 1/2."""
+    """Return steps per clip norm at which rounding lengthens the bound by at most 1%, and noise shares of `uploads`
+    clients have a standard deviation of at least 2 steps for noise multipliers from 1/2.
+    """
     return max(least_scale(dimension), math.ceil(2 * _GOOD_SHARE * math.sqrt(uploads)))
 
 
@@ -104,7 +106,7 @@ def sum_bits(
     rotate: bool,
     wrap_probability: float = 1e-6,
 ) -> int:
-    """The least b such that a sum modulo 2^b wraps around anywhere with at most `wrap_probability` in a round.
+    """Return the least b such that a sum modulo 2^b wraps around anywhere with at most `wrap_probability` in a round.
 
     Claim: for any vectors of norm at most `scaled_clip` (all the same is the worst), `uploads` of them, rounded, plus
     noise of `noise_variance` in all, lie within (-2^(b-1), 2^(b-1)) in all `dimension` coordinates with probability at
@@ -135,7 +137,7 @@ def sum_bits(
 
 
 def _whole(scaled_clip: float) -> float:
-    """A scaled clip norm whose integers a double still holds."""
+    """Return a scaled clip norm whose integers a double still holds."""
     if require.positive(scaled_clip=scaled_clip) > 2**53:
         raise InvalidParameter(f"scaled_clip={scaled_clip}: must be at most 2^53, the whole numbers of a double.")
     return float(scaled_clip)

@@ -22,11 +22,12 @@ from accounting.mechanisms.samplings import Sampling
 def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
     """Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
 
-    At whole orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the L1 norm that an
-    integer vector of L2 norm D can have:
+    At whole orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the L1 norm that an integer
+    vector of L2 norm D can have:
         a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2,  3 D1 / 2V }          (Agarwal, Kairouz, Liu 2021, Thm 3.5)
-    Between them chords of (a - 1) times that, which is convex for every pair of laws and 0 at a = 1.
-    Adjacency: the mechanism's; the law is symmetric, so both orders of the worlds. Direction of error: upper bound.
+    Between them chords of (a - 1) times that, which is convex for every pair of distributions and 0 at a = 1.
+    Adjacency: the mechanism's; the distribution is symmetric, so both orders of the neighbours. Direction of error:
+    upper bound.
     """
     a = np.asarray(orders, dtype=float)
     below, variance = np.floor(a), mechanism.variance
@@ -42,7 +43,7 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
 
 
 def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
-    """The generic bounds of `gaussian.subsampling`, at whole orders."""
+    """Return the generic bounds of `gaussian.subsampling`, at whole orders."""
     base = replace(noise, adjacency=subsampling.lemma_adjacency(noise.adjacency, sampling))
 
     def curve(at: Floats) -> Floats:
@@ -71,9 +72,9 @@ def shift_above(variance: float, sensitivity: float, lost: float) -> float | Non
     """mu of a Gaussian pair above shifts of integer vectors with independent Skellam noise of this variance.
 
     Claim: for integer shifts k of L2 norm at most `sensitivity` and every gamma >= 0, H_gamma of X + k from X is at
-    most H_gamma of N(mu) from N(0) plus `lost`; the law is symmetric, so in both orders. mu = s sensitivity, s the
-    largest step of y up to where the law's tail, once for each coordinate that can move (at most sensitivity^2), is
-    `lost`.
+    most H_gamma of N(mu) from N(0) plus `lost`; the distribution is symmetric, so in both orders. mu = s sensitivity, s
+    the largest step of y up to where the distribution's tail, once for each coordinate that can move (at most
+    sensitivity^2), is `lost`.
     Direction of error: upwards. None where doubles do not reach that far.
     """
     if not _SMALLEST_VARIANCE <= variance <= _LARGEST_VARIANCE or not 0 < lost < 1:
@@ -100,7 +101,7 @@ def _exponent(x: float, variance: float) -> float:
 
 
 def _tail(variance: float, log_mass: float) -> int:
-    """A whole x with Pr[X >= x] at most e^log_mass."""
+    """Return a whole x with Pr[X >= x] at most e^log_mass."""
     low, high = 0, 1
     while _exponent(high, variance) < -log_mass:
         low, high = high, 2 * high
@@ -112,7 +113,7 @@ def _tail(variance: float, log_mass: float) -> int:
 
 @lru_cache(maxsize=256)
 def largest_step(variance: float, far: int) -> float:
-    """The largest y(x) - y(x - 1) for x from 2 - far to far, from above: x >= 1 are enough, as y(1 - x) = -y(x).
+    """Return the largest y(x) - y(x - 1) for x from 2 - far to far, from above: x >= 1 are enough, as y(1 - x) = -y(x).
 
     Rounding: masses are good to 1e-13 or 4e-16 V (Bessel functions), their sums to as many units as terms; a relative
     error of a tail moves y by at most 1.26 of it.

@@ -188,7 +188,7 @@ def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[Any]]:
 
 
 def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
-    """The plan that `plan_to_list` wrote. InvalidParameter for anything else."""
+    """Return the plan that `plan_to_list` wrote. InvalidParameter for anything else."""
     if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
         raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
     parts = tuple((_single(mechanism), require.count(count=count)) for mechanism, count in record)
@@ -224,7 +224,7 @@ def short_of_noise(entry: Entry) -> str | None:
 
     noise_std is compared with `least_noise_std` of each mechanism, up to 1e-9 of it: z C for Gaussians (a release that
     shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers
-    (in the steps of `detail`, where it states them), the noise on the probabilities for coins.
+    (in the steps of `detail`, where it states them), the noise on the probabilities for Bernoulli samples.
     """
     if isinstance(entry, Aborted | Purchase):
         return None

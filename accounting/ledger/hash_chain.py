@@ -16,14 +16,14 @@ from accounting.errors import EditedLedger
 
 
 def sealed(record: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
-    """The line to write, with its end, and its chain."""
+    """Return the line to write, with its end, and its chain."""
     content = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     chain = _chain(content, previous)
     return b"".join((b"{", _seal(chain), content[1:], b"\n")), chain
 
 
 def opened(path: Path, number: int, line: bytes, previous: str) -> tuple[dict[str, Any], str]:
-    """The record of a line, with or without its end, and its chain; EditedLedger naming the line."""
+    """Return the record of a line, with or without its end, and its chain; EditedLedger naming the line."""
     try:
         record = _DECODER.decode(line.decode())
         if not isinstance(record, dict):

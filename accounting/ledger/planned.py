@@ -27,7 +27,7 @@ class Planned:
     """Most that a run may release.
 
     rounds:         planned rounds; None if only a budget was fixed
-    most:           all planned rounds as one composition, at the most that they may be charged. Unit "record": one
+    most:           all planned rounds as one composition, at most that they may be charged. Unit "record": one
                     composition for each size of client. Empty: every round is like the first release
     epsilon, delta: budget, which no round of the run may exceed; None without one
     skips:          True if the caller may leave rounds out by choice, so that a round without a release is an early end

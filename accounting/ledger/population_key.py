@@ -17,12 +17,12 @@ _HEX = re.compile(rf"[0-9a-f]{{{2 * _BYTES}}}")
 
 
 def fresh() -> bytes:
-    """A new key, from the operating system."""
+    """Return a new key, from the operating system."""
     return secrets.token_bytes(_BYTES)
 
 
 def read(path: Path) -> bytes | None:
-    """The key in this file; None where there is none. LedgerError."""
+    """Return the key in this file; None where there is none. LedgerError."""
     try:
         with open(path, "rb") as file:
             text = file.read(2 * _BYTES + 2).decode(errors="replace").strip()

@@ -76,9 +76,10 @@ class ProjectLedger:
         unit: Plan | None = None,
         declared: Plan = (),
     ) -> "ProjectLedger":
-        """A new project; LedgerError if the file is there. `population`: the fingerprint, under `key`, of the clients
-        that all runs must have; without one the first run that is charged says who they are. `reserve`, `unit`,
-        `declared`: see `Terms`."""
+        """Return a new project; LedgerError if the file is there. `population`: the fingerprint, under `key`, of the
+        clients that all runs must have; without one the first run that is charged says who they are. `reserve`, `unit`,
+        `declared`: see `Terms`.
+        """
         target = Path(path)
         terms = Terms(epsilon=epsilon, delta=delta, reserve=reserve, unit=unit, declared=declared)
         header = Header(
@@ -97,8 +98,9 @@ class ProjectLedger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, pay: int | None = None) -> "ProjectLedger":
-        """The project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock. `pay`: the most
-        units that a run of another kind may be bought for (`begin`)."""
+        """Return the project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock. `pay`: the
+        most units that a run of another kind may be bought for (`begin`).
+        """
         target = Path(path)
         if not target.exists():
             raise LedgerError(f"{target}: no project ledger is there. Make one with `dpfed ledger create`.")
@@ -126,7 +128,7 @@ class ProjectLedger:
         return self.ledger.header.population
 
     def key(self) -> bytes:
-        """The key under which runs fingerprint their population; a new one for the first of them. LedgerError."""
+        """Return the key under which runs fingerprint their population; a new one for the first of them. LedgerError."""
         path = _key_of(self.ledger.path)
         with _held(self._lock, self.ledger.path):
             self._look()
@@ -263,7 +265,7 @@ class ProjectLedger:
             return 0, 0
 
     def price(self, plan: Plan) -> int:
-        """The units that a run costs now if it is bought whole; BudgetSpent where the project cannot pay it."""
+        """Return the units that a run costs now if it is bought whole; BudgetSpent where the project cannot pay it."""
         if self.condition is not None:
             raise BudgetSpent(f"{self.ledger.path}: has no prices: {self.condition}.")
         try:
@@ -384,7 +386,7 @@ def _population_of(line: Release | Purchase) -> str | None:
 
 @contextmanager
 def _held(lock: FileLock, path: Path) -> Iterator[None]:
-    """The lock, or an error that says who might hold it."""
+    """Yield the lock, or an error that says who might hold it."""
     try:
         lock.acquire(timeout=PATIENCE, poll_interval=_LOOK)
     except Timeout:

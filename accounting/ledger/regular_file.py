@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> BinaryIO:
-    """The regular file at `path`, or the one that a link leads to, for reading.
+    """Return the regular file at `path`, or the one that a link leads to, for reading.
 
     OSError for anything else (a FIFO would wait for a writer, a device never ends), and for more than `at_most` bytes.
     Never waits: a FIFO is opened without a writer, then refused.
@@ -48,8 +48,9 @@ def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> B
 
 
 def open_output(path: str | os.PathLike[str], how: int, *, mode: int = 0o666) -> int:
-    """The descriptor of the regular file at `path`, new or not, for writing; `how`: O_TRUNC, O_APPEND ... OSError, and
-    never waits, as `open_input`."""
+    """Return the descriptor of the regular file at `path`, new or not, for writing; `how`: O_TRUNC, O_APPEND ...
+    OSError, and never waits, as `open_input`.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | how, mode)
     try:
         _require_regular(descriptor)
@@ -73,13 +74,13 @@ def require_input(path: str | os.PathLike[str], *, at_most: int) -> None:
 
 
 def read_input(path: str | os.PathLike[str], *, at_most: int) -> bytes:
-    """The whole of a regular file of up to `at_most` bytes; OSError."""
+    """Return the whole of a regular file of up to `at_most` bytes; OSError."""
     with open_input(path, at_most=at_most) as file:
         return file.read(os.fstat(file.fileno()).st_size)  # not more, should it grow
 
 
 def read_text(path: Path, *, at_most: int) -> str:
-    """The same as text; OSError, UnicodeDecodeError."""
+    """Return the same as text; OSError, UnicodeDecodeError."""
     return read_input(path, at_most=at_most).decode("utf-8")
 
 

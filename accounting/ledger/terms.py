@@ -59,7 +59,7 @@ class Terms:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Terms":
-        """The terms that `to_dict` wrote, or those of version 0.2. InvalidParameter for anything else."""
+        """Return the terms that `to_dict` wrote, or those of version 0.2. InvalidParameter for anything else."""
         known = {"epsilon", "delta"} | (
             {"reserve", "unit", "declared"} & record.keys() if "reserve" in record else set()
         )
@@ -75,7 +75,7 @@ class Terms:
 
 
 def charged_as(line: Release) -> SingleRelease:
-    """The release that a line costs: the worst that it might have been, where a charge depends on the outcome."""
+    """Return the release that a line costs: the worst that it might have been, where a charge depends on the outcome."""
     worst = line.detail.get("charged_as")
     if worst is None:
         return line.mechanism
@@ -87,7 +87,7 @@ def charged_as(line: Release) -> SingleRelease:
 
 
 def words(plan: Plan) -> str:
-    """A plan for people: how often, which sampling, which noise."""
+    """Return a plan for people: how often, which sampling, which noise."""
     shown = [_words(release) if count == 1 else f"{count} rounds of {_words(release)}" for release, count in plan[:3]]
     return " and ".join([*shown, *(["others"] if len(plan) > 3 else [])])
 
@@ -106,8 +106,9 @@ def _words(release: SingleRelease) -> str:
 
 
 def unit_of(release: SingleRelease) -> Plan | None:
-    """The unit of a project whose first release this is: one round, or one epoch of a schedule whose epochs are drawn
-    apart from each other. None for other schedules and for correlated noise, whose epochs are no product."""
+    """Return the unit of a project whose first release this is: one round, or one epoch of a schedule whose epochs are
+    drawn apart from each other. None for other schedules and for correlated noise, whose epochs are no product.
+    """
     schedule = schedule_of(release)
     if schedule is None:
         return ((release, 1),)

@@ -88,7 +88,7 @@ class UnitFilter:
 
     @contextmanager
     def _unit_from(self, first: Plan | None, *, keep: bool) -> Iterator[None]:
-        """The project's unit, or this one where it has none; kept if the body ends well."""
+        """Yield the project's unit, or this one where it has none; kept if the body ends well."""
         before = self.unit
         self.unit = before or first
         try:
@@ -141,7 +141,7 @@ class UnitFilter:
         return step
 
     def _step_of_schedule(self, release: SingleRelease, run: str, number: int) -> _Step:
-        """Rounds of one stream are covered once each, all by a purchase or all by epochs."""
+        """Return rounds of one stream are covered once each, all by a purchase or all by epochs."""
         schedule = schedule_of(release)
         assert schedule is not None
         owner, by_purchase = self._streams.get(schedule.stream, (run, self.outstanding[release] > 0))
@@ -165,7 +165,7 @@ class UnitFilter:
         return _Step(units=int(epoch not in self._epochs), epoch=epoch)
 
     def price(self, plan: Plan) -> int:
-        """The units that this plan costs now, bought whole. Refused where the project cannot pay it."""
+        """Return the units that this plan costs now, bought whole. Refused where the project cannot pay it."""
         with self._unit_from(self.unit_for(plan), keep=False):
             self._check_streams(plan)
             if without_streams(plan) == self._unit():
@@ -193,7 +193,7 @@ class UnitFilter:
             return None
 
     def _each(self, plan: Plan) -> Price | None:
-        """The price round by round; None where a round is no unit."""
+        """Return the price round by round; None where a round is no unit."""
         reserves = [(self._covers(release), count) for release, count in plan if schedule_of(release) is None]
         if len(reserves) < len(plan) or any(one is None for one, _ in reserves):
             return None
@@ -234,7 +234,9 @@ class UnitFilter:
         return self._unit() == unit_of(release) and not self._streams.get(schedule.stream, (run, False))[1]
 
     def unit_for(self, plan: Plan) -> Plan:
-        """The project's unit, or what it would be with this plan as its first: a round, an epoch, or the whole plan."""
+        """Return the project's unit, or what it would be with this plan as its first: a round, an epoch, or the whole
+        plan.
+        """
         return self.unit or unit_of(plan[0][0]) or without_streams(plan)
 
     def _take_purchase(self, line: Purchase) -> None:

@@ -31,17 +31,19 @@ from accounting.mechanisms.schedules import SCHEDULES
 class Account:
     """Account of a kind of release for `accounting.compose`; None for what is not known. All are upper bounds.
 
-    renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the worlds, over all neighbours
+    renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the neighbours, over all neighbours
     sampled: (orders, release, sampling) -> the same of a sampled round; infinite at orders without a bound
     orders:  where each order takes a search of its own: the orders to look at, unsampled, and all sampled
-    twin:    (release, count) -> a Gaussian, and how far off: each of `count` releases has laws within e^±that of
-             post-processings of the Gaussian. So it has the Gaussian's loss law and lower bound is none of its own
+    twin:    (release, count) -> a Gaussian, and how far off: each of `count` releases has distributions within e^±that
+    of
+             post-processings of the Gaussian. So it has the Gaussian's privacy loss distribution and lower bound is none of its own
     above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours that lie at most `in_clips`
-             clips apart, gamma >= 0 and both orders of the worlds, H_gamma of the release is at most H_gamma of that
-             pair plus `lost`; None where no such mu is known. It is about pairs of worlds: accounts that look at three
+             clips apart, gamma >= 0 and both orders of the neighbours, H_gamma of the release is at most H_gamma of that
+             pair plus `lost`; None where no such mu is known. It is about pairs of neighbours: accounts that look at three
              vectors at once do not follow
     words:   (release, closeness) -> what a reader should know of the twin, `closeness` that of the whole run
-    exact:   (release, rounds, delta) -> epsilon by the exact law; `exact_fits`: (release, rounds) -> whether it can
+    exact:   (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> whether
+    it can
     """
 
     renyi: Callable[[Floats, Any], Floats]

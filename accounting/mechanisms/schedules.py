@@ -169,7 +169,8 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation:
-    """Rests: after a participation a client skips `separation` - 1 rounds; then each round has an independent coin.
+    """Rests: after a participation a client skips `separation` - 1 rounds; then each round has an independent Bernoulli
+    sample.
 
     `probability`: of a client to take part in a given round, equal in all rounds: the schedule starts stationary.
     Claim: T rounds are dominated by independent blocks of `separation` rounds with at most one participation each.

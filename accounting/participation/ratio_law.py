@@ -36,8 +36,9 @@ _LARGEST_GRID = 1 << 18
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sum:
-    """The law of T = w_0 + sum of the values below the threshold under Q, each mass with what its rounding may hide: so
-    rounding is charged to E_Q (S - gamma)_+ where points are above gamma, not to every gamma alike."""
+    """The distribution of T = w_0 + sum of the values below the threshold under Q, each mass with what its rounding may
+    hide: so rounding is charged to E_Q (S - gamma)_+ where points are above gamma, not to every gamma alike.
+    """
 
     points: Floats
     masses: Floats
@@ -79,9 +80,10 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
 
 
 def of_public_round(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
-    """The same if it were public which round it would be: one round of Poisson sampling with the block's
-    chance. An upper bound by joint convexity (docs/theory-participation.md); less than `divergences` where s is large
-    and the grid of that too coarse."""
+    """Return the same if it were public which round it would be: one round of Poisson sampling with the block's
+    probability. An upper bound by joint convexity (docs/theory-participation.md); less than `divergences` where s is
+    large and the grid of that too coarse.
+    """
     noise = {"sampling_probability": block.taking_part, "noise_multiplier": 1 / shift}
     return poisson.removal_profile(losses, **noise), poisson.addition_profile(losses, **noise)
 
@@ -93,7 +95,7 @@ def moments(block: OnceInBlock, shift: float) -> tuple[float, float]:
 
 
 def largest_loss(block: OnceInBlock, shift: float, mass: float) -> float:
-    """A loss that the block hardly exceeds with more than this probability; what does counts as infinite."""
+    """Return a loss that the block hardly exceeds with more than this probability; what does counts as infinite."""
     tail = float(-scipy.special.ndtri(mass))
     width = 9.0 * math.sqrt(min(moments(block, shift)[1], 1.0))
     return float(np.logaddexp(width, math.log(block.largest) + shift * shift / 2 + tail * shift))
@@ -110,7 +112,7 @@ def _two_jumps(block: OnceInBlock, shift: float, threshold: float) -> float:
 
 
 def _threshold(block: OnceInBlock, shift: float) -> float:
-    """The x above which a value is a jump: so far up that two of them cost nothing."""
+    """Return the x above which a value is a jump: so far up that two of them cost nothing."""
     x = shift
     while _two_jumps(block, shift, x) > _TWO_JUMPS and x < shift + _TAIL:
         x += 0.05
@@ -141,7 +143,7 @@ def _sum(weights: Sequence[tuple[float, int]], kept: float, shift: float, thresh
 
 
 def _spread(weight: float, shift: float, threshold: float, spacing: float) -> Floats:
-    """The law of w Y given Y below the threshold, on the grid, mass and mean kept."""
+    """Return the distribution of w Y given Y below the threshold, on the grid, mass and mean kept."""
     cells = max(math.ceil(float(_value(threshold, shift)) * weight / spacing), 1)
     edges = np.arange(1, cells) * (spacing / weight)
     x = np.concatenate([[-np.inf], (np.log(edges) + shift * shift / 2) / shift, [threshold]])
@@ -154,7 +156,7 @@ def _spread(weight: float, shift: float, threshold: float, spacing: float) -> Fl
 
 
 def _cells(x: Floats) -> Floats:
-    """Normal masses between the x, each from the tail in which it does not cancel."""
+    """Return normal masses between the x, each from the tail in which it does not cancel."""
     left, right = np.diff(scipy.special.ndtr(x)), -np.diff(scipy.special.ndtr(-x))
     return np.asarray(np.where(x[1:] > 0, right, left))
 
@@ -217,7 +219,7 @@ def _constant(value: float) -> _Sum:
 
 
 def _grouped(block: OnceInBlock) -> list[tuple[float, int]]:
-    """The weights in at most _JUMP_GROUPS groups, each with its largest weight: from above."""
+    """Return the weights in at most _JUMP_GROUPS groups, each with its largest weight: from above."""
     ordered = sorted(block.weights, reverse=True)
     size = -(-len(ordered) // _JUMP_GROUPS)
     parts = [ordered[start : start + size] for start in range(0, len(ordered), size)]
