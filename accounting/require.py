@@ -1,4 +1,4 @@
-"""Domain checks of numbers. The keyword is the name that the message shows."""
+"""Domain checks of numbers. The keyword is the name in the message."""
 
 import math
 import reprlib
@@ -10,7 +10,7 @@ from accounting.errors import InvalidParameter
 from accounting.rounding import downwards, upwards
 
 LARGEST_COUNT = 10**15
-"""Rounds, clients and cohorts beyond it are a mistake, and doubles could not count them."""
+"""Largest number of rounds, clients or cohorts: more are a mistake, and doubles could not count them."""
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-9, 1e9
 """Noise multipliers beyond these are no noise, or nothing but noise; squares of their inverses would overflow."""
@@ -83,9 +83,7 @@ def open_probability(**named: object) -> float:
 
 
 def clip_norm(**named: object) -> float:
-    """Return a clip norm that float32 holds with noise and sums, from `SMALLEST_CLIP` to `LARGEST_CLIP`, as a Python
-    float.
-    """
+    """Return a clip norm that float32 holds with noise and sums, from `SMALLEST_CLIP` to `LARGEST_CLIP`."""
     allowed = f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums"
     value = real(allowed, **named)
     if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
@@ -111,7 +109,7 @@ def noise_multiplier(value: object) -> float:
 
 
 def one_of(allowed: Sequence[str], **named: object) -> str:
-    """Return one of the `allowed` words."""
+    """Return one of the `allowed` strings."""
     ((name, value),) = named.items()
     if not isinstance(value, str) or value not in allowed:
         raise _fail(name, value, f"one of {', '.join(allowed)}")
@@ -119,17 +117,17 @@ def one_of(allowed: Sequence[str], **named: object) -> str:
 
 
 def stream(given: object) -> str:
-    """Return the name of what a schedule was drawn from: text of at most 100 characters."""
+    """Return the name of the draw of a schedule: text of at most 100 characters."""
     if not isinstance(given, str) or len(given) > 100:
         raise _fail("stream", given, "text of at most 100 characters")
     return given
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """True for a whole number as JSON, TOML or a caller has it; False for true and false."""
+    """Return True for a whole number of JSON, TOML or a caller; False for true and false."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True for a number as JSON, TOML or a caller has it; False for true and false."""
+    """Return True for a number of JSON, TOML or a caller; False for true and false."""
     return is_whole(value) or isinstance(value, float)

@@ -133,7 +133,7 @@ class _How:
         ).epsilon
 
     def quick(self, run: Composed, delta: float) -> float | None:
-        """Return nearly the same if it takes long, else None."""
+        """Return nearly `epsilon` if that would take long, else None."""
         return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
@@ -141,8 +141,8 @@ class _How:
         require.count(rounds=rounds)
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
-                f"mechanism={plan.mechanism.name!r}: its coins are the noise, so there is no noise multiplier to solve "
-                "for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
+                f"mechanism={plan.mechanism.name!r}: its Bernoulli samples are the noise, so there is no noise "
+                "multiplier to solve for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
         return smallest_multiplier(

@@ -1,4 +1,4 @@
-"""Clip norm of Bernoulli uploads for an epsilon: it takes the place of the noise multiplier."""
+"""Clip norm of Bernoulli uploads for an epsilon: the counterpart of the noise multiplier."""
 
 import math
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def largest_clip(
 
     first = max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
-    # Where the privacy loss distribution is the best account at one clip, the others need not be asked at every one.
+    # If the privacy loss distribution is the best account at one clip, the other accounts are not needed at each clip.
     asked: Accountant = "pld" if best.method == "pld" else accountant
 
     @cache
@@ -92,5 +92,5 @@ def largest_clip(
         return 1 / calibrate.smallest(cost, target, name="1/clip", start=guess, tolerance=_CLIP_TOLERANCE)
     except CalibrationError:
         raise CalibrationError(
-            f"epsilon={target}: even a clip of 1e-9 costs more. Raise epsilon or the cohort."
+            f"epsilon={target}: even a clip of 1e-9 exceeds it. Raise epsilon or the cohort."
         ) from None

@@ -46,17 +46,20 @@ class BernoulliUploads:
     """
 
     dimension: int = option(DIMENSION)
-    edge: float = option("Coins: c, all probabilities lie in [c, 1-c].")
+    edge: float = option("Bernoulli uploads: c, all probabilities lie in [c, 1-c].")
     clip_norm: float | None = option(
-        "Coins: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.", None
+        "Bernoulli uploads: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.",
+        None,
     )
-    l2_sensitivity: float | None = option("Coins: the L2 sensitivity itself, instead of clip_norm.", None)
+    l2_sensitivity: float | None = option("Bernoulli uploads: the L2 sensitivity itself, instead of clip_norm.", None)
     linf_clip: float | None = option(
-        "Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.", None
+        "Bernoulli uploads: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.",
+        None,
     )
-    noise_std: float = option("Coins: Gaussian noise on the probabilities before they are clipped.", 0.0)
+    noise_std: float = option("Bernoulli uploads: Gaussian noise on the probabilities before they are clipped.", 0.0)
     clip_metric: Literal["euclidean", "fisher"] = option(
-        "Coins: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public probability.",
+        "Bernoulli uploads: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public "
+        "probability.",
         "euclidean",
     )
     reference: float | None = None
@@ -68,7 +71,7 @@ class BernoulliUploads:
     noise_kept: ClassVar[float] = 1.0
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return False
 
     def default_adjacency(self, sampling: str) -> Adjacency:
@@ -118,8 +121,8 @@ class BernoulliUploads:
         """Return the mechanism of one round: the content of its ledger line."""
         if noise_multiplier is not None:
             raise InvalidParameter(
-                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.name!r}: its coins are the "
-                "noise. Remove it."
+                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.name!r}: its Bernoulli "
+                "samples are the noise. Remove it."
             )
         return subsample(self.release(setting), setting.sampler)
 
@@ -155,14 +158,14 @@ class BernoulliSums(BernoulliUploads):
     """
 
     others: Literal["anywhere", "near-reference"] = option(
-        "Coins: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) to the "
-        "edge.",
+        "Bernoulli uploads: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) "
+        "to the edge.",
         "anywhere",
     )
     name: ClassVar[str] = "bernoulli-aggregate"
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return sampling == "poisson"
 
     def _check_sampling(self, setting: Setting) -> None:

@@ -101,7 +101,7 @@ class CorrelatedNoise(Noise):
         if self._separation(setting) > setting.period and sampling.name == "cyclic":
             raise InvalidParameter(
                 f"separation={self.separation} with sampling='cyclic', cohort={setting.cohort} of "
-                f"clients={setting.clients}: each client comes in every {setting.period}th round. Use at most "
+                f"clients={setting.clients}: each client takes part in every {setting.period}th round. Use at most "
                 f"{setting.period}, or a smaller cohort."
             )
         self._workload(1)  # refuses momentum and decay outside their domains
@@ -221,7 +221,7 @@ class BandedNoise(CorrelatedNoise):
     """
 
     bands: int | None = option(
-        "banded: rounds over which noise is taken back; 1 is independent noise. With balls-and-bins as many as lanes.",
+        "banded: rounds over which noise is cancelled; 1 is independent noise. With balls-and-bins equal to the lanes.",
         None,
     )
     factorisation: Literal["optimised", "square-root"] = option(

@@ -38,7 +38,7 @@ class Noise:
         return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ADD_REMOVE
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return False
 
     @property
@@ -159,8 +159,8 @@ class DistributedGaussianNoise(GaussianNoise):
             )
         if setting.adjacency is Adjacency.ADD_REMOVE:
             raise InvalidParameter(
-                "mechanism='distributed-gaussian' with adjacency='add-remove': a client more or less is a share of "
-                "noise more or less, which no account covers. Use 'zero-out' or 'replace-one'."
+                "mechanism='distributed-gaussian' with adjacency='add-remove': one client added or removed "
+                "changes the noise by a share, which no account covers. Use 'zero-out' or 'replace-one'."
             )
         return super().fitted(setting)
 

@@ -20,7 +20,7 @@ from accounting.rounding import upwards
 Placement = Literal["clients", "server"]
 """Origin of the noise: shares of the clients, or the server."""
 
-DIMENSION = "Integer noise and coins: number of coordinates, d."
+DIMENSION = "Integer noise and Bernoulli uploads: number of coordinates, d."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class IntegerNoise(Noise):
 
     dimension: int = option(DIMENSION)
     scale: float | None = option(
-        "Integer noise: steps per clip norm. Default: the least with which rounding costs 1%.", None
+        "Integer noise: steps per clip norm. Default: the least with which rounding lengthens the bound by 1%.", None
     )
     rotate: bool = option(
         "Integer noise: a random Hadamard rotation before rounding (the default) saves bits and fills d up to a power "
@@ -116,7 +116,7 @@ class IntegerNoise(Noise):
         return float(self.scale or 0)
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return sampling == "poisson" and (self.placement == "clients" or self.secure)
 
     def uploads(self, setting: Setting) -> int:
@@ -175,7 +175,7 @@ class IntegerNoise(Noise):
         padding = f", d = {self.dimension:,} padded" if self.padded != self.dimension else ""
         lines = [
             f"{bits} bits a coordinate for sums of {uploads:,} uploads of {self.padded:,} integers{padding}; a round "
-            f"wraps around with probability at most {upwards(self.wrap_probability)}, which costs accuracy and is no "
+            f"wraps around with probability at most {upwards(self.wrap_probability)}, which lowers accuracy and is no "
             "part of epsilon",
             f"{self._scale:g} steps per clip norm: rounding lengthens the bound by "
             f"{self.l2_bound / self._scale - 1:.2%}",

@@ -43,24 +43,24 @@ _WORDS = {
     "sampling": Option(
         hint=Literal[tuple(SAMPLING_CLASSES)],
         default="poisson",
-        help="How a cohort is drawn: each client independently, a fixed number without replacement, all; or a schedule "
+        help="Sampling of a cohort: each client independently, a fixed number without replacement, all; or a schedule "
         "over rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in "
-        "so many of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a "
-        "public order (cyclic). docs/participation.md says which is for whom.",
+        "a fixed number of all rounds (allocation), at random with a rest afterwards (min-separation), or in a public "
+        "order (cyclic). docs/participation.md compares them.",
     ),
     "noise": Option(
         hint=Literal[NOISES],
         default="independent",
-        help="Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so "
-        "many --buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, to "
-        "plan with) in as many groups as bands.",
+        help="Independent over rounds, or correlated so that it cancels in the model: over --bands, or from --buffers "
+        "(blt). With --separation alone clients take part in a public order; under poisson (banded, to plan with) in "
+        "one group per band.",
     ),
     "mechanism": Option(
         hint=Literal[MECHANISMS],
         default="gaussian",
         help="Gaussian noise added by the server, or in shares by the clients; integer noise for secure sums of "
-        "rounded uploads (discrete-gaussian, skellam); or coins (masks, signs): sums of exactly K, or uploads seen one "
-        "by one.",
+        "rounded uploads (discrete-gaussian, skellam); or Bernoulli uploads (masks, signs): sums of exactly K, or "
+        "uploads seen individually.",
     ),
 }
 """Options that choose a kind, by their names."""
@@ -308,7 +308,7 @@ def _renamed(options: Mapping[str, Any], written: Written) -> dict[str, Any]:
         return left
     if cap is not None and cap != slots:
         given = f"{written('cohort_cap', cap)} with {written('slots', slots)}"
-        raise InvalidParameter(f"{given}: slots is the old name of the cap. Give one of them.")
+        raise InvalidParameter(f"{given}: {written('slots')} is the old name of the cap. Give one of them.")
     return left | {"cohort_cap": slots}
 
 

@@ -58,7 +58,7 @@ class Poisson(_Cohorts):
 
     cohort_cap: int | None = option(
         "poisson: the most clients of a round; if more are drawn, some are left out by lot. With noise shares, secure "
-        "sums and coins it is the fixed number of uploads, and has a default. --slots is its old name.",
+        "sums and Bernoulli uploads it is the fixed number of uploads, and has a default. --slots is its old name.",
         None,
         alias="slots",
     )
@@ -195,7 +195,7 @@ class Allocation(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation(_Cohorts):
-    """Rests: after a participation a client skips separation - 1 rounds; then it takes part at random in every round.
+    """Rests: after a participation a client skips separation - 1 rounds; then each round is random.
 
     Claim: accounted as `mechanisms.MinSeparation`. Source: docs/theory-participation.md, Theorem 3.
     Adjacency: zero-out or add-remove.

@@ -199,7 +199,7 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
             for cap in caps
         ),
         *(
-            f"{name}: holds where clients are drawn independently of each other, and nobody learns who takes part when"
+            f"{name}: holds where clients are drawn independently of each other, and participation stays secret"
             for name in sorted(secret)
         ),
         *(
@@ -275,7 +275,7 @@ def _words_of_loss(near: Continuous) -> tuple[str, ...]:
     if not near.pairwise:
         return ()
     noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})
-    shift = f"mu = {upwards(noises[-1])} a round" + (" at the most" if len(noises) > 1 else "")
+    shift = f"mu = {upwards(noises[-1])} a round" + (" at most" if len(noises) > 1 else "")
     return (f"each round is below a Gaussian of {shift}; {upwards(near.lost)} of delta is charged for that",)
 
 
@@ -319,7 +319,7 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     exact, times = account_of(unsampled(release)).exact, _uploads_of_one(release, rounds)
     if exact is None or times is None or not has_exact(mechanism):
         raise UnsupportedMechanism(
-            "accountant='exact': is for single uploads of coins (bernoulli-channel) of one kind, up to "
+            "accountant='exact': is for single Bernoulli uploads (bernoulli-channel) of one kind, up to "
             f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
         )
     return exact(unsampled(release), times, delta)

@@ -40,7 +40,7 @@ _ENDS = 0.3
 
 
 def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> Values | None:
-    """Return V of all rounds on a grid of gamma; None if there is no such account, or it takes too much work.
+    """Return V of all rounds on a grid of gamma; None without such an account, or if it is too much work.
 
     Claim: V is at least H_gamma over all adversaries in both orders of the neighbours; between grid points a chord in
     gamma is above V. Source: docs/theory.md, Theorem 7. Adjacency: replace-one or zero-out, as the mechanism has it.

@@ -36,7 +36,7 @@ _SLICES = 8
 _SHARE, _MOST_AT_ONCE = 0.85, 24
 _TRIES = 3
 _ALONE, _TOGETHER = 0.02, 0.01
-"""Shares of the whole cost: from where a cell stands alone; that joining two groups may add."""
+"""Shares of the whole excess: above the first a cell is a group alone; joining two groups adds at most the second."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,7 +186,7 @@ _SHOWN = tuple(int(part * RIGHT) & ~1 for part in (1.4, 1.6, 1.8))
 def kernels_of(
     kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness, grid: StateGrid
 ) -> tuple[Kernels, Kernels | None]:
-    """Return a round's kernels for both orders of the neighbours; None for the second order if it is equal."""
+    """Return a round's kernels for both orders of the neighbours; None for the second order if it equals the first."""
     nodes = nodes_of(kind, grid, fineness if symmetric else fineness.of_arcs())
     if not fineness.most_cells:
         return attained(kind, symmetric, nodes, grid, below=False)
@@ -211,7 +211,9 @@ def attained(
 
 
 def _rounded(kind: RoundKind, rounds: int, delta: float) -> tuple[RoundKind, int, float]:
-    """Return rounded settings for which the cover is chosen: it is valid for all settings, and shared by similar ones."""
+    """Return rounded settings for which the cover is chosen: it is valid for all settings, and shared by similar
+    ones.
+    """
     return (
         RoundKind(q=min(2 ** (round(4 * math.log2(kind.q)) / 4), 0.99), s=2 ** (round(8 * math.log2(kind.s)) / 8)),
         round(2 ** (round(2 * math.log2(rounds)) / 2)),
@@ -245,5 +247,5 @@ def _cover(
             most=fineness.most_cells,
         )
 
-    # Zero-out: the order in which zero comes first is the one with the smaller epsilon by far.
+    # Zero-out: the order with zero first has by far the smaller epsilon.
     return chosen(starts[0], *pairs), None if symmetric else tuple((cell,) for cell in starts[1])

@@ -57,7 +57,7 @@ def epsilons(
         rho = count * _CURVES[sampling](a, sampling_probability=q, noise_multiplier=sigma)
         return np.where(index < len(alpha), rdp.converted(a, rho, target, conversion), np.inf)
 
-    # Where the total variation alone settles it, it does so at the first order, on its own.
+    # If the total variation alone decides, it does so at the first order.
     first = at(np.zeros(len(q), dtype=int))
     least = np.minimum(first, _least(at, cells=len(q), length=len(alpha)))
     return np.asarray(np.maximum(least, 0.0).reshape(cells[0].shape))

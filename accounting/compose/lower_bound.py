@@ -40,9 +40,9 @@ from accounting.mechanisms import (
 
 # Share of delta from which on rounding is worth a second, tilted composition.
 _NOTICED = 1e-4
-# Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
+# Errors of rounding down are proportional to the spacing, those of connecting the dots to its square.
 _FINER = 16.0
-# Rounding of masses and of their sums, which counts where what is left of delta to 1 is as small.
+# Rounding of masses and of their sums, which matters for 1 - delta of that size.
 _ROUNDING = 1e-12
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
 _MANY = 20
@@ -70,7 +70,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return _epsilon(whole, target)
 
 
-@lru_cache(maxsize=256)  # an audit asks for the same bound several times
+@lru_cache(maxsize=256)  # an audit requests the same bound several times
 def _epsilon(mechanism: Any, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)

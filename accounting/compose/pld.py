@@ -137,7 +137,9 @@ def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tupl
 
 
 def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
-    """Return the exponential tilt for composing about `rounds` PLDs; 0 if rounding is small against delta without one."""
+    """Return the exponential tilt for composing about `rounds` PLDs; 0 if rounding is small against delta without
+    one.
+    """
     if 2 * composition_slack(rounds) <= _NOTICED * delta:
         return 0.0
     held = [tilted_for([(law, rounds)], delta)[0][0] for law in distribution(mechanism, interval).orders]
@@ -237,7 +239,9 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
 
 
 def _of_schedule(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
-    """Yield the distribution of all rounds so far of a schedule, whose rounds belong together; infinite beyond its end."""
+    """Yield the distribution of all rounds so far of a schedule, whose rounds belong together; infinite beyond its
+    end.
+    """
     for count in itertools.count(1):
         target = delta - count * lost - 2 * composition_slack(count)
         schedule = schedule_of(mechanism)

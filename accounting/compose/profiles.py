@@ -23,8 +23,8 @@ from accounting.mechanisms import Mechanism, parts_of
 _KNOTS = 4001
 _FARTHEST = 50.0
 _TYPICAL = 1e-6
-_LOST = 1e-8  # of which all releases together may lose a thousandth of delta
-_NOTHING = 1e-15  # below this the numerical convolution says nothing more
+_LOST = 1e-8  # all releases together may take a thousandth of delta for it
+_NOTHING = 1e-15  # below this the numerical convolution is rounding
 
 Curve = Callable[[Floats], Floats]
 

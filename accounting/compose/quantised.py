@@ -16,7 +16,7 @@ from accounting.gaussian.attacks import AttackPair, Mixture, log_density
 
 # The logarithm of a distribution function is good to this, relative to itself and to 1 (measured: a ninth of it).
 _LOG_ROUNDING = 4e-15
-# No cells of their own for what one release shows more seldom than about this.
+# Outputs of one release with a smaller probability have no separate cells.
 _TAIL_MASS = 1e-18
 # Grid points to the spread of one release's loss; how many are composed at once, and merged to one.
 _FINE = 1000.0

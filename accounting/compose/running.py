@@ -67,7 +67,7 @@ class Running:
             except UnsupportedMechanism:
                 if self._curve is None:
                     raise
-                self._losses = None  # the other account stands alone
+                self._losses = None  # the other account remains
         if self._curve is not None and self._uncapped is not None:
             self._curve = self._curve + count * self._of_orders(release)
             self._uncapped = self._without_caps(release, count)
@@ -100,7 +100,9 @@ class Running:
         return min(bounds)
 
     def _without_caps(self, release: SingleRelease, count: int) -> tuple[Floats, float]:
-        """Return the Renyi curve without caps, of all releases so far and these, and the part of delta that this takes."""
+        """Return the Renyi curve without caps, of all releases so far and these, and the part of delta that this
+        takes.
+        """
         assert self._uncapped is not None
         before, lost = self._uncapped
         free, more = rdp.choices(Composed(parts=((release, count),)))[-1]
@@ -108,14 +110,14 @@ class Running:
         return before + count * self._of_orders(one), lost + more
 
     def _of_orders(self, release: SingleRelease) -> Floats:
-        # As one of many: a discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
+        # A discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
         many = Composed(parts=((release, self._rounds),))
         try:
             return np.asarray(rdp.curve(many, self._orders) / self._rounds)
         except UnsupportedMechanism:
             if self._losses is None:
                 raise
-            return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account stands alone
+            return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account remains
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,9 +178,7 @@ class _Losses:
         if self._tilt:
             self._held = self._tilted_with(release, count)
         self._total = self._with(release, count)
-        if (
-            one.pairwise
-        ):  # a Gaussian that a pair stays below says nothing of three neighbours (docs/theory.md, section 4)
+        if one.pairwise:  # domination of pairs is not enough for three vectors (docs/theory.md, section 4)
             self._adding = None
         if self._adding is not None:
             self._adding.add(one.near, count)

@@ -1,4 +1,6 @@
-"""Second opinion: epsilon of the same mechanism by dp-accounting, an implementation that shares no code with this one."""
+"""Second opinion: epsilon of the same mechanism by dp-accounting, an implementation that shares no code with this
+one.
+"""
 
 import math
 import warnings

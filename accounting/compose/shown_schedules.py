@@ -35,7 +35,9 @@ _CUT = 1e-15
 
 
 def independent(schedule: Schedule, count: int) -> tuple[tuple[int, int], ...]:
-    """Return the first `count` rounds as independent, identically distributed stretches: (rounds, number of stretches)."""
+    """Return the first `count` rounds as independent, identically distributed stretches: (rounds, number of
+    stretches).
+    """
     if not isinstance(schedule, BallsAndBins):
         return ((count, 1),)
     whole, rest = divmod(count, schedule.bins)

@@ -185,14 +185,16 @@ def without_overflow(mechanism: Mechanism, delta: float) -> float:
     target = delta - overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(
-            f"delta={delta}: the cohort overflows its slots with probability {upwards(overflow(mechanism))} over the "
-            "run, which alone is more. Use more slots."
+            f"delta={delta}: the cohort exceeds the uploads of a sum with probability "
+            f"{upwards(overflow(mechanism))} over the run, which alone is more. Raise that number of uploads."
         )
     return target
 
 
 def plain_shift(mechanism: Mechanism) -> float | None:
-    """Return mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is secret."""
+    """Return mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is
+    secret.
+    """
     shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
     known = [one for one in shifts if one is not None]
     return math.sqrt(sum(known)) if len(known) == len(shifts) else None

@@ -192,9 +192,7 @@ class _Pairs:
 
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
-        times = (
-            1 if scheduled else rounds
-        )  # the twin of integer noise is chosen for so many releases, and holds for all
+        times = 1 if scheduled else rounds  # the twin of integer noise is chosen for `rounds` releases, valid for all
         many: Any = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
         near = continuous(Composed(parts=many), lost=allowed_loss(delta, rounds * releases))

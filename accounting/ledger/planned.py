@@ -154,7 +154,7 @@ def _of_all(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guaran
         lines = _with_note(lines, words)
     budget = plan.budget_at(lines.delta)
     if budget is not None and not lost and lines.epsilon < 0.99 * budget:
-        words = f"whoever would prolong this run because of its results states its budget, {upwards(budget)}"
+        words = f"if this run is prolonged because of its results, its epsilon is its budget, {upwards(budget)}"
         lines = _with_note(lines, words)
     return lines
 

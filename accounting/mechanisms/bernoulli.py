@@ -38,7 +38,7 @@ class _Coins:
         if not 0 < require.real("a number in (0, 1/2)", floor=self.floor) < 0.5:
             raise InvalidParameter(f"floor={self.floor!r}: must be in (0, 1/2).")
         if self.l2_clip is None and self.linf_clip is None:
-            raise InvalidParameter("l2_clip and linf_clip are both missing: coins need at least one bound on the move.")
+            raise InvalidParameter("l2_clip and linf_clip are both missing: give at least one bound on the move.")
         for name in ("l2_clip", "linf_clip"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, require.clip_norm(**{name: getattr(self, name)}))
@@ -50,13 +50,13 @@ class _Coins:
                 raise InvalidParameter(f"reference={inside}: must be in [{self.floor}, 1 - {self.floor}].")
         if self.clip_metric == "fisher" and self.noise_std:
             raise UnsupportedMechanism(
-                f"clip_metric='fisher' with noise_std={self.noise_std}: the metric is that of coins without noise. Use "
+                f"clip_metric='fisher' with noise_std={self.noise_std}: that metric is for no noise. Use "
                 "clip_metric 'euclidean', or no noise."
             )
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                "adjacency='add-remove' with coins: a client more or less changes the number of coins, which shows. "
-                "Use 'zero-out' (coins of the public probabilities in its place) or 'replace-one'."
+                "adjacency='add-remove' with Bernoulli uploads: one client added or removed changes their visible "
+                "number. Use 'zero-out' (samples of the public probabilities in its place) or 'replace-one'."
             )
 
     def sensitivity(self, clip: float | None) -> float | None:
@@ -140,16 +140,16 @@ class BernoulliAggregate(_Coins):
         """Reject a sampler under which the number of uploads, or the neighbours, would not be the accounted ones."""
         if name in ("poisson", "capped-poisson") and self.adjacency is not Adjacency.ZERO_OUT:
             raise UnsupportedMechanism(
-                f"adjacency={str(self.adjacency)!r} with Poisson-sampled coins: the server pads to a fixed number of "
-                "coins, which is zero-out. Use adjacency 'zero-out', or fixed-size sampling."
+                f"adjacency={str(self.adjacency)!r} with Poisson-sampled Bernoulli uploads: the server pads to a "
+                "fixed number of uploads, which is zero-out. Use adjacency 'zero-out', or fixed-size sampling."
             )
         if name == "capped-poisson" and cohort is not None and cohort > self.cohort:
             raise InvalidParameter(
-                f"cap={cohort} of the sampler, {self.cohort} coins: a sum must hold at least as many coins."
+                f"cap={cohort} of the sampler, {self.cohort} uploads: a sum must hold at least as many."
             )
         if name == "fixed" and cohort != self.cohort:
             raise InvalidParameter(
-                f"cohort={cohort} of the sampler, {self.cohort} of the coins: under fixed-size sampling they are one."
+                f"cohort={cohort} of the sampler, {self.cohort} of the sum: under fixed-size sampling they are one."
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -374,8 +374,8 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
         )
     if mechanism.overflow or getattr(mechanism, "shares", 1) > 1:
         raise UnsupportedMechanism(
-            f"mechanism={mechanism.kind!r} in shares or slots with sampling={schedule.name!r}: the number of uploads "
-            "would depend on who takes part. Let the server add the noise to a plain sum."
+            f"mechanism={mechanism.kind!r} in shares or with overflow and sampling={schedule.name!r}: the number of "
+            "uploads would depend on who takes part. Let the server add the noise to a plain sum."
         )
 
 
@@ -411,8 +411,8 @@ def _part(part: Any) -> tuple[SingleRelease, int]:
         case (mechanism, count) if isinstance(mechanism, Subsampled) or _is_release(mechanism):
             return mechanism, _count_of(mechanism, count)
     raise InvalidParameter(
-        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, coins or integer noise, "
-        "sampled or not."
+        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, Bernoulli "
+        "uploads or integer noise, sampled or not."
     )
 
 

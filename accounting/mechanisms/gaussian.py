@@ -109,8 +109,8 @@ class GaussianShares:
         object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                f"adjacency='add-remove' with noise in {self.shares} shares: a client more or less is an upload, and "
-                "its noise, more or less. Use 'zero-out' (the client sends its noise alone) or 'replace-one'."
+                f"adjacency='add-remove' with noise in {self.shares} shares: one client added or removed changes "
+                "the uploads and their noise. Use 'zero-out' (the client sends its noise alone) or 'replace-one'."
             )
 
     @property

@@ -57,8 +57,8 @@ class NoisyIntegers:
             )
         if self.shares > 1 and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                f"adjacency='add-remove' with noise in {self.shares} shares: a client more or less changes the number "
-                "of shares, so the noise itself tells. Use 'zero-out' (the client sends its noise alone) or "
+                f"adjacency='add-remove' with noise in {self.shares} shares: one client added or removed changes "
+                "the number of shares, so the noise reveals it. Use 'zero-out' (the client sends its noise alone) or "
                 "'replace-one', or let the server add the noise (shares=1)."
             )
 

@@ -29,21 +29,20 @@ from accounting.mechanisms.schedules import SCHEDULES
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Account of a kind of release for `accounting.compose`; None for what is not known. All are upper bounds.
+    """Account of a kind of release for `accounting.compose`; None for unknown parts. All are upper bounds.
 
     renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the neighbours, over all neighbours
-    sampled: (orders, release, sampling) -> the same of a sampled round; infinite at orders without a bound
-    orders:  where each order takes a search of its own: the orders to look at, unsampled, and all sampled
-    twin:    (release, count) -> a Gaussian, and how far off: each of `count` releases has distributions within e^±that
-    of
-             post-processings of the Gaussian. So it has the Gaussian's privacy loss distribution and lower bound is none of its own
-    above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours that lie at most `in_clips`
-             clips apart, gamma >= 0 and both orders of the neighbours, H_gamma of the release is at most H_gamma of that
-             pair plus `lost`; None where no such mu is known. It is about pairs of neighbours: accounts that look at three
-             vectors at once do not follow
-    words:   (release, closeness) -> what a reader should know of the twin, `closeness` that of the whole run
-    exact:   (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> whether
-    it can
+    sampled: (orders, release, sampling) -> those of a sampled round; infinite at orders without a bound
+    orders:  orders to compute, unsampled and sampled, if each order is a search; else None
+    twin:    (release, count) -> (Gaussian, closeness): each of `count` releases has distributions within
+             e^±closeness of post-processings of the Gaussian. So it has the Gaussian's privacy loss distribution, but
+             not its lower bound
+    above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips` clips
+             apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`;
+             None if no such mu is known. Accounts that compare three vectors at once do not apply
+    words:   (release, closeness) -> remark on the twin for a reader, `closeness` that of the whole run
+    exact:   (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> True if
+             it can be computed
     """
 
     renyi: Callable[[Floats, Any], Floats]
@@ -58,7 +57,7 @@ class Account:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A description, and where its `Account` is: "module:NAME"."""
+    """Description of a kind, and the place of its `Account`: "module:NAME"."""
 
     description: type[Any]
     account: str

@@ -15,19 +15,19 @@ ROOMS = ("accounting",)
 OPENERS = re.compile(
     r"(What|Of|Whether|How|Where|Who|Whom|Whose|Which|That|Those|As|So|If|By|Its|Until|None|All that|The one that)\b"
 )
-"""First words of a docstring or comment that opens without a noun or a verb."""
+"""First words of a docstring that opens without a noun or a verb."""
 
 LEXICON = {
     r"laws?": "distribution",
     r"coins?|tosse[ds]": "Bernoulli samples, randomised response, stochastic signs",
     r"words": "text, message, description",
-    r"(one's|of (its|their|one's)) own": "custom, user-defined",
+    r"one's own": "custom, user-defined",
     r"goals?": "privacy target",
     r"facts?": "method specification, summary, record",
     r"told|tells|says nothing": "reveals",
     r"everybody|nobody|somebody|whoever": "all clients, no client, a user, an attacker",
     r"(is|are) lost|lost clients": "drops out",
-    r"goes on|comes|stands|(is|are|be) looked at": "continues, arrives, is stored, is read",
+    r"goes on|comes|stands(?! for)|(is|are|be) looked at": "continues, arrives, is stored, is read",
     r"(client|record|one) more or less": "one client added or removed",
     r"worlds?": "neighbouring datasets",
     r"dearest|too dear|costs": "loose, increases epsilon",
@@ -35,7 +35,7 @@ LEXICON = {
     r"what is not protected": "limitations of the guarantee",
     r"at the most": "at most",
     r"so many|as many as": "n, exactly n",
-    r"it takes|it wants|wants|asks": "requires, accepts",
+    r"(?<!that )it takes|it wants|wants|asks": "requires, accepts",
     r"made-up": "simulated, synthetic",
 }
 """Words and what to write in their place."""
@@ -66,9 +66,9 @@ def texts(path):
         yield one.lineno, "docstring", one.value
     inside = {id(one) for one in documented}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
-            if node.value.count(" ") > 1:
-                yield node.lineno, "message", node.value
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside
+        if is_text and node.value.count(" ") > 1:
+            yield node.lineno, "message", node.value
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], "comment", token.string.removeprefix("#").strip()
@@ -76,22 +76,29 @@ def texts(path):
 
 def faults(kind, text):
     """Return the faults of a text."""
-    plain = re.sub(r"`[^`]*`|^ *(>>>|\.\.\.).*$", "", text, flags=re.MULTILINE)
+    plain = re.sub(r"`[^`]*`|^ *(>>>|\.\.\.).*$|^\w+: {2,}", "", text, flags=re.MULTILINE)
     plain = re.sub(r"[\w./-]+\.(py|md|toml)\b|[\w]+\.[\w.]+|\w+_\w+|--\w+", "", plain)
-    found = [f"{match[0]!r}: write {better}" for word, better in LEXICON.items() for match in re.finditer(rf"(?i)\b(?:{word})\b", plain)]
-    if kind != "message" and (opener := OPENERS.match(plain.strip())):
+    found = [
+        f"{match[0]!r}: write {better}"
+        for word, better in LEXICON.items()
+        for match in re.finditer(rf"(?i)\b(?:{word})\b", plain)
+    ]
+    if kind == "docstring" and (opener := OPENERS.match(plain.strip())):
         found.append(f"opens with {opener[0]!r}")
     return found
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_plain_words(path):
-    found = [f"{path.relative_to(ROOT)}:{line}: {fault}" for line, kind, text in texts(path) for fault in faults(kind, text)]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {fault}" for line, kind, text in texts(path) for fault in faults(kind, text)
+    ]
     assert not found, "\n".join(found)
 
 
 if __name__ == "__main__":
     import sys
+
     for room in sys.argv[1:]:
         for path in [ROOT / room] if (ROOT / room).is_file() else sorted((ROOT / room).rglob("*.py")):
             for line, kind, text in texts(path):
