@@ -48,12 +48,12 @@ class BernoulliUploads:
     dimension: int = option(DIMENSION)
     edge: float = option("Bernoulli uploads: c, all probabilities lie in [c, 1-c].")
     clip_norm: float | None = option(
-        "Bernoulli uploads: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.",
+        "Bernoulli uploads: largest L2 distance of a client from the public probabilities. The sensitivity follows.",
         None,
     )
     l2_sensitivity: float | None = option("Bernoulli uploads: the L2 sensitivity itself, instead of clip_norm.", None)
     linf_clip: float | None = option(
-        "Bernoulli uploads: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.",
+        "Bernoulli uploads: largest distance of one coordinate from the public one; with clip_norm it lowers epsilon.",
         None,
     )
     noise_std: float = option("Bernoulli uploads: Gaussian noise on the probabilities before they are clipped.", 0.0)

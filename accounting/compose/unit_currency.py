@@ -1,8 +1,8 @@
 """Prices of releases in units of one planned release, for projects in which results decide the next releases.
 
 Composing privacy loss distributions is no stopping rule if later releases are chosen by earlier results. A filter in
-units is one (docs/theory.md, section 10): a budget is N units, and a plan of other releases is bought whole for the least
-k that covers it,
+units is one (docs/theory.md, section 10): a budget is N units, and a plan of other releases is bought whole for the
+least k that covers it,
 
     h_(plan, unit^(K-k))(gamma) <= h_(unit^K)(gamma) + slack   for all gamma >= 0, both orders of the neighbours.  (P)
 """

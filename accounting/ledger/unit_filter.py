@@ -1,8 +1,8 @@
 """Rule of a project: its budget is a number of units, and other releases are bought whole before they begin.
 
 State (K, x, B): K units left, x of the reserve left, B the releases that were bought and not yet made. It follows from
-the file's lines alone. Claim (docs/theory.md, section 10): for any choices by looking at earlier results, everything that
-these lines allow is within (epsilon, delta) together, if every run draws its cohorts, schedules and noise anew, a
+the file's lines alone. Claim (docs/theory.md, section 10): for any choices by looking at earlier results, everything
+that these lines allow is within (epsilon, delta) together, if every run draws its cohorts, schedules and noise anew, a
 client's memory is cleared between runs, and the runs have one population and one adjacency.
 """
 
