@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("accounting",)
+ROOMS = ("accounting", "dpfed/mechanisms", "dpfed/records", "dpfed/replayed.py")
 """Folders and files that are checked."""
 
 OPENERS = re.compile(
