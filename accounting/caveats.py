@@ -1,11 +1,13 @@
-"""The default delta, notes beside an (epsilon, delta) that excludes little, and the message of a spent budget."""
+"""Default delta, notes beside a weak (epsilon, delta), and the message of a spent budget."""
 
 import math
 
 from accounting.rounding import downwards, upwards
 
 LARGE_EPSILON = 20.0
-"""Above it, an event of probability p under one neighbour may have e^20 p, 485 million times p, under the other."""
+"""Epsilon above which an event of probability p under one neighbour may have e^20 p, 485 million times p, under the
+other.
+"""
 ALMOST_ANYTHING = "almost anything"
 """End of the note on such an epsilon."""
 
@@ -32,9 +34,9 @@ def default_delta(units: int, *, unit: str = "client") -> float:
 
 
 def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "client") -> tuple[str, ...]:
-    """Sentences for the notes of a guarantee; none where epsilon and delta say what they seem to.
+    """Return sentences for the notes of a guarantee; none for an epsilon and delta without a caveat.
 
-    `units`: how many clients (records, for that `unit`) there are, or at the least are; None: not known.
+    units: number of clients (records, for that `unit`), or a lower bound of it; None: unknown.
     """
     return (*of_delta(delta, units=units, unit=unit), *_of_epsilon(epsilon, delta))
 
@@ -42,8 +44,9 @@ def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "cli
 def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
     """Return the note on a delta above 1/n.
 
-    To release the whole data of one of n, drawn at random, is (0, 1/n)-private under replace-one: from there on a
-    guarantee excludes nothing that a person would call a breach."""
+    Releasing the whole data of one of n, drawn at random, is (0, 1/n)-private under replace-one: from there on a
+    guarantee does not exclude a breach.
+    """
     if units is None or delta * units <= 1:
         return ()
     return (
@@ -71,8 +74,11 @@ def _of_epsilon(epsilon: float, delta: float) -> tuple[str, ...]:
 def no_round_fits(
     whose: str, *, allowed: float, after: float, delta: float, advice: str, spent: float | None = None
 ) -> str:
-    """`whose` names the budget: an argument, a TOML key, a file. `after`: epsilon with one round; `spent`: without it,
-    where other runs draw from the same budget."""
+    """Return the message for a budget without room for one round.
+
+    whose: names the budget: an argument, a TOML key, a file. after: epsilon with one round; spent: epsilon without it,
+    if other runs draw from the same budget.
+    """
     left = "" if spent is None else f", of which {downwards(max(allowed - spent, 0.0))} is left"
     return (
         f"{whose}: not even one round fits. It would bring epsilon to {upwards(after)} at delta {upwards(delta)}; "

@@ -1,8 +1,8 @@
-"""Answers on disk, so that what took seconds or minutes to compute is read the next time.
+"""Cache on disk of results that take seconds or minutes to compute.
 
-An entry is named by a hash of its question, which holds all that the answer follows from, the code included. It holds
-its question and a hash of its content. An entry that cannot be read or says anything else counts as missing; that
-protects against damage, not against somebody who may write to the folder, who could as well change the code.
+An entry is named by a hash of its question, which holds everything that the answer follows from, the code included. It
+has its question and a hash of its content. An entry that cannot be read or is anything else counts as missing; that
+protects against damage, not against an attacker with write access to the folder, who could change the code as well.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "DPFED_CACHE_DIR"
-"""Environment variable with the folder; set to nothing, no file is read or written. Default: the user's cache."""
+"""Environment variable with the folder; if it is empty, no file is read or written. Default: the user's cache."""
 
 
 def read(kind: str, question: dict[str, Any]) -> list[Any]:
-    """Return the answer to a question in a list; an empty list if there is none. No error of a file is raised."""
+    """Return the answer to a question in a list; an empty list if there is none. Raises no error of a file."""
     folder = _folder(kind)
     if folder is None:
         return []
@@ -32,7 +32,7 @@ def read(kind: str, question: dict[str, Any]) -> list[Any]:
 
 
 def write(kind: str, question: dict[str, Any], answer: Any) -> None:
-    """Keep the answer to a question, whole or not at all. No error of a file is raised."""
+    """Store the answer to a question, whole or not at all. Raises no error of a file."""
     folder = _folder(kind)
     if folder is None:
         return
@@ -52,7 +52,7 @@ def _folder(kind: str) -> Path | None:
         return Path(given) / kind if given else None
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # no client's home
         return None
     return Path(cache) / "dpfed" / kind
 

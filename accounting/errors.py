@@ -1,4 +1,4 @@
-"""Every error that `accounting` raises on purpose.
+"""Errors that `accounting` raises on purpose.
 
 AccountingError
 ├── InvalidParameter       a number outside its domain
@@ -9,47 +9,47 @@ AccountingError
     ├── TruncatedLedger    the last line was not written to its end
     ├── EditedLedger       a line is not the one that was written
     ├── LedgerVersionError written by an unknown version
-    └── BudgetSpent        a release would cost more than a project has left
+    └── BudgetSpent        a release would exceed the remaining budget of a project
 
-Each message says what was given, what is allowed, and what to do.
+Each message names what was given, what is allowed, and what to do.
 """
 
 
 class AccountingError(Exception):
-    """The family: catch this to catch all of them."""
+    """Base class of all errors of `accounting`."""
 
 
 class InvalidParameter(AccountingError, ValueError):
-    """A number outside its domain."""
+    """Number outside its domain."""
 
 
 class UnsupportedMechanism(AccountingError, ValueError):
-    """No valid bound is known for this combination of mechanism, sampling, adjacency and accountant."""
+    """Combination of mechanism, sampling, adjacency and accountant without a known valid bound."""
 
 
 class CalibrationError(AccountingError, ValueError):
-    """No noise multiplier, or no number of rounds, meets the target."""
+    """Target that no noise multiplier, or no number of rounds, meets."""
 
 
 class ContradictoryBounds(AccountingError):
-    """A proven lower bound above the epsilon of the same mechanism: nothing may be stated."""
+    """Proven lower bound above the epsilon of the same mechanism: neither may be stated."""
 
 
 class LedgerError(AccountingError):
-    """A ledger that cannot be trusted or written."""
+    """Ledger that cannot be trusted or written."""
 
 
 class TruncatedLedger(LedgerError):
-    """The last line of a ledger was not written to its end."""
+    """Last line of a ledger that was not written to its end."""
 
 
 class EditedLedger(LedgerError):
-    """A line of a ledger is not the line that was written."""
+    """Line of a ledger that is not the line that was written."""
 
 
 class LedgerVersionError(LedgerError):
-    """A ledger written by a version that this one cannot read."""
+    """Ledger written by a version that this one cannot read."""
 
 
 class BudgetSpent(LedgerError):
-    """A release that would cost more than the project has left: it must not be made."""
+    """Release that would exceed the remaining budget of the project: it must not be made."""

@@ -1,4 +1,4 @@
-"""Domain checks of numbers. The keyword is the name that the message shows."""
+"""Domain checks of numbers. The keyword is the name in the message."""
 
 import math
 import reprlib
@@ -10,7 +10,7 @@ from accounting.errors import InvalidParameter
 from accounting.rounding import downwards, upwards
 
 LARGEST_COUNT = 10**15
-"""Rounds, clients and cohorts beyond it are a mistake, and doubles could not count them."""
+"""Largest number of rounds, clients or cohorts: more are a mistake, and doubles could not count them."""
 
 SMALLEST_NOISE, LARGEST_NOISE = 1e-9, 1e9
 """Noise multipliers beyond these are no noise, or nothing but noise; squares of their inverses would overflow."""
@@ -25,7 +25,7 @@ that is computed with C leaves the normal numbers, and rounding is relative: `dp
 
 
 def shown(value: object) -> str:
-    """The value in a message: short, whatever it is."""
+    """Return the value in a message: short, whatever it is."""
     try:
         return reprlib.repr(value)
     except ValueError:  # Python writes no integers of more than 4300 digits
@@ -37,7 +37,7 @@ def _fail(name: str, value: object, allowed: str) -> InvalidParameter:
 
 
 def real(allowed: str, **named: object) -> float:
-    """The one named value as a finite float; `allowed` describes the domain in the message."""
+    """Return the one named value as a finite float; `allowed` describes the domain in the message."""
     ((name, value),) = named.items()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _fail(name, value, allowed)
@@ -51,7 +51,7 @@ def real(allowed: str, **named: object) -> float:
 
 
 def positive(**named: object) -> float:
-    """A finite number above 0, as a Python float."""
+    """Return a finite number above 0, as a Python float."""
     value = real("a finite number above 0", **named)
     if value <= 0:
         raise _fail(*next(iter(named.items())), "a finite number above 0")
@@ -59,7 +59,7 @@ def positive(**named: object) -> float:
 
 
 def nonnegative(**named: object) -> float:
-    """A finite number of at least 0, as a Python float."""
+    """Return a finite number of at least 0, as a Python float."""
     value = real("a finite number of at least 0", **named)
     if value < 0:
         raise _fail(*next(iter(named.items())), "a finite number of at least 0")
@@ -67,7 +67,7 @@ def nonnegative(**named: object) -> float:
 
 
 def probability(**named: object) -> float:
-    """A number in [0, 1], as a Python float."""
+    """Return a number in [0, 1], as a Python float."""
     value = real("a probability in [0, 1]", **named)
     if not 0 <= value <= 1:
         raise _fail(*next(iter(named.items())), "a probability in [0, 1]")
@@ -75,7 +75,7 @@ def probability(**named: object) -> float:
 
 
 def open_probability(**named: object) -> float:
-    """A number in (0, 1), as a Python float."""
+    """Return a number in (0, 1), as a Python float."""
     value = real("a number strictly between 0 and 1", **named)
     if not 0 < value < 1:
         raise _fail(*next(iter(named.items())), "a number strictly between 0 and 1")
@@ -83,7 +83,7 @@ def open_probability(**named: object) -> float:
 
 
 def clip_norm(**named: object) -> float:
-    """A clip norm that float32 holds with noise and sums, from `SMALLEST_CLIP` to `LARGEST_CLIP`, as a Python float."""
+    """Return a clip norm that float32 holds with noise and sums, from `SMALLEST_CLIP` to `LARGEST_CLIP`."""
     allowed = f"from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums"
     value = real(allowed, **named)
     if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
@@ -92,7 +92,7 @@ def clip_norm(**named: object) -> float:
 
 
 def count(at_least: int = 1, **named: object) -> int:
-    """A whole number of at least `at_least`, as a Python int."""
+    """Return a whole number of at least `at_least`, as a Python int."""
     ((name, value),) = named.items()
     if isinstance(value, bool) or not isinstance(value, Integral) or not at_least <= int(value) <= LARGEST_COUNT:
         raise _fail(name, value, f"a whole number from {at_least} to {LARGEST_COUNT:.0e}")
@@ -100,7 +100,7 @@ def count(at_least: int = 1, **named: object) -> int:
 
 
 def noise_multiplier(value: object) -> float:
-    """A noise multiplier (noise standard deviation over clip norm), as a Python float."""
+    """Return a noise multiplier (noise standard deviation over clip norm), as a Python float."""
     allowed = f"a finite number above 0, from {upwards(SMALLEST_NOISE)} to {downwards(LARGEST_NOISE)}"
     number = real(allowed, noise_multiplier=value)
     if not SMALLEST_NOISE <= number <= LARGEST_NOISE:
@@ -109,7 +109,7 @@ def noise_multiplier(value: object) -> float:
 
 
 def one_of(allowed: Sequence[str], **named: object) -> str:
-    """One of the `allowed` words."""
+    """Return one of the `allowed` strings."""
     ((name, value),) = named.items()
     if not isinstance(value, str) or value not in allowed:
         raise _fail(name, value, f"one of {', '.join(allowed)}")
@@ -117,17 +117,17 @@ def one_of(allowed: Sequence[str], **named: object) -> str:
 
 
 def stream(given: object) -> str:
-    """The name of what a schedule was drawn from: text of at most 100 characters."""
+    """Return the name of the draw of a schedule: text of at most 100 characters."""
     if not isinstance(given, str) or len(given) > 100:
         raise _fail("stream", given, "text of at most 100 characters")
     return given
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """True for a whole number as JSON, TOML or a caller has it; False for true and false."""
+    """Return True for a whole number of JSON, TOML or a caller; False for true and false."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True for a number as JSON, TOML or a caller has it; False for true and false."""
+    """Return True for a number of JSON, TOML or a caller; False for true and false."""
     return is_whole(value) or isinstance(value, float)

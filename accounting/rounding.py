@@ -1,7 +1,7 @@
-"""Numbers that a person reads, rounded to the side on which what is said of them stays true.
+"""Rounding of printed numbers, to the side on which their statement stays true.
 
-Upwards: epsilon, delta, noise that has to be added, probabilities of failure. Downwards: lower bounds, what of a budget
-is left or may be spent, clip norms that were calibrated. Not for JSON, which has the doubles themselves.
+Upwards: epsilon, delta, noise to be added, probabilities of failure. Downwards: lower bounds, remaining or allowed
+budget, calibrated clip norms. Not for JSON, which has the doubles themselves.
 """
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -13,20 +13,29 @@ _CONTEXT = Context(prec=400)
 
 
 def upwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
-    """The least decimal of at least `digits` places and `digits` significant digits that is not below `value`.
+    """Return the least decimal of at least `digits` places and `digits` significant digits that is not below `value`.
 
-    Claim: float(upwards(x)) >= x for every x that is a number, so an upper bound stays one, and a noise multiplier that
-    is typed back is not smaller. What the digits hold exactly is written without zeros at its end: a budget of 3 is
-    "3", 2.99998 is "3.0000". "inf" and "nan" as they are; a dash for None.
+    Claim: float(upwards(x)) >= x for every number x, so an upper bound stays one, and a noise multiplier that is typed
+    back is not smaller. A number that the digits hold exactly is written without zeros at its end: a budget of 3 is
+    "3", 2.99998 is "3.0000". "inf" and "nan" unchanged; a dash for None.
 
-    The decimal of a double is the shortest that reads back as it: a delta that was given as 1e-5 is "1e-05", though the
-    double lies a little above. Numbers from a million and below 1e-4 have a power of ten and only significant digits.
+    The decimal of a double is the shortest that reads back as it: a delta given as 1e-5 is "1e-05", though the double
+    is a little above. Numbers from a million and below 1e-4 have a power of ten and only significant digits.
+
+    >>> from accounting.rounding import upwards
+    >>> upwards(0.63029154)
+    '0.6303'
     """
     return _rounded(value, ROUND_CEILING, digits)
 
 
 def downwards(value: SupportsFloat | None, *, digits: int = 4) -> str:
-    """Return the largest such decimal that is not above `value`, as `upwards` does: float(downwards(x)) <= x."""
+    """Return the largest such decimal that is not above `value`: float(downwards(x)) <= x. Format: `upwards`.
+
+    >>> from accounting.rounding import downwards
+    >>> downwards(0.63029154)
+    '0.6302'
+    """
     return _rounded(value, ROUND_FLOOR, digits)
 
 

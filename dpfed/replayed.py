@@ -1,8 +1,7 @@
-"""Places of the code under audit that a replay audit compares (`dpfed.audit.replay`); in every other run they do
-nothing.
+"""Marks in the code under audit whose values a replay audit compares (`dpfed.audit.replay`); without effect elsewhere.
 
 A replay audit runs the code on data D, then on a neighbour D' with the outputs of all mechanisms frozen to those of the
-first run. `mechanism` marks what adds the noise, `outside` what must not depend on any single client or record.
+first run. `mechanism` marks the code that adds noise, `outside` a value that must not depend on any client or record.
 """
 
 from __future__ import annotations
@@ -101,13 +100,14 @@ def outside(name: str, value: object, client: int | None = None) -> None:
     """Declare a value that must not depend on any other client's data.
 
     name:   for the report, and to find the same value in the other run
-    value:  an array, a tensor, a number, a string, or what `repr` tells apart
+    value:  an array, a tensor, a number, a string, or anything with a `repr`
     client: the client that the value belongs to; None: a value of the whole run, which depends on no client
 
-    Outside a replay audit nothing happens. In one, values of the same name and client are compared bit by bit, in the
-    order in which they are declared; only those of clients that the audit has changed may differ.
+    Has no effect without a replay audit. In one, values of the same name and client are compared bit by bit, in the
+    order of their declarations; only those of clients changed by the audit may differ.
 
-        dpfed.audit.outside("update", update, client=3)
+    >>> import dpfed.audit
+    >>> dpfed.audit.outside("update", [0.5, -0.5], client=3)
     """
     if _current is not None:
         _current.outside(name, value, client)
@@ -118,17 +118,19 @@ def mechanism(
 ) -> Callable[..., Released]:
     """Return `f` as a mechanism: a function that adds noise to its first argument, and whose output is public.
 
-    sensitivity: the most by which one client more or less moves the first argument, in `norm`; a client whose data
-                 are replaced may move it by twice as much
+    sensitivity: the largest move of the first argument by one client added or removed, in `norm`; a client whose data
+                 are replaced may move it by twice that
     norm:        "l1", "l2" or "linf"
     name:        for the report; default: the function's own
 
-    Outside a replay audit it is `f`. In one, the first argument may move by the sensitivity for each client that the
-    audit has changed, the noise must be the same whatever the argument, and the second run goes on with the first
-    one's output. Noise from numpy's, torch's or Python's global generators, or from the operating system, is made
-    repeatable.
+    Without a replay audit it is `f`. In one, the first argument may move by the sensitivity for each client changed by
+    the audit, the noise must not depend on the argument, and the second run continues with the first one's output.
+    Noise from numpy's, torch's or Python's global generators, or from the operating system, is made repeatable.
+    Units: sensitivity in those of the first argument.
 
-        noisy = dpfed.audit.mechanism(add_noise, sensitivity=1.0)(total)
+    >>> import dpfed.audit
+    >>> dpfed.audit.mechanism(lambda total: total + 0.25, sensitivity=1.0)(2.0)
+    2.25
     """
 
     @wraps(f)

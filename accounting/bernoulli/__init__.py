@@ -1,4 +1,4 @@
-"""Uploads of coins: one client's channel here; sums, exact laws and the correction of bias in the modules beside it."""
+"""Bernoulli uploads: the channel of one client; sums, exact distributions and bias correction in the other modules."""
 
 from accounting.bernoulli.channel import (
     Bound,

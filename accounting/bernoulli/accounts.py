@@ -1,6 +1,6 @@
-"""Accounts of Bernoulli uploads, sums of them and single ones, for `accounting.compose`.
+"""Accounts of Bernoulli uploads, in sums and single ones, for `accounting.compose`.
 
-The Gaussian pair that such uploads stay below: docs/theory-bernoulli.md, Theorem 7.
+Dominating Gaussian pairs: docs/theory-bernoulli.md, Theorem 7.
 """
 
 import math
@@ -29,7 +29,7 @@ _SMALLEST_LOSS = 1e-60
 
 @dataclass(frozen=True, kw_only=True)
 class _Moves:
-    """Floor and clips of one client of the means of the Bernoulli samples, widened by the rounding of float32."""
+    """Floor and clips of one client's means of Bernoulli samples, widened by the rounding of float32."""
 
     floor: float
     l2: float
@@ -37,11 +37,11 @@ class _Moves:
 
 
 def gaussian_above(coins: BernoulliAggregate | BernoulliChannel, in_clips: float, lost: float) -> float | None:
-    """mu of a Gaussian pair above one release of `coins`, as `mechanisms.kinds.Account.above` has it.
+    """Return mu of a Gaussian pair above one release of `coins`, as `mechanisms.kinds.Account.above` has it.
 
-    in_clips: how far neighbours' probabilities lie apart, over the clip of one client: 1, or 2 where one client's place
-    is taken by another's. Units: none. Direction of error: upwards; None where the certificate does not pass, or cannot
-    be computed: likelihood ratios too large, too few coins, moves too many.
+    in_clips: distance of neighbours' probabilities over the clip of one client: 1, or 2 if one client replaces another.
+    Units: none. Direction of error: upwards. None if the certificate does not pass or cannot be computed: likelihood
+    ratios too large, too few Bernoulli samples, too many moves.
     """
     if lost < _SMALLEST_LOSS:
         return None
@@ -89,26 +89,26 @@ def _moves(coins: BernoulliAggregate | BernoulliChannel) -> _Moves:
 
 
 def _reach(coins: BernoulliAggregate | BernoulliChannel, moves: _Moves) -> float | None:
-    """Return the largest distance of a probability of the sum from the public one; of single uploads it is the clip."""
+    """Return the largest distance of a probability of the sum from the public one; for single uploads the clip."""
     if isinstance(coins, BernoulliAggregate) and coins.others == "anywhere":
         return None
     return moves.linf
 
 
 COIN_ORDERS: Floats = np.array([2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64], dtype=float)
-"""Orders at which sums of coins are computed: each takes a search of its own."""
+"""Orders at which sums of Bernoulli samples are computed, by one search each."""
 
 SAMPLED_COIN_ORDERS: Floats = np.arange(2.0, COIN_ORDERS[-1] + 1)
-"""Orders of sampled coins: every whole one, amplified from chords between COIN_ORDERS, so nearly free."""
+"""Orders of sampled cohorts: all whole ones, amplified from chords between COIN_ORDERS, which takes little time."""
 
 
 def channel_renyi(orders: Floats, coins: BernoulliChannel) -> Floats:
-    """`bernoulli.channel`."""
+    """Return Renyi bounds of single uploads (`bernoulli.channel`)."""
     return np.asarray(channel_rdp(orders, **_bounds(coins)))
 
 
 def aggregate_renyi(orders: Floats, coins: BernoulliAggregate) -> Floats:
-    """`bernoulli.sums`."""
+    """Return Renyi bounds of sums (`bernoulli.sums`)."""
     return np.asarray(aggregate_rdp(orders, cohort=coins.cohort, **_bounds(coins)))
 
 
@@ -123,7 +123,7 @@ def _bounds(coins: BernoulliAggregate | BernoulliChannel) -> dict[str, Any]:
 
 
 def aggregate_sampled(orders: Floats, coins: BernoulliAggregate, sampling: Sampling) -> Floats:
-    """The generic bounds of `gaussian.subsampling`, from chords of (alpha - 1) rho, which is convex in alpha."""
+    """Return the generic bounds of `gaussian.subsampling`, from chords of (alpha - 1) rho, which is convex in alpha."""
     base = replace(coins, adjacency=lemma_adjacency(coins.adjacency, sampling))
 
     def between(at: Floats) -> Floats:

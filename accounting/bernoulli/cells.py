@@ -1,4 +1,4 @@
-"""The largest divergence of one noised coin, less a slope times its squared move: certified.
+"""Largest divergence of one noised Bernoulli sample minus a slope times its squared move, certified.
 
 Proofs: docs/theory-bernoulli.md, Theorem 5.
 """
@@ -16,9 +16,10 @@ from accounting.bernoulli.majorant import above_chord, supremum
 def largest(
     alpha: Floats, slope: Floats, c: float, sigma: float, farthest: float, tolerance: Floats, most: int
 ) -> Floats:
-    """Certified sup over a, t of r(g(a), g(a + t)) - slope t^2, with c <= a, a + t <= 1 - c, 0 <= t <= farthest.
+    """Return a certified sup over a, t of r(g(a), g(a + t)) - slope t^2, with c <= a, a + t <= 1 - c, 0 <= t <=
+    farthest.
 
-    One direction covers both: exchanging the worlds is the mirror a -> 1 - a - t.
+    One direction covers both: exchanging the neighbours is the mirror a -> 1 - a - t.
     """
     if farthest <= 0:
         return np.zeros(len(alpha))
@@ -52,16 +53,18 @@ class _Cells:
         return np.asarray(clipped_mean(np.clip(theta, self.c, 1 - self.c), c=self.c, noise_std=self.sigma))
 
     def _slope(self, theta: Floats) -> Floats:
-        """g', raised by what rounding theta can do to it."""
+        """Return g', raised by the effect of rounding theta."""
         slope = np.asarray(clipped_mean_slope(theta, c=self.c, noise_std=self.sigma))
         return np.minimum(slope * (1 + 1e-12) + 1e-15 / max(self.sigma, 1e-300), 1.0)
 
     def evaluate(self, problem: Ints, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """Upper bound and an attained value of each box."""
+        """Return an upper bound and an attained value of each box."""
         return self.bound(problem, low, high), self.value(problem, low, high)
 
     def value(self, problem: Ints, low: Floats, high: Floats) -> Floats:
-        """The function at the middle of the box, or at its corner of least a and largest t where that is allowed."""
+        """Return the function at the middle of the box, or at its corner of least a and largest t if that is
+        allowed.
+        """
         best = np.full(len(problem), -np.inf)
         for a, t in ((low[:, 0], high[:, 1]), ((low[:, 0] + high[:, 0]) / 2, (low[:, 1] + high[:, 1]) / 2)):
             inside = a + t <= 1 - self.c
@@ -72,7 +75,9 @@ class _Cells:
         return best
 
     def bound(self, problem: Ints, low: Floats, high: Floats) -> Floats:
-        """The smallest of three bounds: at the corners of the box's image, of the second order, and by chords in t."""
+        """Return the smallest of three bounds: at the corners of the box's image, of the second order, and by chords in
+        t.
+        """
         a0, a1, t0, t1 = low[:, 0], np.minimum(high[:, 0], 1 - self.c - low[:, 1]), low[:, 1], high[:, 1]
         a1 = np.maximum(a1, a0)
         alpha, slope = self.alpha[problem], self.slope[problem]
@@ -86,16 +91,18 @@ class _Cells:
         return np.asarray(np.where(a0 + t0 > 1 - self.c, -np.inf, upper))
 
     def _step(self, a0: Floats, a1: Floats, t: Floats, steepest: Floats, beyond: float = 0.0) -> Floats:
-        """The largest g(a + t) - g(a): it rises with a up to (1 - t)/2 and falls from there. g goes on past 1-c with
-        slope `beyond`, at most its smallest."""
+        """Return the largest g(a + t) - g(a): it rises with a up to (1 - t)/2 and falls from there. g continues past
+        1-c with slope `beyond`, at most its smallest.
+        """
         peak = np.clip((1 - t) / 2, a0, a1)
         past = np.maximum(peak + t - (1 - self.c), 0.0) * beyond
         return np.minimum(self._g(peak + t) + past - self._g(peak) + 3e-15, steepest * t)
 
     def _chords(self, alpha: Floats, slope: Floats, box: tuple[Floats, ...], steepest: Floats) -> Floats:
-        """sum P^alpha Q^(1-alpha) is convex in q, and g(a + t) is at most its chord in t plus max -g'' (t1-t0)^2 / 8.
+        """Return the bound by chords: sum P^alpha Q^(1-alpha) is convex in q, and g(a + t) is at most its chord in t
+        plus max -g'' (t1-t0)^2 / 8.
 
-        Here g goes on as a line past 1-c, and q may pass the top: with a cap the sum would not be convex in t.
+        Here g continues as a line past 1-c, and q may exceed the top: with a cap the sum would not be convex in t.
         """
         a0, a1, t0, t1 = box
         bent = self._bend(a1 + t1) * (t1 - t0) ** 2 / 8
@@ -108,7 +115,7 @@ class _Cells:
         return above_chord(alpha, slope, t0, t1, start, end)
 
     def _bend(self, high: Floats) -> Floats:
-        """At least max -g'' = (phi((1-c-theta)/sigma) - phi((theta-c)/sigma)) / sigma over theta <= high."""
+        """Return at least max -g'' = (phi((1-c-theta)/sigma) - phi((theta-c)/sigma)) / sigma over theta <= high."""
         if self.sigma == 0:
             return np.zeros(len(high))
         nearest = np.maximum(1 - self.c - high, 0.0)
@@ -116,7 +123,9 @@ class _Cells:
             return np.asarray(np.exp(-((nearest / self.sigma) ** 2) / 2) / (self.sigma * np.sqrt(2 * np.pi)))
 
     def _corners(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats, top: float) -> Floats:
-        """exp((alpha-1) r) is jointly convex, so largest at a corner of p0 <= p <= p1, p <= q <= min(p + step, top)."""
+        """Return the bound at corners: exp((alpha-1) r) is jointly convex, so largest at a corner of p0 <= p <= p1,
+        p <= q <= min(p + step, top).
+        """
         kink = np.clip(top - step, p0, p1)
         ends = [np.minimum(np.nextafter(p + step, 2.0), top) for p in (p0, p1, kink)]
         values = [np.asarray(divergence(alpha, p, np.maximum(q, p))) for p, q in zip((p0, p1, kink), ends, strict=True)]
@@ -133,7 +142,7 @@ class _Cells:
         t0: Floats,
         t1: Floats,
     ) -> Floats:
-        """sup over t of log(1 + w G^2 t^2) / (alpha - 1) - slope t^2, w from `_weight`, G the largest g'."""
+        """Return sup over t of log(1 + w G^2 t^2) / (alpha - 1) - slope t^2, w from `_weight`, G the largest g'."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             w = alpha * (alpha - 1) * self._weight(alpha, p0, p1, step) * slope_of_g**2
             stationary = 1 / ((alpha - 1) * slope) - 1 / w
@@ -142,12 +151,13 @@ class _Cells:
         return np.asarray(np.where(np.isfinite(w), value, np.inf))
 
     def _weight(self, alpha: Floats, p0: Floats, p1: Floats, step: Floats) -> Floats:
-        """w with sum P^alpha Q^(1-alpha) - 1 <= alpha (alpha-1) w tau^2 for p in [p0, p1], q = p + tau, tau <= step.
+        """Return w with sum P^alpha Q^(1-alpha) - 1 <= alpha (alpha-1) w tau^2 for p in [p0, p1], q = p + tau, tau <=
+        step.
 
         The second derivative in q over alpha (alpha-1), p^alpha q^(-alpha-1) + (1-p)^alpha (1-q)^(-alpha-1), is convex
-        in q: at most its chord from A at q = p to B at q = p + step. That gives A/2 + (B - A) tau / (6 step), so
-        w = A/3 + max(A, B)/6 (B < A happens: w = A/3 + B/6 would fail for tau < step). With p/q put at its largest,
-        w is convex in p both up to where p + step meets the top and from there.
+        in q: at most its chord from A at q = p to B at q = p + step. That gives A/2 + (B - A) tau / (6 step), so w =
+        A/3 + max(A, B)/6 (B < A happens: w = A/3 + B/6 would fail for tau < step). With p/q at its largest, w is convex
+        in p both up to the point where p + step meets the top and from there.
         """
         kink = np.clip(self.top - step, p0, p1)
         ratio = np.exp(-alpha * np.log1p((np.minimum(p1 + step, self.top) - p1) / p1))

@@ -1,7 +1,7 @@
-"""The Gaussian that a sum of coins stays below: coordinate after coordinate is replaced by a Gaussian that hides less.
+"""Gaussian that dominates a sum of Bernoulli samples: one coordinate after another is replaced by a Gaussian.
 
-Proofs: docs/theory-bernoulli.md, Theorem 7. The finite checks are in doubles with margins, in logarithms, and fail
-where anything is not finite: then there is no certificate, and other accounts stand.
+Proofs: docs/theory-bernoulli.md, Theorem 7. The finite checks are in doubles with margins, in logarithms, and fail if
+anything is not finite: then there is no certificate, and other accounts apply.
 """
 
 import math
@@ -26,7 +26,7 @@ _LATEST_START = 60
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _GrowthCells:
-    """The table between its nodes: bounds on log G in cells of orders and moves, [orders, moves]."""
+    """Table between its nodes: bounds on log G in cells of orders and moves, [orders, moves]."""
 
     orders: Floats
     low_moves: Floats
@@ -38,7 +38,7 @@ class _GrowthCells:
 
     @classmethod
     def of(cls, growth: Growth) -> "_GrowthCells":
-        """Chords in tau at every node of alpha, then chords of their logarithms in alpha; the ends of a cell bound it.
+        """Return the cells of a table: chords in tau at every node of alpha, then chords of their logarithms in alpha.
 
         On a cell of moves the chords at two neighbouring nodes are at most their values at its ends, so G in between is
         at most the geometric mean of those, and on a cell of orders that is largest at an end.
@@ -65,19 +65,20 @@ class _GrowthCells:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Path:
-    """Rates that pass at variances, both rising and falling: at `variances[k]` and above a move tau may be replaced by
-    a Gaussian of variance `rates[k]` tau^2, at a loss of zeta tau^2 of delta."""
+    """Rates that pass at variances, both rising: from `variances[k]` on a move tau may be replaced by a Gaussian of
+    variance `rates[k]` tau^2, for zeta tau^2 of delta.
+    """
 
     variances: Floats
     rates: Floats
     move: float
 
     def variance(self, squared_norm: float) -> float:
-        """The variance that all moves of this squared norm end at: the least over the gifts to begin with; infinite
-        where the path does not reach that far.
+        """Return the final variance of all moves of this squared norm, the least over initial gifts; infinite if the
+        path is too short.
 
-        From a gift v the rates are the running minimum of what passed from v on. A coordinate that begins at one rate
-        and ends at another costs at most the difference of the two times the square of the largest move.
+        From a gift v the rates are the running minimum of those that passed from v on. A coordinate that begins at one
+        rate and ends at another adds at most the difference of the two times the square of the largest move.
         """
         starts = range(min(len(self.variances) - 1, _LATEST_START))
         return min((self._from(start, squared_norm) for start in starts), default=math.inf)
@@ -96,9 +97,9 @@ class Path:
 
 
 def path_of(growth: Growth, zeta: float, squared_norm: float) -> Path | None:
-    """Rates from a small gift up to where moves of this squared norm can end; None where nothing passes.
+    """Return rates from a small gift up to a possible end for moves of this squared norm; None if nothing passes.
 
-    zeta: what of delta a move tau may lose, over tau^2. Direction of error: the rates are upper bounds.
+    zeta: the part of delta that a move tau may take, over tau^2. Direction of error: the rates are upper bounds.
     """
     if not (np.all(np.isfinite(growth.table)) and np.all(growth.table > 0) and 0 < zeta < 1):
         return None
@@ -113,7 +114,7 @@ def path_of(growth: Growth, zeta: float, squared_norm: float) -> Path | None:
 
 
 def _variances(first: float, enough: float) -> Iterator[float]:
-    """Rising by a fixed ratio, past twice the least that the whole path can end at."""
+    """Return variances that rise by a fixed ratio, past twice the least possible end of the whole path."""
     variance = first
     last = first * _STEP**_LATEST_START + 2 * enough
     while variance < min(last, _MOST_VARIANCE):
@@ -122,7 +123,7 @@ def _variances(first: float, enough: float) -> Iterator[float]:
 
 
 def _least_rate(cells: _GrowthCells, variance: float, least: float, zeta: float) -> float:
-    """A rate that passes, nearly the least; infinite where none up to `_LARGEST_RATE` times the least does."""
+    """Return a rate that passes, nearly the least; infinite if none up to `_LARGEST_RATE` times the least does."""
     low, high = least, least * _LARGEST_RATE
     if not _tail_passes(cells, variance, zeta):
         return math.inf
@@ -136,13 +137,15 @@ def _least_rate(cells: _GrowthCells, variance: float, least: float, zeta: float)
 
 
 def _log_slope(order: Floats | float, variance: float) -> Floats:
-    """log of dW/dv at (alpha - 1/2) v, W the profile of a Gaussian pair of variance v; it falls in alpha from 1 on."""
+    """Return log of dW/dv at (alpha - 1/2) v, W the profile of a Gaussian pair of variance v; it falls in alpha from 1
+    on.
+    """
     beyond = np.maximum(np.asarray(order) - 1, 0.0)
     return np.asarray(-(beyond**2) * variance / 2 - math.log(2) - math.log(2 * math.pi * variance) / 2)
 
 
 def _tail_passes(cells: _GrowthCells, variance: float, zeta: float) -> bool:
-    """Beyond the last node the slope falls faster than G can grow, from below zeta on."""
+    """Return True if beyond the last node the slope falls faster than G can grow, from below zeta on."""
     below = cells.last_growth + float(_log_slope(cells.last_order, variance)) < math.log(zeta) - _MARGIN
     return below and (cells.last_order - 1) * variance > cells.ratio * (1 + _MARGIN)
 
@@ -155,9 +158,10 @@ def _open(cells: _GrowthCells, variance: float, zeta: float) -> int:
 
 
 def _passes(cells: _GrowthCells, rows: int, variance: float, rate: float) -> bool:
-    """log G <= log(rate (e^(bD) - 1)/(bD)) in every cell of the first `rows` orders, D = rate tau^2, b from Lemma 6.
+    """Return True if log G <= log(rate (e^(bD) - 1)/(bD)) in every cell of the first `rows` orders, D = rate tau^2.
 
-    (e^x - 1)/x rises in x, so a cell takes the end of D at which b D is least. False for anything not finite.
+    b is from Lemma 6. (e^x - 1)/x rises in x, so a cell takes the end of D with the least b D. False for anything not
+    finite.
     """
     w = ((cells.orders[:rows] - 0.5) * variance)[:, None]
     low, high = rate * cells.low_moves**2, rate * cells.high_moves**2
@@ -167,7 +171,7 @@ def _passes(cells: _GrowthCells, rows: int, variance: float, rate: float) -> boo
 
 
 def _log_growth_of_exponential(x: Floats) -> Floats:
-    """log((e^x - 1)/x), for all finite x, a little below."""
+    """Return log((e^x - 1)/x), for all finite x, rounded downwards."""
     size = np.abs(x)
     near = size < 1e-5
     safe = np.where(near, 1.0, size)

@@ -1,6 +1,6 @@
-"""Uploads of coins: FedPM masks, FedMRN masks, stochastic signs. Renyi bounds that hold at real model sizes.
+"""Renyi bounds of one client's Bernoulli upload (FedPM and FedMRN masks, stochastic signs), at real model sizes.
 
-A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2), clipped to [c, 1-c], and become coins.
+A client's probabilities theta in [c, 1-c]^d are noised with N(0, sigma^2), clipped to [c, 1-c], and sampled.
 Coordinates are independent, so the upload is exactly a product of Bernoulli(g(theta_i)) (`bernoulli.debias`) and its
 divergence a sum over coordinates. Proofs: docs/theory-bernoulli.md.
 """
@@ -26,9 +26,16 @@ _MOST_BOXES = 400_000
 
 
 def fedpm_bound(order: ArrayLike, rdp: ArrayLike, *, dimension: int, c: float) -> Floats:
-    """The FedPM paper's amplification: min(rho, d r_alpha(c)) for a mechanism of Renyi cost `rdp` before the coins.
+    """Return the FedPM paper's amplification: min(rho, d r_alpha(c)), rho the Renyi bound `rdp` before sampling.
 
-    Valid (data processing, and every coin at its worst), but no amplification once d is large. Elementwise.
+    Claim: valid, by data processing and with each coordinate at its worst; no amplification once d is large.
+    Source: Isik, Pase, Gündüz, Weissman, Zorzi 2023. Shapes: `order` and `rdp` broadcast. Adjacency: that of `rdp`.
+    Direction of error: upper bound if `rdp` is one. Errors: InvalidParameter for c outside (0, 1/2), an order below 1
+    or a dimension below 1.
+
+    >>> from accounting.bernoulli import fedpm_bound
+    >>> round(float(fedpm_bound(2.0, 100.0, dimension=10, c=0.1)), 4)
+    20.9323
     """
     d = require.count(dimension=dimension)
     return np.asarray(np.minimum(np.asarray(rdp, dtype=float), d * np.asarray(worst_divergence(order, c=c))))[()]
@@ -36,7 +43,14 @@ def fedpm_bound(order: ArrayLike, rdp: ArrayLike, *, dimension: int, c: float) -
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """Renyi bounds at the orders, and which of the valid bounds was the smallest at each."""
+    """Renyi bounds at the orders, and the name of the smallest valid bound at each.
+
+    Shapes: rdp [orders], by: as many names.
+
+    >>> from accounting.bernoulli import channel_bound
+    >>> channel_bound([2.0], dimension=10, c=0.1, noise_std=0.5, linf_sensitivity=0.1).by
+    ('channel-linf',)
+    """
 
     rdp: Floats
     by: tuple[str, ...]
@@ -51,7 +65,17 @@ def channel_rdp(
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Floats:
-    """The smallest valid Renyi bound of one coin upload; see `channel_bound`. A scalar order gives a scalar."""
+    """Return the smallest valid Renyi bound of one Bernoulli upload.
+
+    Claim: an upper bound on the divergence in both directions.
+    Source: docs/theory-bernoulli.md, Theorem 5. Shapes: that of `orders`; a scalar gives a scalar. Units: those of
+    theta.
+    Adjacency: the one of the sensitivities. Direction of error: upper bound. Errors: as `channel_bound`.
+
+    >>> from accounting.bernoulli import channel_rdp
+    >>> round(float(channel_rdp(2.0, dimension=10, c=0.1, noise_std=0.5, linf_sensitivity=0.1)), 4)
+    0.1325
+    """
     bound = channel_bound(
         orders,
         dimension=dimension,
@@ -72,18 +96,25 @@ def channel_bound(
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Bound:
-    """Renyi divergence between the uploads of neighbours theta, theta' in [c, 1-c]^d, in both directions.
+    """Return Renyi bounds between uploads of neighbours theta, theta' in [c, 1-c]^d, in both directions.
 
-    Claim (docs/theory-bernoulli.md, Theorem 5): with phi(u) the largest r_alpha(g(a), g(b)), |a - b|^2 <= u, and phi^
-    its least concave majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2 / d, t^2)) for |theta - theta'|_2 <= Delta
-    and |theta - theta'|_inf <= t (t = 1 - 2c where no such bound is given), and rho(alpha) <= d phi(t^2). Also valid:
-    alpha Delta^2 / (2 sigma^2) (data processing) and d r_alpha(c). The smallest is returned and named: "channel-l2",
-    "channel-linf", "gaussian", "floor". At high orders an L-infinity bound beside the L2 one helps much: without it
-    the worst client puts all its move into a few coordinates.
-
-    Units: those of theta. noise_std = 0 is allowed: the coins alone. orders > 1, finite. Direction of error: upper
-    bound; the majorant and the supremum are certified by branch and bound, within 1.3% of the exact
+    Claim: with phi(u) the largest r_alpha(g(a), g(b)) for |a - b|^2 <= u, and phi^ its least concave majorant on [0,
+    t^2], rho(alpha) <= d phi^(min(Delta^2 / d, t^2)) for |theta - theta'|_2 <= Delta and |theta - theta'|_inf <= t (t =
+    1 - 2c without such a bound), and rho(alpha) <= d phi(t^2). Also valid: alpha Delta^2 / (2 sigma^2) (data
+    processing) and d r_alpha(c). The smallest is returned and named: "channel-l2", "channel-linf", "gaussian", "floor".
+    At high orders an L-infinity bound beside the L2 bound lowers rho: without it the worst client moves a few
+    coordinates only.
+    Source: docs/theory-bernoulli.md, Theorem 5. Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of
+    theta.
+    Adjacency: the one of the sensitivities (zero-out, or replace-one with twice the clip).
+    Direction of error: upper bound; majorant and supremum are certified by branch and bound, within 1.3% of the exact
     phi^, mostly within 0.1%.
+    Errors: InvalidParameter for an order not finite and above 1, or without a sensitivity. noise_std = 0 is allowed.
+
+    >>> from accounting.bernoulli import channel_bound
+    >>> bound = channel_bound([2.0, 8.0], dimension=10, c=0.1, noise_std=0.0, linf_sensitivity=0.1)
+    >>> bound.rdp.round(4).tolist()
+    [1.0536, 4.6517]
     """
     alpha = np.atleast_1d(np.asarray(orders, dtype=float))
     if alpha.ndim != 1 or np.any(~((alpha > 1) & np.isfinite(alpha))):

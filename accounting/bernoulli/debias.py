@@ -1,8 +1,8 @@
 """Bias of a clipped, noised probability, and its correction.
 
-A client holds theta in [c, 1-c], adds N(0, sigma^2), clips to [c, 1-c] and draws a coin of that probability. The coin
-is Bernoulli with mean g(theta), not theta. This file has g, its derivative and its inverse.
-(The last line of the FedPM paper's appendix C has a wrong exponential; the tests show it.)
+A client holds theta in [c, 1-c], adds N(0, sigma^2), clips to [c, 1-c] and draws a Bernoulli sample of that
+probability. Its mean is g(theta), not theta. This file has g, its derivative and its inverse. (The last line of the
+FedPM paper's appendix C has a wrong exponential; the tests show it.)
 """
 
 import numpy as np
@@ -25,12 +25,16 @@ def _inside(theta: ArrayLike, c: float) -> Floats:
 
 
 def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
-    """g(theta) = E clip(theta + N(0, sigma^2), c, 1-c), elementwise.
+    """Return g(theta) = E clip(theta + N(0, sigma^2), c, 1-c), elementwise.
 
     With a = (c - theta)/sigma, b = (1 - c - theta)/sigma:
         g = c Phi(a) + theta (Phi(b) - Phi(a)) - sigma (phi(b) - phi(a)) + (1-c) (1 - Phi(b))
     Domain: theta in [c, 1-c], 0 < c < 1/2, noise_std >= 0 (0: the identity). A scalar gives a scalar. Exact to
     1e-15 absolute at every sigma. g(1 - theta) = 1 - g(theta); g rises.
+
+    >>> from accounting import debias
+    >>> float(debias.clipped_mean(0.2, c=0.2, noise_std=0.5)).__round__(4)
+    0.3714
     """
     floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
     values = _inside(theta, floor)
@@ -50,8 +54,10 @@ def clipped_mean(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
 
 
 def clipped_mean_slope(theta: ArrayLike, *, c: float, noise_std: float) -> Floats:
-    """g'(theta) = Phi(b) - Phi(a), the chance that the clip does not bind. In (0, 1]; largest at theta = 1/2, falls
-    from there to both sides. Exact to rounding, relatively."""
+    """Return g'(theta) = Phi(b) - Phi(a), the probability that the clip does not bind.
+
+    In (0, 1]; largest at theta = 1/2, falls from there to both sides. Exact to rounding, relatively.
+    """
     floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
     values = _inside(theta, floor)
     if sigma == 0:
@@ -61,24 +67,33 @@ def clipped_mean_slope(theta: ArrayLike, *, c: float, noise_std: float) -> Float
 
 
 def _to_the_ends(values: Floats, c: float, sigma: float) -> tuple[Floats, Floats]:
-    """Distances of theta to the nearer and the farther end of [c, 1-c], in standard deviations."""
+    """Return distances of theta to the nearer and the farther end of [c, 1-c], in standard deviations."""
     middle = np.abs(values - 0.5)
     with np.errstate(over="ignore"):
         return np.maximum(0.5 - c - middle, 0.0) / sigma, (0.5 - c + middle) / sigma
 
 
 def reachable(*, c: float, noise_std: float) -> tuple[float, float]:
-    """[g(c), g(1-c)]: what the mean of honest coins can be. At sigma = 1/2, c = .2 only [.371, .629]."""
+    """Return [g(c), g(1-c)], the range of the mean of honest samples. At sigma = 1/2, c = .2 only [.371, .629].
+
+    >>> from accounting import debias
+    >>> [round(end, 3) for end in debias.reachable(c=0.2, noise_std=0.5)]
+    [0.371, 0.629]
+    """
     low = float(clipped_mean(c, c=c, noise_std=noise_std))
     return low, 1 - low
 
 
 def invert(mean: ArrayLike, *, c: float, noise_std: float) -> Floats:
-    """g^-1(mean), elementwise: the estimator of theta from a mean of coins. A mean outside the reachable range is
-    clamped to it first, so the result is in [c, 1-c].
+    """Return g^-1(mean), elementwise: the estimator of theta from a mean of Bernoulli samples.
 
-    Bisection to 2^-52; exact when all clients hold the same theta. When they differ it inverts a nonlinear map on an
-    average, which is biased. Of n clients at theta the variance is about g (1 - g) / (n g'^2): large near the ends.
+    A mean outside the reachable range is clamped to it first, so the result is in [c, 1-c]. Bisection to 2^-52; exact
+    if all clients hold the same theta. If they differ it inverts a nonlinear map on an average, which is biased. For n
+    clients at theta the variance is about g (1 - g) / (n g'^2): large near the ends.
+
+    >>> from accounting import debias
+    >>> round(float(debias.invert(0.55, c=0.2, noise_std=0.5)), 4)
+    0.6116
     """
     floor, sigma = floor_of(c), require.nonnegative(noise_std=noise_std)
     given = np.asarray(mean, dtype=float)

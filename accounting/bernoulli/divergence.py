@@ -1,4 +1,4 @@
-"""Renyi divergence of two coins, exact also where they nearly agree."""
+"""Renyi divergence of two Bernoulli distributions, exact also if they nearly agree."""
 
 import math
 
@@ -11,7 +11,11 @@ from accounting.errors import InvalidParameter
 
 
 def floor_of(c: float) -> float:
-    """c as a float, or an error: the floor of the probabilities, in (0, 1/2)."""
+    """Return c as a float. Errors: InvalidParameter unless c, the floor of the probabilities, is in (0, 1/2).
+
+    >>> floor_of(0.1)
+    0.1
+    """
     value = require.real("a number in (0, 1/2)", c=c)
     if not 0 < value < 0.5:
         raise InvalidParameter(f"c={c!r}: must be in (0, 1/2), the floor of the probabilities.")
@@ -19,11 +23,18 @@ def floor_of(c: float) -> float:
 
 
 def divergence(order: ArrayLike, p: ArrayLike, q: ArrayLike) -> Floats:
-    """Renyi divergence of Bernoulli(p) from Bernoulli(q), elementwise with broadcasting; a scalar gives a scalar.
+    """Return the Renyi divergence of Bernoulli(p) from Bernoulli(q), elementwise.
 
-    1/(alpha-1) log(p^alpha q^(1-alpha) + (1-p)^alpha (1-q)^(1-alpha));  alpha = 1: Kullback-Leibler;  infinity: the
-    largest log ratio. Domain: order >= 1, p and q in [0, 1]; infinite where Q misses mass of P.
-    Exact to about 1e-14 relative, also for p near q: no first-order terms are formed, so none cancel.
+    Source: Rényi 1961, 1/(alpha-1) log(p^alpha q^(1-alpha) + (1-p)^alpha (1-q)^(1-alpha)); alpha = 1: Kullback-Leibler;
+    infinity: the largest log ratio. Infinite if Q misses mass of P.
+    Shapes: the arguments broadcast; a scalar gives a scalar. Direction of error: either, by about 1e-14 relative, also
+    for
+    p near q: no first-order terms are formed, so none cancel.
+    Errors: InvalidParameter for an order below 1, or p or q outside [0, 1].
+
+    >>> from accounting.bernoulli import divergence
+    >>> round(float(divergence(2.0, 0.5, 0.25)), 4)
+    0.2877
     """
     alpha, first, second = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (order, p, q)))
     if np.any(~(alpha >= 1)):
@@ -51,13 +62,13 @@ class _Side:
         self.log_ratio = np.where(p > 0, log_ratio, -np.inf)
 
     def leibler(self) -> Floats:
-        """P log(P/Q) - (P - Q): not negative, sums to the Kullback-Leibler divergence. By its series near P = Q."""
+        """Return P log(P/Q) - (P - Q): not negative, sums to the Kullback-Leibler divergence. Series near P = Q."""
         x = self.excess
         plain = np.where(self.p > 0, self.p * self.log_ratio, 0.0) - self.difference
         return np.asarray(np.where(np.abs(x) < 0.05, self.difference * x * np.polyval(_LEIBLER, x), plain))
 
     def beyond(self, beta: Floats) -> Floats:
-        """P (e^z - 1 - z) with z = beta log(P/Q): not negative. By its series near z = 0."""
+        """Return P (e^z - 1 - z) with z = beta log(P/Q): not negative. Near z = 0 by its series."""
         z = np.where(self.p > 0, beta * self.log_ratio, 0.0)
         return self.p * np.where(np.abs(z) < 0.2, z * z * np.polyval(_EXPONENTIAL, z), np.expm1(z) - z)
 
@@ -67,7 +78,10 @@ _EXPONENTIAL = [1 / math.factorial(k) for k in range(13, 1, -1)]  # (e^z - 1 - z
 
 
 def _renyi(alpha: Floats, heads: _Side, tails: _Side, leibler: Floats) -> Floats:
-    """sum P e^z - 1 = sum P (e^z - 1 - z) + beta KL, z = beta log(P/Q), beta = alpha - 1. In logarithms for large z."""
+    """Return the divergence from sum P e^z - 1 = sum P (e^z - 1 - z) + beta KL, z = beta log(P/Q), beta = alpha - 1.
+
+    In logarithms for large z.
+    """
     beta = alpha - 1
     small = np.log1p(heads.beyond(beta) + tails.beyond(beta) + beta * leibler)
     up, down = beta * heads.log_ratio, beta * tails.log_ratio
@@ -76,6 +90,15 @@ def _renyi(alpha: Floats, heads: _Side, tails: _Side, leibler: Floats) -> Floats
 
 
 def worst_divergence(order: ArrayLike, *, c: float) -> Floats:
-    """r_alpha(c, 1-c): no coin with probability in [c, 1-c] can show more."""
+    """Return r_alpha(c, 1-c), the largest divergence of two Bernoulli distributions with probabilities in [c, 1-c].
+
+    Source: docs/theory-bernoulli.md (r rises away from p = q). Shapes: that of `order`; a scalar gives a scalar.
+    Direction of error: either, by about 1e-14 relative. Errors: InvalidParameter for c outside (0, 1/2) or an order
+    below 1.
+
+    >>> from accounting.bernoulli import worst_divergence
+    >>> round(float(worst_divergence(2.0, c=0.25)), 4)
+    0.8473
+    """
     floor = floor_of(c)
     return divergence(order, floor, 1 - floor)

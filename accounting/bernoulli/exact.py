@@ -1,7 +1,7 @@
-"""Uploads of coins in few dimensions: the exact law, and so the exact privacy profile.
+"""Uploads of Bernoulli samples in few dimensions: the exact distribution, and the exact privacy profile.
 
-The loss of a product of coins is a sum of independent losses. Coordinates with the same pair (p_i, q_i) form a group,
-of which only the number of heads matters.
+The loss of a product of Bernoulli distributions is a sum of independent losses. Coordinates with the same pair (p_i,
+q_i) form a group, of which only the number of heads matters.
 """
 
 import math
@@ -15,16 +15,16 @@ from accounting.arrays import Floats
 from accounting.errors import InvalidParameter
 
 LARGEST_LAW = 5_000_000
-"""Outcomes (products of counts of heads) beyond which a law is refused: memory and minutes."""
+"""Number of outcomes (products of counts of heads) above which a distribution is rejected, for memory and time."""
 
 
 def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats:
-    """The smallest delta at `epsilon` for one upload of coins with probabilities p [d] against q [d].
+    """Return the smallest delta at `epsilon` for one Bernoulli upload with probabilities p [d] against q [d].
 
     delta(epsilon) = max of sum over outcomes of max(P - e^epsilon Q, 0) and the same with P and Q exchanged.
-
     Domain: epsilon real, p and q probabilities in [0, 1]. Shape: that of `epsilon`; a scalar gives a scalar.
-    Exact to rounding (1e-12 relative, by summing in logarithms). Error: laws of more than LARGEST_LAW outcomes.
+    Direction of error: rounding alone (1e-12 relative, by summing in logarithms). Errors: InvalidParameter for
+    distributions of more than LARGEST_LAW outcomes.
     """
     eps = np.asarray(epsilon, dtype=float)
     if np.isnan(eps).any():
@@ -35,7 +35,8 @@ def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats
 
 
 def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
-    """The smallest epsilon >= 0 at which `channel_profile` is at most delta; infinite if none is. delta in [0, 1].
+    """Return the smallest epsilon >= 0 at which `channel_profile` is at most delta, in [0, 1]; infinite if there is
+    none.
 
     In each direction the profile is linear in e^epsilon between losses, so it is solved there. Exact to rounding.
     """
@@ -45,7 +46,7 @@ def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
 
 
 def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
-    """sum max(P - e^epsilon Q, 0) = sum over losses above epsilon of P (1 - e^(epsilon - loss))."""
+    """Return sum max(P - e^epsilon Q, 0), the sum over losses above epsilon of P (1 - e^(epsilon - loss))."""
     with np.errstate(invalid="ignore", over="ignore"):
         gap = epsilon + log_q - log_p
     gap = np.where(np.isneginf(log_q), -np.inf, gap)
@@ -54,11 +55,11 @@ def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
 
 
 def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
-    """The least epsilon >= 0 with `_gain` at most target: the sum of P less e^epsilon times the sum of Q over the
-    outcomes with a loss of at least the next one.
+    """Return the least epsilon >= 0 with `_gain` at most target.
 
-    Where the target is above 1/2, 1 less these sums counts, in which nothing cancels: the sum of P over the other
-    outcomes, and 1 - target.
+    Between losses: the sum of P minus e^epsilon times the sum of Q over the outcomes with a loss of at least the next
+    one. For a target above 1/2: 1 minus these sums, in which nothing cancels: the sum of P over the other outcomes, and
+    1 - target.
     """
     near_one = target > 0.5
     if not near_one and _gain(0.0, log_p, log_q) <= target:
@@ -92,7 +93,7 @@ def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
 
 
 def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
-    """Logarithms of the masses of all outcomes, under p and under q."""
+    """Return logarithms of the masses of all outcomes, under p and under q."""
     first, second = np.atleast_1d(np.asarray(p, dtype=float)), np.atleast_1d(np.asarray(q, dtype=float))
     if first.shape != second.shape or first.ndim != 1:
         raise InvalidParameter(f"p of shape {first.shape}, q of shape {second.shape}: must be vectors of one length.")
@@ -101,11 +102,11 @@ def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
             raise InvalidParameter(f"{name}: must be probabilities in [0, 1].")
     pairs, counts = np.unique(np.stack([first, second], axis=1), axis=0, return_counts=True)
     counts = counts[pairs[:, 0] != pairs[:, 1]]
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]  # coins that agree say nothing
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]  # Bernoulli samples that agree say nothing
     outcomes = math.prod(int(n) + 1 for n in counts)
     if outcomes > LARGEST_LAW:
         raise InvalidParameter(
-            f"{len(first)} coins with {len(pairs)} different pairs (p, q): {outcomes:.1e} outcomes, more than "
+            f"{len(first)} coordinates with {len(pairs)} different pairs (p, q): {outcomes:.1e} outcomes, more than "
             f"{LARGEST_LAW:.0e}. Use channel_bound, or fewer different pairs."
         )
     log_p, log_q = np.zeros(1), np.zeros(1)
@@ -116,7 +117,7 @@ def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _log_binomial(n: int, p: float) -> Floats:
-    """Logarithms of the binomial probabilities of 0..n heads."""
+    """Return logarithms of the binomial probabilities of 0..n heads."""
     k = np.arange(n + 1.0)
     choices = scipy.special.gammaln(n + 1) - scipy.special.gammaln(k + 1) - scipy.special.gammaln(n - k + 1)
     return np.asarray(choices + scipy.special.xlogy(k, p) + scipy.special.xlog1py(n - k, -p))

@@ -1,9 +1,9 @@
-"""Divergence of sums of Bernoulli samples when one of them moves: the table behind the certificate.
+"""Divergence of sums of Bernoulli samples if one of them moves: the table behind the certificate.
 
     G(alpha, tau) = sup of 2 (sum P^alpha Q^(1-alpha) - 1) / (tau^2 alpha (alpha - 1))
 
-over all coordinates of a sum, P and Q being the laws of the sum with the moving coin in its two places tau apart, in
-both orders. Proofs: docs/theory-bernoulli.md, Theorem 7.
+over all coordinates of a sum, P and Q the distributions of the sum with the moving Bernoulli sample at its two places
+tau apart, in both orders. Proofs: docs/theory-bernoulli.md, Theorem 7.
 """
 
 import math
@@ -18,7 +18,7 @@ from accounting.bernoulli.windows import Coordinates, Window, windows
 _MARGIN = 1 + 1e-8
 _NOT_SMALL = 1e-5
 _SMALLEST_SPREAD = 1e-5
-_FEW = 400  # coins; of more a coarser table takes seconds, too
+_FEW = 400  # Bernoulli samples; of more a coarser table takes seconds, too
 _SLACK = {True: 1e-3, False: 5e-3}
 _JUDGED = 0.7  # of the orders; those above it matter at the first steps of a path only
 _SMALLEST_MASS = 1e-250
@@ -27,7 +27,7 @@ _FIRST_ORDERS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0)  # none between 2 an
 _RATIO = {True: 1.1, False: 1.15}
 _MOVES = {True: 10, False: 8}
 _MOST_ENTRIES = 400_000_000  # about ten seconds
-_WIDTH = 20.0  # of a law's support, in square roots of the coins
+_WIDTH = 20.0  # of a distribution's support, in square roots of the Bernoulli samples
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class Growth:
     """Upper bounds on G at nodes, [orders, moves]; the first move is 0, where G is its limit.
 
     Between nodes: log G is convex in alpha; G is convex in tau at every node of alpha. `ratio` bounds the logarithm of
-    the ratio of the two laws at any outcome.
+    the ratio of the two distributions at any outcome.
     """
 
     orders: Floats
@@ -46,11 +46,11 @@ class Growth:
 
 @lru_cache(maxsize=64)
 def growth_of(at: Coordinates) -> Growth | None:
-    """The table for these coordinates; None where it cannot be computed in doubles or in seconds.
+    """Return the table for these coordinates; None if it cannot be computed in doubles or in seconds.
 
-    Direction of error: upper bound. A block of laws, of the other coins j0 at the top of the window and K-1-j1 at its
-    bottom, bounds all that have j0 to j1 at the top (data processing); blocks are halved while they exceed what single
-    laws attain by more than a rate higher by 0.1% (of many coins 0.5%) would allow.
+    Direction of error: upper bound. A block of distributions, of the other Bernoulli samples j0 at the top of the
+    window and K-1-j1 at its bottom, bounds all with j0 to j1 at the top (data processing). Blocks are halved while they
+    exceed the values of single distributions by more than a rate higher by 0.1% (for large sums 0.5%) would allow.
     """
     spans = windows(at)
     if any(window.low <= 0 or window.low + at.move * window.stretch >= 1 for window in spans):
@@ -77,7 +77,7 @@ def _orders(largest: float, ratio: float) -> Floats:
 
 
 def _information(window: Window, coins: int) -> float:
-    """Nearly G at small moves, the other coins at the bottom of the window."""
+    """Return nearly G at small moves, with the other Bernoulli samples at the bottom of the window."""
     return window.stretch**2 / (coins * window.low * (1 - window.low))
 
 
@@ -87,7 +87,7 @@ def _largest(at: Coordinates, spans: list[Window], orders: Floats, moves: Floats
     table = np.zeros((len(orders), len(moves)))
     for block in ends:
         table = np.maximum(table, _of_block(at.coins, *block, orders, moves))
-    # As much as a rate that is a little higher would allow: G grows like e^(rate tau^2 alpha^2 / 2).
+    # Slack is that of a slightly higher rate: G grows like e^(rate tau^2 alpha^2 / 2).
     bends = 1 + np.multiply.outer(orders**2, moves**2) * table[:, :1].max() / 2
     attained = table * np.exp(_SLACK[at.coins <= _FEW] * bends)
     judged = orders <= _JUDGED * orders[-1]
@@ -108,7 +108,7 @@ def _largest(at: Coordinates, spans: list[Window], orders: Floats, moves: Floats
 
 
 def _parts(first: int, last: int) -> list[tuple[int, int]]:
-    """Blocks of first..last that grow from both ends."""
+    """Return blocks of first..last that grow from both ends."""
     if first > last:
         return []
     sizes = [2**k for k in range((last - first + 1).bit_length())]
@@ -119,7 +119,7 @@ def _parts(first: int, last: int) -> list[tuple[int, int]]:
 
 
 def _directions(window: Window) -> tuple[bool, ...]:
-    """Moves up from the bottom; down from the top too, where that is not the same."""
+    """Return moves up from the bottom, and moves down from the top if they differ."""
     return (True,) if window.mirrored else (True, False)
 
 
@@ -130,10 +130,10 @@ def _of_block(coins: int, window: Window, first: int, end: int, up: bool, orders
 
 
 def _law(coins: int, window: Window, first: int, end: int, up: bool) -> tuple[Floats, Floats]:
-    """Masses of the sum before the move, and by which factor a move of 1 in the metric changes them, less 1.
+    """Return masses of the sum before the move, and the relative change of each by a move of 1 in the metric.
 
-    Masses below 1e-250 are left out; two outcomes hold all that they can add, since a tilt lies between those of the
-    moving coin alone and what is summed is convex in it, and zero at no tilt.
+    Masses below 1e-250 are dropped; two outcomes hold all that they can add, since a tilt is between those of the
+    moving Bernoulli sample alone and the summand is convex in it, and zero at no tilt.
     """
     base = window.low if up else window.high
     others = np.convolve(_binomial(coins - 1 - end, window.low), _binomial(first, window.high))
@@ -154,8 +154,10 @@ def _binomial(n: int, p: float) -> Floats:
 
 
 def _growth(mass: Floats, tilt: Floats, orders: Floats, moves: Floats) -> Floats:
-    """The larger of both orders of the worlds, [orders, moves]: sums of mass ((1+z)^e - 1 - e z), z = move tilt, with
-    the exponent e = alpha or 1 - alpha, of which none is below zero."""
+    """Return the larger of both orders of the neighbours, [orders, moves].
+
+    Sums of mass ((1+z)^e - 1 - e z), z = move tilt, with the exponent e = alpha or 1 - alpha; no term is below zero.
+    """
     z = moves[1:, None] * tilt[None]
     logs, first = np.log1p(z), _summed(z, mass)
     information = float((mass * tilt * tilt).sum())
@@ -169,9 +171,11 @@ def _growth(mass: Floats, tilt: Floats, orders: Floats, moves: Floats) -> Floats
 
 
 def _moment(logs: Floats, first: Floats, mass: Floats, e: float, far: bool) -> Floats:
-    """sum of mass ((1+z)^e - 1 - e z) / (e (e-1)), and its limits at e = 0 and 1, for each move; `first` is the sum of
-    mass z. Rounding: 1e-9 relative or less, for it is 1e-16 of sums of |e z|, or of 1 where the result is `far` above
-    that, and moves are not below `_SMALLEST_SPREAD`."""
+    """Return sum of mass ((1+z)^e - 1 - e z) / (e (e-1)), and its limits at e = 0 and 1, for each move.
+
+    first: the sum of mass z. Rounding: 1e-9 relative or less, since it is 1e-16 of sums of |e z|, or of 1 where the
+    result is `far` above that, and moves are not below `_SMALLEST_SPREAD`.
+    """
     if e == 0:
         return first - _summed(logs, mass)
     if e == 1:

@@ -21,7 +21,10 @@ _ANSWERED_BY = ("certificate.py", "growth.py", "windows.py")
 
 
 def kept(at: Coordinates, zeta: float, squared_norm: float, compute: Callable[[], Path | None]) -> Path | None:
-    """Return what `compute` returns for this question, from the folder if it is there. No error of a file is raised."""
+    """Return what `compute` returns for this question, from the cache folder if it is stored there.
+
+    Raises no error of a file.
+    """
     question = {**asdict(at), "zeta": zeta, "squared_norm": squared_norm, "code": _code()}
     for answer in disk_cache.read("coins", question):
         try:

@@ -11,17 +11,17 @@ import numpy as np
 from accounting.arrays import Floats, Ints
 
 Certified = Callable[[Floats, Floats, int], Floats]
-"""(slopes, tolerances, most boxes) -> an upper bound on the supremum over all moves t of phi(t^2) - slope t^2."""
+"""Function (slopes, tolerances, most boxes) -> an upper bound on sup over all moves t of phi(t^2) - slope t^2."""
 
-# How far the slope is raised, coarse to fine, and the boxes a search may open. Where phi is nearly linear, certifying
-# its own slope takes for ever; every room gives a valid bound, a finer one a tighter bound if it ends in time.
+# Increases of the slope, coarse to fine, and the most boxes of a search. For nearly linear phi, certifying its own
+# slope never ends; every room gives a valid bound, a finer one a tighter bound if it ends in time.
 ROOMS = ((1e-2, 400_000), (3e-3, 30_000), (1e-3, 30_000), (1e-4, 15_000))
 
 
 def bound(step: float, t: Floats, phi: Floats, certified: Certified, rooms: tuple[tuple[float, int], ...]) -> Floats:
-    """Upper bounds on the least concave majorants at `step`, for problems with values phi [problems, n] at moves t [n].
+    """Return upper bounds on the least concave majorants at `step`, for problems with phi [problems, n] at moves t [n].
 
-    Valid whatever `phi` is: it only proposes the slope, `certified` proves the bound. t from `sample_steps`.
+    Valid for any `phi`: it only proposes the slope, `certified` proves the bound. t from `sample_steps`.
     """
     sampled = _slope_at(t * t, phi, step)
     best = np.full(len(phi), np.inf)
@@ -35,15 +35,15 @@ def bound(step: float, t: Floats, phi: Floats, certified: Certified, rooms: tupl
 
 
 def sample_steps(step: float, farthest: float, count: int) -> Floats:
-    """Rising moves up to `farthest` that hold sqrt(step) itself, denser towards 0."""
+    """Return rising moves up to `farthest`, denser towards 0, with sqrt(step) among them."""
     here = min(math.sqrt(step), farthest)
     return np.unique(np.concatenate([np.geomspace(here / 30, farthest, count)[:-1], [here, farthest]]))
 
 
 def _slope_at(u: Floats, phi: Floats, step: float) -> Floats:
-    """Slopes of the least concave majorants of phi [problems, n], sampled at rising u [n] that holds `step`, at `step`.
+    """Return slopes at `step` of the least concave majorants of phi [problems, n], sampled at rising u [n] with `step`.
 
-    Any slope gives a valid bound; this one is tight where the samples are dense.
+    Any slope gives a valid bound; this one is tight for dense samples.
     """
     u = np.concatenate([[0.0], u])
     phi = np.concatenate([np.zeros((len(phi), 1)), phi], axis=1)
@@ -59,7 +59,7 @@ def _slope_at(u: Floats, phi: Floats, step: float) -> Floats:
 
 
 def above_chord(alpha: Floats, slope: Floats, t0: Floats, t1: Floats, f0: Floats, f1: Floats) -> Floats:
-    """sup over [t0, t1] of log(1 + F) / (alpha - 1) - slope t^2 for the chord F from f0 to f1: concave in t."""
+    """Return sup over [t0, t1] of log(1 + F) / (alpha - 1) - slope t^2 for the chord F from f0 to f1, concave in t."""
     beta = alpha - 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         rise = (f1 - f0) / np.where(t1 > t0, t1 - t0, 1.0)
@@ -72,7 +72,7 @@ def above_chord(alpha: Floats, slope: Floats, t0: Floats, t1: Floats, f0: Floats
 
 
 BoxFunction = Callable[[Ints, Floats, Floats], tuple[Floats, Floats]]
-"""(problem [n], low corners [n, k], high corners [n, k]) -> (upper bounds [n], attained values [n])."""
+"""Function (problem [n], low corners [n, k], high corners [n, k]) -> (upper bounds [n], attained values [n])."""
 
 
 def supremum(
@@ -86,12 +86,12 @@ def supremum(
     rounds: int = 60,
     most: int = 400_000,
 ) -> Floats:
-    """For each of many problems at once, an upper bound on the supremum over its boxes.
+    """Return an upper bound on the supremum over its boxes, for each of many problems at once.
 
-    `evaluate` gives, for each box, a number not below the function anywhere in it, and the function at some point of it
-    (or -infinity). A box is dropped when its bound is within the problem's `tolerance` of the best value; the others
-    are halved along the dimension with the largest of `widths` [n, k]. Direction of error: upper bound always, also
-    where `rounds` or `most` boxes end the search early; then it is looser.
+    `evaluate` returns, for each box, a number not below the function anywhere in it, and the function at some point of
+    it (or -infinity). A box is dropped if its bound is within the problem's `tolerance` of the best value; the others
+    are halved along the dimension with the largest of `widths` [n, k]. Direction of error: upper bound always; looser
+    if `rounds` or `most` boxes end the search early.
     """
     best = np.full(len(tolerance), -np.inf)
     settled = np.full(len(tolerance), -np.inf)

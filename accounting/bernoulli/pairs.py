@@ -1,6 +1,6 @@
-"""Coins by their exact law: accountant `exact`, for uploads of few coordinates seen one by one.
+"""Exact distribution of Bernoulli uploads with few coordinates, seen individually: accountant `exact`.
 
-A coordinate's coin has its probability in [v, 1 - v] and moves by at most t, u = v + t.
+The sample of a coordinate has its probability in [v, 1 - v], which moves by at most t, u = v + t.
 
 One upload: the divergence of all coordinates together is convex in each coordinate's pair, so its largest is at
 corners: u against v in j of the coordinates and v against u in the others (up to exchanging heads and tails). All j are
@@ -11,9 +11,9 @@ pair on three outcomes,
 
     P = (u, 1 - u - v, v),   Q = (v, 1 - u - v, u),   losses log(u/v), 0, -log(u/v),
 
-which therefore dominates every coordinate in every round, whatever the clients do (docs/theory.md, Lemma 2). n of them
-have the loss log(u/v) times a walk of n steps, whose law is a convolution. Where t = 1 - 2v it is randomised response
-and attained; the largest loss, n log(u/v), is then the cap n log((1-c)/c) of pure differential privacy.
+which dominates every coordinate in every round, for any clients (docs/theory.md, Lemma 2). n of them have the loss
+log(u/v) times a walk of n steps, whose distribution is a convolution. If t = 1 - 2v it is randomised response and
+attained; the largest loss, n log(u/v), is then the cap n log((1-c)/c) of pure differential privacy.
 """
 
 import math
@@ -26,28 +26,28 @@ from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms.bernoulli import BernoulliChannel
 
 MOST_COINS = 200_000
-"""Coordinates times rounds; beyond it the Renyi account is as good and faster."""
+"""Coordinates times rounds above which the Renyi account is as good and faster."""
 
 LARGEST_ENUMERATED = 64
 """Coordinates of one upload up to which all corners are enumerated."""
 
 _DIRECT = 4096
-"""Longer laws are convolved by Fourier transform."""
+"""Length above which distributions are convolved by Fourier transform."""
 
 
 def fits(coins: BernoulliChannel, rounds: int) -> bool:
-    """Return True if so many uploads are few enough for an exact account."""
+    """Return True if the uploads are few enough for an exact account."""
     return coins.dimension * rounds <= MOST_COINS
 
 
 def epsilon_of(coins: BernoulliChannel, rounds: int, delta: float) -> float:
-    """The smallest epsilon at `delta` of the dominating pair's composition, both directions (it is symmetric).
+    """Return the smallest epsilon at `delta` of the dominating pair's composition, both directions (it is symmetric).
 
-    Domain: what `fits` says, delta in (0, 1). Direction of error: upper bound. Exact for one upload of up to
-    LARGEST_ENUMERATED coordinates limited by an L-infinity bound, and where each coordinate may move over the whole
-    range; otherwise the dominating pair, up to 2(1-c) too large for small moves; loose where only an L2 bound limits
-    many coordinates. With noise the range and the move of the coins' means are used: [g(c), g(1-c)], and t times
-    the largest slope of g.
+    Domain: that of `fits`, delta in (0, 1). Direction of error: upper bound. Exact for one upload of up to
+    LARGEST_ENUMERATED coordinates limited by an L-infinity bound, and if each coordinate may move over the whole range;
+    otherwise the dominating pair, up to 2(1-c) too large for small moves; loose if only an L2 bound limits many
+    coordinates. With noise it uses range and move of the samples' means: [g(c), g(1-c)], and t times the largest slope
+    of g.
     """
     low, high = debias.reachable(c=coins.floor, noise_std=coins.noise_std)
     bounds = [coins.euclidean_sensitivity(clip) for clip in (coins.l2_clip, coins.linf_clip)]
@@ -61,13 +61,15 @@ def epsilon_of(coins: BernoulliChannel, rounds: int, delta: float) -> float:
 
 
 def corner_epsilon(dimension: int, u: float, v: float, delta: float) -> float:
-    """The largest exact epsilon over j coordinates at (u, v) and the others at (v, u)."""
+    """Return the largest exact epsilon over j coordinates at (u, v) and the others at (v, u)."""
     up = np.arange(dimension)[None] < np.arange(dimension // 2, dimension + 1)[:, None]
     return max(channel_epsilon(delta, p=np.where(row, u, v), q=np.where(row, v, u)) for row in up)
 
 
 def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
-    """The least epsilon >= 0 with  sum over k of P(k) (1 - e^(epsilon - k log(u/v)))_+ <= delta, P the walk's law."""
+    """Return the least epsilon >= 0 with sum over k of P(k) (1 - e^(epsilon - k log(u/v)))_+ <= delta, P that of the
+    walk.
+    """
     loss = math.log(u / v)
     if loss <= 0:
         return 0.0
@@ -86,20 +88,22 @@ def walk_epsilon(steps: int, u: float, v: float, delta: float) -> float:
 
 
 def _decayed(law: Floats, factor: float) -> Floats:
-    """sum over j <= k of law[j] factor^(k-j), for every k: e^loss[k] times the second law's mass up to k, which itself
-    would underflow."""
+    """Return sum over j <= k of distribution[j] factor^(k-j), for every k.
+
+    It is e^loss[k] times the second distribution's mass up to k, which itself would underflow.
+    """
     from scipy.signal import lfilter
 
     return np.asarray(lfilter([1.0], [1.0, -factor], law))
 
 
 def _rounding(steps: int) -> float:
-    """More than what rounding of the convolution can misplace: delta is lowered by it."""
+    """Return more than the mass that rounding of the convolution can misplace: it is subtracted from delta."""
     return 1e-10 if steps > _DIRECT else 1e-15 * (steps + 1)
 
 
 def _walk(step: Floats, count: int) -> Floats:
-    """The law of a sum of `count` independent steps, by repeated squaring."""
+    """Return the distribution of a sum of `count` independent steps, by repeated squaring."""
     total, power = np.ones(1), step
     while count:
         if count & 1:

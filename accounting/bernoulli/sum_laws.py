@@ -1,4 +1,7 @@
-"""Divergences of sums of K coins of which one moves: certified largest values. Proof: docs/theory-bernoulli.md."""
+"""Divergences of sums of K Bernoulli samples of which one moves: certified largest values.
+
+Proof: docs/theory-bernoulli.md, Theorem 6.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,12 +18,12 @@ _BLOCK = 200_000
 
 
 class SumLaws:
-    """The sum when one coin moves between c and c + t, and of the other K-1 j sit at 1-c and the rest at c.
+    """Sum if one Bernoulli sample moves between c and c + t, and of the other K-1 j are at 1-c and the rest at c.
 
     Direction 0 is the divergence of the sum at c from the sum at c + t, direction 1 the reverse. Moves near 1-c are
-    their mirrors (heads <-> tails), K-1-j for j. A box is (j, direction, t) with j from j0 to j1: of the other coins
-    only the j0 that sit at 1-c and the K-1-j1 that sit at c in all of them are counted. Leaving out independent coins
-    only raises the divergence (data processing), so this bounds every j of the box.
+    their mirrors (heads <-> tails), K-1-j for j. A box is (j, direction, t) with j from j0 to j1: of the other
+    Bernoulli samples only the j0 at 1-c and the K-1-j1 at c in all of them are counted. Dropping independent Bernoulli
+    samples only raises the divergence (data processing), so this bounds every j of the box.
     """
 
     def __init__(self, cohort: int, c: float, alpha: Floats) -> None:
@@ -28,7 +31,9 @@ class SumLaws:
         self._laws = Laws(cohort, c)
 
     def sampled(self, t: Floats) -> Floats:
-        """Largest divergence over both directions with all others at one end, [orders, t]: attained values."""
+        """Return the largest divergence over both directions with all others at one end, [orders, t]: attained
+        values.
+        """
         kinds = [(j, direction) for j in {0, self.cohort - 1} for direction in (0, 1)]
         shape = (len(self.alpha), len(t), len(kinds))
         problem, at, kind = (index.ravel() for index in np.indices(shape))
@@ -37,12 +42,12 @@ class SumLaws:
         return np.asarray((np.log1p(total) / (self.alpha[problem] - 1)).reshape(shape).max(axis=2))
 
     def largest(self, t: float) -> Floats:
-        """Largest divergence for a move of at most t, from above within 1e-4: it grows with t."""
+        """Return the largest divergence for a move of at most t, from above within 1e-4: it grows with t."""
         attained = self.sampled(np.array([t]))[:, 0]
         return self._search(np.zeros(len(self.alpha)), [(t, t)], attained * 1e-4, 10**7)
 
     def certified(self, slope: Floats, farthest: float, tolerance: Floats, most: int) -> Floats:
-        """Upper bound on sup over j, direction and t <= farthest of the divergence minus slope t^2."""
+        """Return an upper bound on sup over j, direction and t <= farthest of the divergence minus slope t^2."""
         cuts = farthest * np.array([0.0, 0.001, 0.03, 0.3, 1.0])
         return np.maximum(self._search(slope, list(pairwise(cuts)), tolerance, most), 0.0)
 
@@ -63,7 +68,7 @@ class SumLaws:
         )
 
     def _members(self, low: Floats, high: Floats) -> tuple[Ints, Ints]:
-        """First and last j of each box, as far as they exist."""
+        """Return the first and last existing j of each box."""
         return np.ceil(low[:, 0]).astype(int), np.minimum(np.floor(high[:, 0]).astype(int), self.cohort - 1)
 
     def _widths(self, low: Floats, high: Floats) -> Floats:
@@ -75,8 +80,11 @@ class SumLaws:
         return np.stack([missing / (self.cohort - missing), np.zeros(len(span)), _bent(span, high[:, 2], spread)], 1)
 
     def _evaluate(self, problem: Ints, low: Floats, high: Floats, slope: Floats) -> tuple[Floats, Floats]:
-        """Three bounds: the divergence at the far end; the chord, since sum P^alpha Q^(1-alpha) is convex in t; the
-        second-order bound, as for one coin. Attained at the far end if j0 = j1."""
+        """Return the least of three bounds, and attained values (at the far end if j0 = j1).
+
+        Bounds: the divergence at the far end; the chord, since sum P^alpha Q^(1-alpha) is convex in t; the second-order
+        bound, as for one Bernoulli sample.
+        """
         j0, j1 = self._members(low, high)
         upper, attained = np.full(len(problem), -np.inf), np.full(len(problem), -np.inf)
         real = np.flatnonzero(j0 <= j1)
@@ -96,7 +104,9 @@ class SumLaws:
         return upper, attained
 
     def _moments(self, problem: Ints, j0: Ints, j1: Ints, direction: Ints, t: Floats) -> tuple[Floats, Floats]:
-        """For each row F = sum P^a Q^(1-a) - 1 of a move by t, and w with F <= a (a-1) w tau^2 for moves tau <= t."""
+        """Return, for each row, F = sum P^a Q^(1-a) - 1 of a move by t, and w with F <= a (a-1) w tau^2 for moves tau
+        <= t.
+        """
         total, weight = np.empty(len(problem)), np.empty(len(problem))
         index = self._laws.index(j0, j1)
         widest = self._laws.mass.shape[1]
@@ -119,12 +129,13 @@ def _blocks(rows: Ints, size: int) -> Iterator[Ints]:
 
 
 def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: int) -> tuple[Floats, Floats]:
-    """sum P^alpha Q^(1-alpha) - 1 for laws `mass` and `mass` (1 + t `tilt`), and its second-order weight.
+    """Return sum P^alpha Q^(1-alpha) - 1 for distributions `mass` and `mass` (1 + t `tilt`), and its second-order
+    weight.
 
-    With z = t tilt and sum mass z = 0 the sum is that of mass ((1+z)^e - 1 - e z), e = alpha in direction 1 and
-    1 - alpha in direction 0: no term is negative, none cancels. Its second derivative in t over alpha (alpha - 1) is
-    sum mass tilt^2 (1+z)^(e-2), A at 0 and B at t. It is convex in t for e <= 2 and e >= 3; between, (1+z)^(e-2) <=
-    1 + (e-2) z. So it is at most its chord (or that line), and w = A/3 + max(A, B)/6.
+    With z = t tilt and sum mass z = 0 the sum is that of mass ((1+z)^e - 1 - e z), e = alpha in direction 1 and 1 -
+    alpha in direction 0: no term is negative, none cancels. Its second derivative in t over alpha (alpha - 1) is sum
+    mass tilt^2 (1+z)^(e-2), A at 0 and B at t. It is convex in t for e <= 2 and e >= 3; between, (1+z)^(e-2) <= 1 +
+    (e-2) z. So it is at most its chord (or that line), and w = A/3 + max(A, B)/6.
     """
     beta = (alpha - 1)[:, None]
     e = alpha[:, None] if direction == 1 else -beta
@@ -147,17 +158,18 @@ def _moments(alpha: Floats, mass: Floats, tilt: Floats, t: Floats, direction: in
     return total, (at_zero / 3 + np.maximum(at_zero, at_t) / 6) * (1 + 1e-12)
 
 
-# Laws are kept above this. While alpha log((1-c)/c) stays below LARGEST_EXPONENT, what is dropped is below rounding:
-# of relative size 1e-290 exp(600) K alpha^2 / c^2.
+# Masses are kept above this. While alpha log((1-c)/c) stays below LARGEST_EXPONENT, the dropped ones are below
+# rounding: of relative size 1e-290 exp(600) K alpha^2 / c^2.
 _SMALLEST_MASS = 1e-290
 LARGEST_EXPONENT = 600.0
 _CUT = 1e-300
 
 
 class Laws:
-    """Laws of j0 coins at 1-c, K-1-j1 at c and the moving one at c; and how moving it tilts them. Made when needed.
+    """Distributions of sums: j0 samples at 1-c, K-1-j1 at c and the moving one at c; with their tilt by its move.
 
-    Of each the columns with mass are held, some 37 standard deviations to either side: memory grows with sqrt K, not K.
+    Computed when needed. Each keeps the columns with mass, some 37 standard deviations to either side: memory grows
+    with sqrt K, not K.
     """
 
     def __init__(self, cohort: int, c: float) -> None:
@@ -166,7 +178,7 @@ class Laws:
         self._keys, self._rows = np.zeros(0, dtype=int), np.zeros(0, dtype=int)
 
     def index(self, j0: Ints, j1: Ints) -> Ints:
-        """Rows of the laws, after making those that are new."""
+        """Return rows of the distributions, after computing the new ones."""
         keys = j0 * self.cohort + j1
         new = np.setdiff1d(keys, self._keys)
         if len(new):
@@ -174,7 +186,7 @@ class Laws:
         return np.asarray(self._rows[np.searchsorted(self._keys, keys)])
 
     def window(self, index: Ints) -> tuple[Floats, Floats]:
-        """Masses and tilts of these laws, each from its own first column on, as wide as the widest."""
+        """Return masses and tilts of these distributions, each from its first column on, as wide as the widest."""
         columns = slice(0, int(self.width[index].max()))
         return self.mass[index, columns], self.tilt[index, columns]
 
@@ -190,7 +202,7 @@ class Laws:
         self._keys, self._rows = self._keys[order], self._rows[order]
 
     def _law(self, j0: int, j1: int) -> tuple[Floats, Floats]:
-        # Of j0 coins at 1-c the tails are coins at c: the law of their heads is that of the tails, reversed.
+        # The tails of j0 samples at 1-c are samples at c, so the heads have the reversed distribution.
         others = np.convolve(_binomial(self.cohort - 1 - j1, self.c), _binomial(j0, self.c)[::-1])
         heads, tails = np.append(0.0, others), np.append(others, 0.0)
         mass = self.c * heads + (1 - self.c) * tails
@@ -200,7 +212,7 @@ class Laws:
 
 
 def _stacked(rows: Floats, more: list[Floats], width: int) -> Floats:
-    """[rows + more, width], zero beyond each row's end."""
+    """Return the rows as one array [rows + more, width], zero beyond each row's end."""
     stacked = np.zeros((len(rows) + len(more), width))
     stacked[: len(rows), : rows.shape[1]] = rows
     for place, row in enumerate(more, start=len(rows)):
@@ -210,8 +222,10 @@ def _stacked(rows: Floats, more: list[Floats], width: int) -> Floats:
 
 @lru_cache(maxsize=1024)
 def _binomial(n: int, p: float) -> Floats:
-    """Law of the sum of n coins of probability p, its tails cut off: what that takes from a law of `Laws` is far below
-    what those leave out themselves."""
+    """Return the distribution of the sum of n Bernoulli samples of probability p, with its tails cut off.
+
+    The cut is far below the tails that `Laws` drops.
+    """
     from scipy.stats import binom
 
     law = binom.pmf(np.arange(n + 1), n, p)

@@ -1,8 +1,8 @@
-"""Sums of coins: what a server sees of Bernoulli uploads under secure aggregation.
+"""Sums of Bernoulli uploads: what a server sees of them under secure aggregation.
 
-Exactly K clients draw independent coins with probabilities in [c, 1-c]; the server sees, per coordinate, only how many
-came up. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof: docs/theory-bernoulli.md,
-Theorem 6.
+Exactly K clients draw independent samples with probabilities in [c, 1-c]; the server sees, per coordinate, only the
+number of ones. One client's probabilities move by at most Delta in L2 (or t in L-infinity). Proof:
+docs/theory-bernoulli.md, Theorem 6.
 """
 
 import math
@@ -17,9 +17,9 @@ from accounting.bernoulli.channel import Bound, channel_bound, floor_of
 from accounting.bernoulli.sum_laws import LARGEST_EXPONENT, SumLaws
 
 LARGEST_COHORT = 10_000
-"""More coins count as so many: their laws take a minute and 0.6 GB."""
+"""Cohort above which this number of uploads is accounted: larger distributions take a minute and 0.6 GB."""
 _ROUNDING = 1e-12
-"""More than the rounding of g and its slope, to the safe side."""
+"""Relative margin above the rounding of g and its slope, to the safe side."""
 
 
 def aggregate_rdp(
@@ -32,7 +32,7 @@ def aggregate_rdp(
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Floats:
-    """The smallest valid Renyi bound of a sum of coin uploads; see `aggregate_bound`. A scalar gives a scalar."""
+    """Return the smallest Renyi bound of `aggregate_bound`; a scalar order gives a scalar."""
     bound = aggregate_bound(
         orders,
         cohort=cohort,
@@ -55,22 +55,25 @@ def aggregate_bound(
     l2_sensitivity: float | None = None,
     linf_sensitivity: float | None = None,
 ) -> Bound:
-    """Renyi divergence between the sums of K = `cohort` uploads that differ in one client, in both directions.
+    """Return Renyi bounds between sums of K = `cohort` uploads that differ in one client, in both directions.
 
-    Claim (docs/theory-bernoulli.md, Theorem 6): per coordinate the law is Poisson-binomial and exp((alpha-1) D) is
-    convex in each probability, so at its largest the other K-1 sit at c or 1-c (all numbers j at 1-c are tried) and the
-    moving one at c and c + t, in both directions. With phi(u) the
-    largest such divergence for a move of square at most u and phi^ its least concave majorant on [0, t^2],
-    rho(alpha) <= d phi^(min(Delta^2/d, t^2)), and d phi(t^2) where only an L-infinity bound t is given (t = 1 - 2c
-    where none is). Never above the bound for K = 1, the coins alone. Cohorts above LARGEST_COHORT have its bound:
-    leaving out independent coins only raises the divergence.
+    Claim: per coordinate the distribution is Poisson-binomial and exp((alpha-1) D) is convex in each probability, so at
+    its largest the other K-1 are at c or 1-c (all numbers j at 1-c are tried) and the moving one at c and c + t, in
+    both directions. With phi(u) the largest such divergence for a move of square at most u and phi^ its least concave
+    majorant on [0, t^2], rho(alpha) <= d phi^(min(Delta^2/d, t^2)), and d phi(t^2) if only an L-infinity bound t is
+    given (t = 1 - 2c without one). Never above the bound for K = 1. Cohorts above LARGEST_COHORT have its bound:
+    dropping independent samples only raises the divergence. With noise_std the samples are those of clip(theta + N(0,
+    sigma^2), c, 1-c): their means g(theta) lie in [g(c), g(1-c)] and move by at most g'(1/2) times the move of theta,
+    so the bound is that without noise for this floor and these sensitivities.
+    Source: docs/theory-bernoulli.md, Theorem 6.
+    Conditions: K is fixed and known, each of the K sends samples, the cohort's size reveals nothing.
+    Shapes: `orders` [k] or a scalar; the bounds [k]. Units: those of theta. Adjacency: the one of the sensitivities.
+    Direction of error: upper bound, certified within about 1%.
+    Errors: InvalidParameter for an order not finite and above 1, or without a sensitivity.
 
-    With noise_std the coins are those of clip(theta + N(0, sigma^2), c, 1-c): their means g(theta) lie in
-    [g(c), g(1-c)] and move by at most g'(1/2) times what theta moves, so the bound is that of coins without noise with
-    this floor and these sensitivities.
-
-    Conditions: K is fixed and known, every one of the K sends coins, the cohort's size says nothing. Units: those of
-    theta. orders > 1, finite. Direction of error: upper bound, certified within about 1%.
+    >>> from accounting import bernoulli_sum
+    >>> round(float(bernoulli_sum.aggregate_rdp(2.0, cohort=5, dimension=10, c=0.25, linf_sensitivity=0.1)), 4)
+    0.162
     """
     alpha = np.atleast_1d(np.asarray(orders, dtype=float))
     d, k, floor = require.count(dimension=dimension), require.count(cohort=cohort), floor_of(c)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from accounting import require
 
 ROUNDED = 2.0**-23
-"""More than the rounding of a probability to float32: windows and moves are widened by it."""
+"""Margin above the rounding of a probability to float32: windows and moves are widened by it."""
 
 _NEAR_WORST = (1.004, 1.01, 1.02, 1.04, 1.08)
 _MANY = 18  # windows; each takes a quarter of a second or more
@@ -18,8 +18,9 @@ _SMALLEST_STEP = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """All coins of a coordinate have their probabilities in [low, high]; a move of 1 in the clip's metric is a move of
-    `stretch` of a probability."""
+    """Interval [low, high] of all probabilities of a coordinate; a move of 1 in the clip's metric moves a probability
+    by `stretch`.
+    """
 
     low: float
     high: float
@@ -32,12 +33,12 @@ class Window:
 class Coordinates:
     """Bounds on the probabilities of each coordinate of a sum.
 
-    coins:  how many, the moving one included
-    floor:  c; every probability lies in [c, 1 - c]
-    reach:  how far any coin of the sum may lie from the public probability, in the metric; None: anywhere
-    move:   how far the two worlds' probabilities of the moving coin may lie apart, in the metric
-    reference: the public probability, where it is known to be one number; None: anywhere in [c, 1 - c]
-    fisher: the metric is |p - theta| / sqrt(theta (1 - theta)), theta the public probability; else |p - theta|
+    coins:  number of Bernoulli samples, the moving one included
+    floor:  c; every probability is in [c, 1 - c]
+    reach:  largest distance of any probability of the sum from the public one, in the metric; None: anywhere
+    move:   largest distance of the two neighbours' probabilities of the moving sample, in the metric
+    reference: the public probability, if it is known to be one number; None: anywhere in [c, 1 - c]
+    fisher: True for the metric |p - theta| / sqrt(theta (1 - theta)), theta the public probability; else |p - theta|
     """
 
     coins: int
@@ -53,10 +54,10 @@ class Coordinates:
 
 
 def windows(at: Coordinates) -> list[Window]:
-    """Windows that hold every configuration of a coordinate, up to exchanging heads and tails.
+    """Return windows that hold every configuration of a coordinate, up to exchanging heads and tails.
 
-    With `reach` the public probability theta in [c, 1/2] is covered by cells [a, b]; the window of a cell is
-    [max(c, a - r), min(1 - c, b + r)], r the reach at b, and its stretch that at b, where both are largest.
+    With `reach` the public probability theta in [c, 1/2] is covered by cells [a, b]; the window of a cell is [max(c, a
+    - r), min(1 - c, b + r)], r the reach at b, and its stretch that at b, where both are largest.
     """
     c = at.floor * (1 - 1e-12) - ROUNDED if at.floor > 2 * ROUNDED else at.floor / 2
     if at.reach is None:
@@ -82,7 +83,7 @@ def _covering(at: Coordinates, c: float, heaviest: float) -> list[Window]:
 
 
 def _points(c: float, reach: float) -> list[float]:
-    """Public probabilities, one of which nearly has the largest weight."""
+    """Return public probabilities, one of which nearly has the largest weight."""
     return [c + (0.5 - c) * k / 400 for k in range(401)] + [min(c + reach * k / 40, 0.5) for k in range(41)]
 
 
@@ -94,13 +95,17 @@ def _window(at: Coordinates, c: float, a: float, b: float) -> Window:
 
 
 def _weight(at: Coordinates, c: float, a: float, b: float) -> float:
-    """Nearly the information of a small move in a cell: its squared stretch over the least variance of a coin."""
+    """Return nearly the information of a small move in a cell: its squared stretch over the least Bernoulli
+    variance.
+    """
     window = _window(at, c, a, b)
     return window.stretch**2 / (window.low * (1 - window.low))
 
 
 def _end(at: Coordinates, c: float, a: float, heaviest: float) -> float:
-    """The far end of a cell from a: as wide as its weight allows, and not wide against the probabilities in it."""
+    """Return the far end of a cell from a: as wide as its weight allows, and not wide against the probabilities in
+    it.
+    """
     assert at.reach is not None
     narrow, wide = min(0.5, a + _SMALLEST_STEP * a), min(0.5, a + max(at.reach * 0.5, a / 2))
     if _weight(at, c, a, wide) <= heaviest:

@@ -22,7 +22,7 @@ _BUFFERS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Advised:
-    """A plan with the noise multiplier that its epsilon takes, and the error of the model.
+    """Plan with the noise multiplier of its epsilon, and the error of the model.
 
     error: in clip norms, root mean square over rounds. Error of both: at most 0.3% above the smallest, never below it.
     """
@@ -32,7 +32,7 @@ class Advised:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier that the epsilon takes."""
+        """Noise multiplier of the epsilon."""
         return float(self.plan.noise_multiplier or 0)
 
     @property
@@ -66,9 +66,11 @@ class Advised:
 
 
 def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
-    """The plan's cohort by other schedules and noises at the same epsilon, the least error first; () where there is
-    nothing to choose: noise that is not the server's Gaussian, replace-one, all clients in every round, releases
-    before. Error is that of prefix sums, over rounds."""
+    """Return the plan's cohort by other schedules and noises at the same epsilon, the least error first.
+
+    Error is that of prefix sums, over rounds. Returns () if there is no choice: noise that is not the server's
+    Gaussian, replace-one, all clients in every round, releases before.
+    """
     one_client = plan.adjacency in (Adjacency.ADD_REMOVE, Adjacency.ZERO_OUT)
     if plan.mechanism.name != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
         return ()
@@ -83,13 +85,13 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
 
 
 def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
-    """Return the advice in words; nothing if there is nothing to choose."""
+    """Return the advice as text; empty if there is no choice."""
     if not found:
         return ()
     lines = [f"least error of the model's sums at this epsilon: {found[0]}"]
     public = next((one for one in found if one.plan.sampling.name == "cyclic"), None)
     if public is not None and public is not found[0]:
-        lines.append(f"where nobody's participation can be kept secret: {public}")
+        lines.append(f"where participation cannot be kept secret: {public}")
     return tuple(lines)
 
 
@@ -110,7 +112,7 @@ def _laned(plan: Plan, epsilon: float, rounds: int) -> list[Advised]:
     except CalibrationError:
         return []
     if found.plan.options["lanes"] == 1:
-        return []  # independent noise, which is a choice of its own
+        return []  # independent noise, which is a separate choice
     return [Advised(plan=found.plan.changed(noise_multiplier=found.noise_multiplier), error=found.error)]
 
 

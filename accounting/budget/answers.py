@@ -1,4 +1,4 @@
-"""Epsilon, noise multiplier and rounds of a plan: two of them given, the third is the answer."""
+"""Epsilon, noise multiplier and rounds of a plan: two of them are given, the third is solved for."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +22,16 @@ from accounting.mechanisms.samplings import shift_in_clips
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """One line of a budget: the plan, the three numbers, and what they guarantee. `to_dict` is the JSON contract."""
+    """Budget of a plan: epsilon, noise multiplier and rounds, and what they guarantee. `to_dict` is the JSON contract.
+
+    Claim: if `valid`, `mechanism` is (epsilon, plan.delta)-DP under the plan's adjacency. Direction of error: epsilon
+    upwards, `lower_bound` downwards. Units: noise_multiplier is the noise standard deviation over the clip norm.
+
+    >>> from accounting import Plan, budget
+    >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
+    >>> row.accountant, row.valid
+    ('analytic-gaussian', True)
+    """
 
     plan: Plan
     noise_multiplier: float | None
@@ -43,7 +52,7 @@ class Budget:
         return self.plan.run(self.noise_multiplier, self.rounds)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of one budget; infinities become null."""
+        """Return the JSON object of one budget; infinities become null."""
         plan = self.plan
         sensitivity = self.sensitivity_in_clips or plan.adjacency.sensitivity_in_clips
         record = {
@@ -83,7 +92,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """Accountant and conversion that answer."""
+    """Accountant and conversion of an answer."""
 
     accountant: Accountant
     conversion: Conversion
@@ -124,7 +133,7 @@ class _How:
         ).epsilon
 
     def quick(self, run: Composed, delta: float) -> float | None:
-        """Return nearly the same if it takes long, else None."""
+        """Return nearly `epsilon` if that would take long, else None."""
         return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
 
     def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
@@ -132,8 +141,8 @@ class _How:
         require.count(rounds=rounds)
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
-                f"mechanism={plan.mechanism.name!r}: its coins are the noise, so there is no noise multiplier to solve "
-                "for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
+                f"mechanism={plan.mechanism.name!r}: its Bernoulli samples are the noise, so there is no noise "
+                "multiplier to solve for. Give rounds or epsilon alone, or solve for the clip norm (budget.clip_norm)."
             )
 
         return smallest_multiplier(
@@ -185,7 +194,7 @@ class _How:
 def smallest_multiplier(
     run: Callable[[float], Composed], *, epsilon: float, delta: float, how: _How, start: float
 ) -> float:
-    """The smallest noise multiplier z for which all rounds, `run(z)`, stay within epsilon: of whatever mechanism."""
+    """Return the smallest noise multiplier z for which all rounds, `run(z)`, stay within epsilon, for any mechanism."""
 
     @cache
     def cost(z: float) -> float:
@@ -211,7 +220,20 @@ def multiplier_for(
     probability: float,
     accountant: Accountant = "best",
 ) -> float:
-    """`smallest_multiplier`, from the central limit of rounds that move a sum by `shift` clip norms at most."""
+    """Return the smallest noise multiplier of a custom run, whose rounds move a sum by at most `shift` clip norms.
+
+    The search starts at the central limit of `rounds` such rounds.
+    Claim: epsilon of `run(z)` is at most `epsilon`; z is at most 1e-6 relative above the threshold.
+    Source: `compose.accountant.guarantee`; start: Dong, Roth, Su 2022. Units: z is a noise standard deviation over the
+    clip norm. Adjacency: that of `run(z)`. Direction of error: upwards. Errors: CalibrationError if no z in 1e-6 to 1e9
+    meets it.
+
+    >>> from accounting import Composed, Gaussian, budget
+    >>> def run(z):
+    ...     return Composed(parts=((Gaussian(noise_multiplier=z, adjacency="add-remove"), 10),))
+    >>> round(budget.multiplier_for(run, epsilon=1.0, delta=1e-5, rounds=10, shift=1.0, probability=1.0), 3)
+    11.797
+    """
     how = _How(accountant=accountant, conversion="improved")
     start = near(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
     return smallest_multiplier(run, epsilon=epsilon, delta=delta, how=how, start=start)
@@ -228,13 +250,22 @@ def solve(
     with_lower_bound: bool = True,
     precise: bool = False,
 ) -> Budget:
-    """The one of epsilon, noise multiplier and rounds that is not given, with everything that must be named beside it.
+    """Return the one of epsilon, noise multiplier and rounds that is not given, with everything to be named beside it.
 
-    The epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
-    stays within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Coins have no
-    noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling. Errors:
-    InvalidParameter unless exactly one lacks and none is given twice, in the plan and here; CalibrationError where
-    nothing meets the target. Direction of error: upper bound.
+    Claim: epsilon is an upper bound for the plan's sampler and adjacency. Noise: the smallest multiplier whose epsilon
+    is within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Bernoulli
+    uploads have
+    no noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling.
+    Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
+    norm.
+    Adjacency: that of the plan. Direction of error: epsilon and noise upwards, rounds downwards.
+    Errors: InvalidParameter unless exactly one is missing and none is given twice, in the plan and here;
+    CalibrationError if nothing meets the target.
+
+    >>> from accounting import Plan, budget
+    >>> row = budget.solve(Plan(clients=6000, sampling="all"), epsilon=2.0, noise_multiplier=20.0)
+    >>> row.rounds
+    126
     """
     noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
@@ -259,10 +290,18 @@ def epsilon(
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> float:
-    """Return the epsilon of so many rounds at this noise multiplier (none for coins), of the plan or given here.
+    """Return the epsilon of a run.
 
-    Direction of error: upper bound for the plan's sampler and adjacency; of `fed-smp-theorem` only where `solve` calls
-    it valid. Errors: those of `solve`.
+    Noise multiplier (none for Bernoulli uploads) and rounds are those of the plan or given here.
+    Claim: the run is (epsilon, plan.delta)-DP; with `fed-smp-theorem` only if `solve` calls it valid.
+    Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
+    norm.
+    Adjacency: that of the plan. Direction of error: upper bound. Errors: those of `solve`.
+
+    >>> from accounting import Plan, budget
+    >>> plan = Plan(clients=6000, cohort=100)
+    >>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180), 4)
+    0.6303
     """
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
@@ -278,9 +317,16 @@ def noise_multiplier(
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> float:
-    """The smallest noise multiplier whose epsilon stays within `epsilon`, at most 1e-6 relative above it.
+    """Return the smallest noise multiplier whose epsilon is within `epsilon`, at most 1e-6 relative above it.
 
-    Errors: CalibrationError where none does; InvalidParameter for coins, which have none. Direction of error: upwards.
+    Claim: the run with it is (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Adjacency: that of the
+    plan.
+    Direction of error: upwards. Errors: CalibrationError if no multiplier meets epsilon; InvalidParameter for Bernoulli
+    uploads, which have none.
+
+    >>> from accounting import Plan, budget
+    >>> round(budget.noise_multiplier(Plan(clients=6000, cohort=100), epsilon=1.0, rounds=180), 3)
+    1.09
     """
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     planned, rounds = _once(plan, rounds=rounds)
@@ -299,9 +345,14 @@ def rounds(
     conversion: Conversion = "improved",
     precise: bool = False,
 ) -> int:
-    """The largest number of rounds whose epsilon stays within `epsilon`.
+    """Return the largest number of rounds whose epsilon is within `epsilon`.
 
-    Errors: CalibrationError where not even one does. Direction of error: downwards.
+    Claim: these rounds are (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Units: as `epsilon`.
+    Adjacency: that of the plan. Direction of error: downwards. Errors: CalibrationError if not even one round fits.
+
+    >>> from accounting import Plan, budget
+    >>> budget.rounds(Plan(clients=6000, cohort=100), epsilon=1.01, noise_multiplier=1.4)
+    451
     """
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, planned = _once(plan, noise_multiplier=noise_multiplier)
@@ -327,9 +378,18 @@ def _once(
 
 
 def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
-    """The same, each with what dp-accounting states for its mechanism (`compose.second_opinion`), in its notes besides:
-    where that is no number, and of rows that have a lower bound. Direction of error: upper bounds; the notes say which
-    contradict a lower bound. Loads dp-accounting."""
+    """Return the rows, each with dp-accounting's epsilon for its mechanism (`compose.second_opinion`).
+
+    Notes of rows with a lower bound, or without a number of dp-accounting, mention it. Loads dp-accounting.
+    Claim: an independent implementation's epsilon; a note names every one below a lower bound. Source: Google's
+    dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: none of its own.
+
+    >>> from accounting import Plan, budget
+    >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
+    >>> [checked] = budget.with_second_opinion([row])
+    >>> abs(checked.second_opinion.epsilon / row.epsilon - 1) < 1e-3
+    True
+    """
     known: dict[tuple[Composed, float], SecondOpinion] = {}
     found = []
     for row in rows:
@@ -344,7 +404,7 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
 
 
 def _spent_before(plan: Plan) -> float | None:
-    """Epsilon of what was released already; None where nothing was."""
+    """Return the epsilon of what was released before; None if nothing was."""
     return None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta)
 
 

@@ -1,4 +1,4 @@
-"""One bracketed monotone solver for every "smallest x such that"."""
+"""Bracketed monotone solver for every "smallest x such that"."""
 
 import math
 from collections.abc import Callable
@@ -14,11 +14,15 @@ _STEPS = 6
 def smallest(
     cost: Callable[[float], float], target: float, *, name: str, start: float = 1.0, tolerance: float = TOLERANCE
 ) -> float:
-    """The smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
+    """Return the smallest x > 0 with cost(x) <= target, for a cost that falls as x grows.
 
-    Brackets outwards from `start`, then Brent's method on log cost over log x. The result satisfies
-    cost(x) <= target as evaluated and is within `tolerance` (relative) above the threshold. Raises CalibrationError
-    where no x in [1e-6, 1e9] brackets the target.
+    Brackets outwards from `start`, then Brent's method on log cost over log x. The result satisfies cost(x) <= target
+    as evaluated and is within `tolerance` (relative) above the threshold. Errors: CalibrationError if no x in [1e-6,
+    1e9] brackets the target.
+
+    >>> from accounting import calibrate
+    >>> round(calibrate.smallest(lambda x: 1 / x, 0.5, name="x"), 4)
+    2.0
     """
 
     from scipy.optimize import brentq
@@ -45,9 +49,9 @@ def certified(
     start: float = 1.0,
     tolerance: float = TOLERANCE,
 ) -> float:
-    """Return what `smallest` does, for a cost that takes long and a `quick` one nearly equal to it.
+    """Return the result of `smallest` for a slow cost, with a `quick` cost nearly equal to it.
 
-    The threshold of `quick` first; from there a few steps of Newton's method with its slope, then, where these have not
+    The threshold of `quick` first; from there a few steps of Newton's method with its slope, then, if these have not
     settled it (a cost in steps has slope 0, and may be infinite), a bracket that is halved. The result satisfies
     cost(x) <= target as evaluated, and is within `tolerance` (relative) above the threshold.
     """
@@ -66,7 +70,7 @@ def certified(
 
 
 def _log(value: float, other: float) -> float:
-    """log(value / other), of costs that may be 0 or infinite; nan where both are."""
+    """Return log(value / other), of two values of `cost`, which may be 0 or infinite; nan if both are."""
     if value == other and (value == 0 or math.isinf(value)):
         return math.nan
     return math.log(min(max(value, 1e-300), 1e300) / min(max(other, 1e-300), 1e300))
@@ -75,9 +79,10 @@ def _log(value: float, other: float) -> float:
 def _halved(
     enough: Callable[[float], bool], low: float, high: float, *, tolerance: float, name: str, target: float
 ) -> float:
-    """The smallest x that is `enough`, to `tolerance`. One of `low` (0: none is known) and `high` (infinite) is known.
+    """Return the smallest x that is `enough`, to `tolerance`; one of `low` (0: unknown) and `high` (infinite: unknown)
+    is known.
 
-    Steps outwards from the end that is known, doubled each time, until the other end is known; then halves.
+    Steps outwards from the known end, doubled each time, until the other end is known; then halves.
     """
     step = tolerance / 2
     while not low or math.isinf(high):
@@ -95,7 +100,7 @@ def _halved(
 def certified_count(
     cost: Callable[[int], float], quick: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000
 ) -> int:
-    """Return what `largest_count` does, for a cost that takes long and a `quick` one nearly equal to it."""
+    """Return the result of `largest_count` for a slow cost, with a `quick` cost nearly equal to it."""
     high = largest_count(quick, target, name=name, limit=limit) + 1
     step = 1
     while cost(high) <= target:
@@ -112,7 +117,7 @@ def certified_count(
 
 
 def _bracket(excess: Callable[[float], float], *, name: str, target: float, start: float) -> tuple[float, float]:
-    """Two logarithms with the threshold between them: steps from `start` that grow from log 1.2 upwards."""
+    """Return two logarithms with the threshold between them: steps from `start` that grow from log 1.2 upwards."""
     x, step = start, math.log(1.2)
     falling = excess(x) <= 0
     least, most = math.log(1e-6), math.log(1e9) - 1e-12
@@ -125,7 +130,7 @@ def _bracket(excess: Callable[[float], float], *, name: str, target: float, star
 
 
 def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
-    """The error where the target is met everywhere (`falling`), or nowhere."""
+    """Return the error for a target that is met everywhere (`falling`), or nowhere."""
     if falling:
         return CalibrationError(
             f"target {target} is met by every {name} down to 1e-6: nothing to solve for. Lower the target."
@@ -137,7 +142,12 @@ def _no_bracket(*, falling: bool, name: str, target: float) -> CalibrationError:
 
 
 def largest_count(cost: Callable[[int], float], target: float, *, name: str, limit: int = 100_000_000) -> int:
-    """The largest whole number n in 0..limit with cost(n) <= target, for a cost that grows with n; 0 costs nothing."""
+    """Return the largest whole n in 0..limit with cost(n) <= target, for a cost that grows with n and is 0 at 0.
+
+    >>> from accounting import calibrate
+    >>> calibrate.largest_count(lambda n: n * n, 50.0, name="rounds")
+    7
+    """
     if cost(1) > target:
         return 0
     low, high = 1, 2

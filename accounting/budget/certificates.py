@@ -1,9 +1,9 @@
-"""Certificates by sampling: an epsilon below the deterministic bound, true but for a chance that is stated.
+"""Certificates by sampling: an epsilon below the deterministic bound, true except with a stated probability.
 
 Only rests (`min-separation`) under Gaussian noise of the server have them. A certificate is about one (epsilon, delta)
-of one run; other releases on the same clients, or another delta, have none. The numbers are calibrated on seeds of
-their own and verified once, on a seed that is a hash of everything the bound follows from; every further try adds
-`FAILURE` to what is charged to delta.
+of one run; other releases on the same clients, or another delta, have none. The numbers are calibrated on separate
+seeds and verified once, on a seed that is a hash of everything the bound follows from; every further try adds `FAILURE`
+to the charge on delta.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from accounting.mechanisms import MinSeparation, gaussian_of, parts_of, schedule
 from accounting.rounding import upwards
 
 FAILURE = 1e-12
-"""Chance that one verification is wrong; added to delta for each."""
+"""Probability that one verification is wrong; added to delta for each."""
 SAMPLES = 8_000_000
 _PILOT = 50_000
 _MARGIN = 2.0
-"""Standard errors of the calibrated bound that are kept free."""
+"""Margin of the calibrated bound in standard errors."""
 _STEP = 1.002
 """Factor of epsilon from one try to the next."""
 _MOST_TRIES = 5
@@ -42,11 +42,11 @@ _LARGEST_LOG = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A statement that is wrong with a chance of at most `failure`, which is a part of delta.
+    """Statement that is wrong with probability at most `failure`, which is a part of delta.
 
-    failure: of all tries together (`description` has that of one); bounds: of both hockey sticks at epsilon, without
-    the failure; seed: hash of `description`, of the verification that passed; tries: verifications in all;
-    deterministic: the bound that holds for sure
+    failure: of all tries together (`description` has that of one); bounds: of both hockey-stick divergences at epsilon,
+    without the failure; seed: hash of `description`, of the verification that passed; tries: number of verifications;
+    deterministic: the bound without sampling
     """
 
     epsilon: float
@@ -75,8 +75,8 @@ class Certificate:
 def certified(budget: Budget, *, samples: int = SAMPLES) -> Certificate:
     """Return the certificate of a budget: the smallest epsilon that sampling verifies at its delta.
 
-    Direction of error: upper bound, but for a chance `Certificate.failure`. Errors: UnsupportedMechanism for anything
-    but rests under the server's Gaussian noise by themselves; CalibrationError where no try is verified.
+    Direction of error: upper bound, except with probability `Certificate.failure`. Errors: UnsupportedMechanism for
+    anything but rests under the server's Gaussian noise alone; CalibrationError if no try is verified.
     """
     rests = _rests_of(budget)
     delta = budget.plan.delta
@@ -96,9 +96,9 @@ def certified(budget: Budget, *, samples: int = SAMPLES) -> Certificate:
 
 
 def kept_or_certified(budget: Budget, *, samples: int = SAMPLES) -> Certificate:
-    """Return the certificate of a budget, from the user's cache if it is there, by the hash of all it follows from.
+    """Return the certificate of a budget, from the user's cache if it is stored there.
 
-    For people who ask the same again. An audit asks `recomputed`, which never reads the cache.
+    For repeated requests of a user. An audit calls `recomputed`, which never reads the cache.
     """
     question = {"about": _about(_rests_of(budget)), "delta": budget.plan.delta, "samples": samples, "code": _code()}
     question |= {"mechanism": budget.mechanism.to_dict(), "deterministic": budget.epsilon}
@@ -204,8 +204,9 @@ def _rests_of(budget: Budget) -> RestsUnderNoise:
 
 
 def _calibrated(rests: RestsUnderNoise, delta: float, samples: int, most: float) -> tuple[Pair, float]:
-    """Return tilts, by a few samples, and the smallest epsilon that is likely to be verified, by half as many samples
-    as the verification has; both of other seeds."""
+    """Return tilts, by a few samples, and the smallest epsilon that is likely to be verified, by half of the
+    verification's samples; both with other seeds.
+    """
     pilots = [(_smallest(rests, delta, samples, most, tilts, _PILOT), tilts) for tilts in _TILTS]
     _, tilts = min(pilots)
     return tilts, _rounded_up(_smallest(rests, delta, samples, most, tilts, samples // 2))
@@ -223,7 +224,7 @@ def _smallest(rests: RestsUnderNoise, delta: float, samples: int, most: float, t
 
 
 def _likely(chunks: list[Any], rests: RestsUnderNoise, epsilon: float, tilts: Pair, samples: int) -> float:
-    """Return the bound that so many samples will hardly exceed, as these chunks have it."""
+    """Return the bound that `samples` samples will probably not exceed, estimated from these chunks."""
     weights = [weights_at(chunk, epsilon) for chunk in chunks]
     sums = Sums(
         count=len(chunks) * CHUNK,
@@ -236,7 +237,7 @@ def _likely(chunks: list[Any], rests: RestsUnderNoise, epsilon: float, tilts: Pa
 
 
 def _about(rests: RestsUnderNoise) -> dict[str, Any]:
-    """Return schedule, rounds and noise as JSON has them."""
+    """Return schedule, rounds and noise as a JSON object."""
     return {
         "schedule": rests.schedule.to_dict(),
         "rounds": rests.rounds,

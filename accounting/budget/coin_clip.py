@@ -1,4 +1,4 @@
-"""The clip norm of coins for an epsilon: what a noise multiplier is for noise."""
+"""Clip norm of Bernoulli uploads for an epsilon: the counterpart of the noise multiplier."""
 
 import math
 from collections.abc import Callable
@@ -18,11 +18,20 @@ _CLIP_TOLERANCE = 1e-3
 
 
 def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant = "best") -> float:
-    """The largest L2 clip of coins with which `rounds` rounds stay within epsilon, to 1e-3 relative and never above.
+    """Return the largest L2 clip of Bernoulli uploads with which `rounds` rounds stay within epsilon.
 
-    The clip norm of the plan is ignored; the other fields hold. Errors: InvalidParameter for a plan without coins;
-    CalibrationError if not even a clip of 1e-9 does, or if a clip that cannot bind any more (the whole range in every
-    coordinate) is still within it.
+    The clip norm of the plan is ignored; the other fields hold.
+    Claim: the run with this clip is (epsilon, plan.delta)-DP, to 1e-3 relative below the threshold.
+    Source: `compose.accountant.guarantee`. Units: those of the plan's clip. Adjacency: that of the plan.
+    Direction of error: downwards. Errors: InvalidParameter for a plan without Bernoulli uploads; CalibrationError if
+    even a clip of 1e-9 exceeds epsilon, or if a clip that cannot bind (the whole range in every coordinate) is within
+    it.
+
+    >>> from accounting import Plan, budget
+    >>> uploads = budget.BernoulliUploads(dimension=4, edge=0.1, clip_norm=1.0)
+    >>> plan = Plan(clients=100, sampling="all", mechanism=uploads)
+    >>> round(budget.clip_norm(plan, epsilon=1.0, rounds=1, accountant="exact"), 3)
+    0.039
     """
     coins = plan.mechanism
     if not isinstance(coins, BernoulliUploads):
@@ -39,7 +48,7 @@ def clip_norm(plan: Plan, *, epsilon: float, rounds: int, accountant: Accountant
 
 
 def widest(edge: float, dimension: int, metric: str) -> float:
-    """The whole range of every probability, as an L2 clip."""
+    """Return the whole range of every probability, as an L2 clip."""
     found = (1 - 2 * edge) * math.sqrt(dimension)
     return found / math.sqrt(edge * (1 - edge)) if metric == "fisher" else found
 
@@ -47,7 +56,18 @@ def widest(edge: float, dimension: int, metric: str) -> float:
 def largest_clip(
     rounds_of: Callable[[float], Mechanism], *, widest: float, epsilon: float, delta: float, accountant: Accountant
 ) -> float:
-    """The largest clip for which all rounds, `rounds_of(clip)`, stay within epsilon; errors as `clip_norm` has them."""
+    """Return the largest clip for which all rounds, `rounds_of(clip)`, stay within epsilon.
+
+    Claim: epsilon of `rounds_of` at the result is at most `epsilon`; the result is at most 1e-3 relative below the
+    threshold. Source: `compose.accountant.guarantee`. Units: those of `widest`. Adjacency: that of `rounds_of(clip)`.
+    Direction of error: downwards. Errors: as `clip_norm`.
+
+    >>> from accounting import BernoulliChannel, budget
+    >>> def rounds_of(clip):
+    ...     return BernoulliChannel(dimension=4, floor=0.1, adjacency="zero-out", l2_clip=clip)
+    >>> round(budget.largest_clip(rounds_of, widest=1.6, epsilon=1.0, delta=1e-4, accountant="exact"), 3)
+    0.039
+    """
     target = require.positive(epsilon=epsilon)
 
     def run(inverse: float) -> Mechanism:
@@ -55,7 +75,7 @@ def largest_clip(
 
     first = max(1.0, 1 / widest)
     best = accountants.guarantee(run(first), delta=delta, accountant=accountant, with_lower_bound=False)
-    # Where the loss law is the best account at one clip, the others need not be asked at every one.
+    # If the privacy loss distribution is the best account at one clip, the other accounts are not needed at each clip.
     asked: Accountant = "pld" if best.method == "pld" else accountant
 
     @cache
@@ -72,5 +92,5 @@ def largest_clip(
         return 1 / calibrate.smallest(cost, target, name="1/clip", start=guess, tolerance=_CLIP_TOLERANCE)
     except CalibrationError:
         raise CalibrationError(
-            f"epsilon={target}: even a clip of 1e-9 costs more. Raise epsilon or the cohort."
+            f"epsilon={target}: even a clip of 1e-9 exceeds it. Raise epsilon or the cohort."
         ) from None

@@ -26,28 +26,40 @@ _TRUST = {
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliUploads:
-    """Bernoulli uploads that are seen one by one, so that sampling hides nothing.
+    """Bernoulli uploads that are seen individually, so sampling hides nothing.
 
-    Under "all" `rounds` counts the uploads of one client, under "cyclic" they are counted by the public order.
-    `edge` is c: probabilities lie in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public
-    probabilities; the sensitivity is that (zero-out) or twice that (replace-one). `l2_sensitivity` is given instead of
-    `clip_norm`. `noise_std`: of Gaussian noise on the probabilities, before they are clipped to [c, 1-c]. `clip_metric`
-    "fisher": both clips are of the move over sqrt(theta (1 - theta)), theta the public probability; `reference`: theta,
-    where it is one number.
+    Under "all" `rounds` counts the uploads of one client, under "cyclic" the public order counts them. `edge` is c:
+    probabilities are in [c, 1-c]. `clip_norm` and `linf_clip` bound a client's move from the public probabilities;
+    `l2_sensitivity` may replace `clip_norm`. `noise_std`: Gaussian noise on the probabilities, before they are clipped
+    to [c, 1-c]. `clip_metric` "fisher": both clips are of the move over sqrt(theta (1 - theta)), theta the public
+    probability; `reference`: theta, if it is one number.
+    Claim: each upload is `mechanisms.BernoulliChannel`. Source: docs/theory-bernoulli.md, Theorem 5.
+    Units: clips, sensitivity and noise_std are probabilities. Adjacency: zero-out (sensitivity: the clip) or
+    replace-one (twice the clip). Errors: InvalidParameter for a number outside its domain; UnsupportedMechanism for
+    other samplings.
+
+    >>> from accounting import Plan, budget
+    >>> uploads = budget.BernoulliUploads(dimension=1, edge=0.25, linf_clip=0.5)
+    >>> plan = Plan(clients=600, sampling="all", mechanism=uploads)
+    >>> round(budget.epsilon(plan, rounds=1, accountant="exact"), 4)
+    1.0985
     """
 
     dimension: int = option(DIMENSION)
-    edge: float = option("Coins: c, all probabilities lie in [c, 1-c].")
+    edge: float = option("Bernoulli uploads: c, all probabilities lie in [c, 1-c].")
     clip_norm: float | None = option(
-        "Coins: how far a client's probabilities may lie from the public ones, in L2. The sensitivity follows.", None
+        "Bernoulli uploads: largest L2 distance of a client from the public probabilities. The sensitivity follows.",
+        None,
     )
-    l2_sensitivity: float | None = option("Coins: the L2 sensitivity itself, instead of clip_norm.", None)
+    l2_sensitivity: float | None = option("Bernoulli uploads: the L2 sensitivity itself, instead of clip_norm.", None)
     linf_clip: float | None = option(
-        "Coins: how far one coordinate may lie from the public one; beside clip_norm it lowers epsilon a lot.", None
+        "Bernoulli uploads: largest distance of one coordinate from the public one; with clip_norm it lowers epsilon.",
+        None,
     )
-    noise_std: float = option("Coins: Gaussian noise on the probabilities before they are clipped.", 0.0)
+    noise_std: float = option("Bernoulli uploads: Gaussian noise on the probabilities before they are clipped.", 0.0)
     clip_metric: Literal["euclidean", "fisher"] = option(
-        "Coins: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public probability.",
+        "Bernoulli uploads: fisher has both clips of the move over sqrt(theta (1 - theta)), theta the public "
+        "probability.",
         "euclidean",
     )
     reference: float | None = None
@@ -59,7 +71,7 @@ class BernoulliUploads:
     noise_kept: ClassVar[float] = 1.0
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return False
 
     def default_adjacency(self, sampling: str) -> Adjacency:
@@ -109,8 +121,8 @@ class BernoulliUploads:
         """Return the mechanism of one round: the content of its ledger line."""
         if noise_multiplier is not None:
             raise InvalidParameter(
-                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.name!r}: its coins are the "
-                "noise. Remove it."
+                f"noise_multiplier={require.shown(noise_multiplier)} with mechanism={self.name!r}: its Bernoulli "
+                "samples are the noise. Remove it."
             )
         return subsample(self.release(setting), setting.sampler)
 
@@ -130,22 +142,30 @@ class BernoulliUploads:
 
 @dataclass(frozen=True, kw_only=True)
 class BernoulliSums(BernoulliUploads):
-    """Bernoulli uploads of which the server sees sums of exactly K, on each coordinate.
+    """Bernoulli uploads of which the server sees only sums of exactly K, per coordinate.
 
     K is the cohort under fixed and all, and the cohort cap under poisson (`Plan.cohort_cap`), where the server pads
-    with samples of the public probabilities. `others` "near-reference": the other clients
-    of a sum are trusted to keep to `linf_clip` as well (or to `clip_norm`), "anywhere": to the floor only.
+    with samples of the public probabilities. `others` "near-reference": the other clients of a sum are trusted to keep
+    to `linf_clip` (or `clip_norm`) too; "anywhere": to the floor only.
+    Claim: each round is `mechanisms.BernoulliAggregate`. Source: docs/theory-bernoulli.md, Theorems 6 and 7.
+    Units: as `BernoulliUploads`. Adjacency: zero-out, or replace-one except under poisson. Errors: as
+    `BernoulliUploads`.
+
+    >>> from accounting import Plan, budget
+    >>> sums = budget.BernoulliSums(dimension=100, edge=0.1, clip_norm=0.5)
+    >>> Plan(clients=600, sampling=budget.FixedSize(cohort=30), mechanism=sums).round().mechanism.cohort
+    30
     """
 
     others: Literal["anywhere", "near-reference"] = option(
-        "Coins: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) to the "
-        "edge.",
+        "Bernoulli uploads: near-reference relies on all clients of a sum to keep to linf_clip; anywhere (the default) "
+        "to the edge.",
         "anywhere",
     )
     name: ClassVar[str] = "bernoulli-aggregate"
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return sampling == "poisson"
 
     def _check_sampling(self, setting: Setting) -> None:

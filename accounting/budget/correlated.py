@@ -1,14 +1,14 @@
 """Noise of a plan that is correlated over rounds: banded and buffered Toeplitz factorisations (`factorisation`).
 
-The noise multiplier is that of the fresh noise z of a round, over the clip norm. Two ways to take part:
+The noise multiplier is that of the fresh noise z of a round, over the clip norm. Ways to take part:
 
-- in a public order (cyclic), or at least `separation` rounds apart (min-separation): nothing is hidden, so that all
-  rounds are one Gaussian mechanism of the factorisation's sensitivity, whatever its coefficients;
-- balls-and-bins, banded: in public lanes, of which lane t mod lanes has round t, the client's own round of an epoch
+- in a public order (cyclic), or at least `separation` rounds apart (min-separation): nothing is hidden, so all
+  rounds are one Gaussian mechanism of the factorisation's sensitivity, for any coefficients;
+- balls-and-bins, banded: in public lanes, of which lane t mod lanes has round t, the client's round of an epoch
   secret among those of its lane. With at most as many bands as lanes its columns do not overlap either
   (`mechanisms.schedules.BallsAndBins`);
 - poisson, banded: in `bands` public groups of clients, of which group t mod bands is sampled in round t with
-  probability bands times cohort / clients. The columns of a client do not overlap, so that its T / bands rounds are
+  probability bands times cohort / clients. The columns of a client do not overlap, so its T / bands rounds are
   Poisson-sampled Gaussians of noise multiplier z / |c| (Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu
   2023, Theorem 4). A client's group must be fixed without regard to data.
 """
@@ -47,15 +47,16 @@ if TYPE_CHECKING:
 
 _MOST_BUFFERS = 20
 MOST_ROUNDS = 10_000
-"""Most rounds for which a matrix is searched, or its error worked out."""
+"""Most rounds for which a matrix is searched, or its error computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedNoise(Noise):
-    """Gaussian noise of the server of which later rounds take a part back: fields that both kinds have.
+    """Gaussian noise of the server, a part of which later rounds cancel: fields of both kinds.
 
     server_momentum, server_decay: of the server's step, whose sums the matrix is made for. separation: least rounds
-    from one participation of a client to the next (default: what the sampling has). participations: most of a client.
+    from one participation of a client to the next (default: that of the sampling). participations: the most of a
+    client.
     """
 
     server_momentum: float = option("banded, blt: of the server's step, for which the matrix is made.", 0.0)
@@ -100,7 +101,7 @@ class CorrelatedNoise(Noise):
         if self._separation(setting) > setting.period and sampling.name == "cyclic":
             raise InvalidParameter(
                 f"separation={self.separation} with sampling='cyclic', cohort={setting.cohort} of "
-                f"clients={setting.clients}: each client comes in every {setting.period}th round. Use at most "
+                f"clients={setting.clients}: each client takes part in every {setting.period}th round. Use at most "
                 f"{setting.period}, or a smaller cohort."
             )
         self._workload(1)  # refuses momentum and decay outside their domains
@@ -108,13 +109,13 @@ class CorrelatedNoise(Noise):
         return self
 
     def _separation(self, setting: Setting) -> int:
-        """Rounds from one participation of a client to the next, at least."""
+        """Return the least number of rounds from one participation of a client to the next."""
         if isinstance(setting.sampling, MinSeparation):
             return setting.sampling.separation
         return self.separation or setting.period
 
     def _require_participations(self, setting: Setting, rounds: int) -> None:
-        """InvalidParameter for a limit that the sampling does not keep: the account would be of another run."""
+        """Raise InvalidParameter for a limit that the sampling exceeds: the account would be of another run."""
         due = -(-rounds // (setting.period if setting.sampling.name == "cyclic" else self._separation(setting)))
         if self.participations is not None and self.participations < due:
             raise InvalidParameter(
@@ -123,15 +124,15 @@ class CorrelatedNoise(Noise):
             )
 
     def _workload(self, rounds: int) -> Workload:
-        """Sums of the rounds in the model."""
+        """Return the sums of the rounds in the model."""
         from accounting.factorisation.workload import Workload
 
         return Workload(rounds=rounds, momentum=self.server_momentum, decay=self.server_decay)
 
     def stream(self, setting: Setting, rounds: int) -> CorrelatedRounds:
-        """Return the matrix that is best for so many rounds, and how often clients take part.
+        """Return the best matrix for `rounds` rounds, with the participations of clients.
 
-        In sampled groups, a client's columns do not overlap: that of one participation.
+        In sampled groups a client's columns do not overlap: the matrix of one participation.
         """
         if rounds > MOST_ROUNDS:
             raise InvalidParameter(f"rounds={rounds} with noise={self.noise!r}: must be at most {MOST_ROUNDS}.")
@@ -161,7 +162,7 @@ class CorrelatedNoise(Noise):
     def prefix_error(self, setting: Setting, noise_multiplier: float, rounds: int) -> float:
         """Return the root mean square of the noise in the model, over rounds, in clip norms.
 
-        Of prefix sums where the server has neither momentum nor decay.
+        In prefix sums if the server has neither momentum nor decay.
         """
         column = factorisation.column(self.stream(setting, rounds), rounds)
         return noise_multiplier * self._error_of(column, rounds)
@@ -181,7 +182,7 @@ class CorrelatedNoise(Noise):
         }
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
-        """Return the error in the model beside that of independent noise, and what must hold."""
+        """Return the error in the model beside that of independent noise, and the conditions."""
         z = require.noise_multiplier(noise_multiplier)
         sums = "sums over rounds are" if self.server_momentum == 0 and self.server_decay == 1 else "the model is"
         size = next(f"{count} {name}" for name, count in self.sizes.items() if count)
@@ -202,13 +203,25 @@ class CorrelatedNoise(Noise):
 
 @dataclass(frozen=True, kw_only=True)
 class BandedNoise(CorrelatedNoise):
-    """Noise that is taken back over `bands` rounds. bands = 1: independent noise.
+    """Banded noise: later rounds cancel a part of it, within `bands` rounds. bands = 1: independent noise.
 
     factorisation: the matrix of least error, or the square root of prefix sums.
+    Claim: all rounds are one Gaussian of the factorisation's sensitivity, under poisson and balls-and-bins amplified.
+    Source: Choquette-Choo et al. 2023, Theorem 4; docs/theory-participation.md, Theorems 4 and 5. Units: the noise
+    multiplier is that of fresh noise over the clip norm; separation in rounds. Adjacency: any; with secret rounds not
+    replace-one, except poisson.
+    Errors: InvalidParameter for bands missing, or more than the setting allows; UnsupportedMechanism for other
+    samplings.
+
+    >>> from accounting import Plan, budget
+    >>> noise = budget.BandedNoise(bands=4, factorisation="square-root")
+    >>> plan = Plan(clients=100, sampling=budget.Cyclic(cohort=10), mechanism=noise)
+    >>> round(budget.epsilon(plan, noise_multiplier=4.0, rounds=20), 4)
+    1.4343
     """
 
     bands: int | None = option(
-        "banded: rounds over which noise is taken back; 1 is independent noise. With balls-and-bins as many as lanes.",
+        "banded: rounds over which noise is cancelled; 1 is independent noise. With balls-and-bins equal to the lanes.",
         None,
     )
     factorisation: Literal["optimised", "square-root"] = option(
@@ -256,9 +269,9 @@ class BandedNoise(CorrelatedNoise):
         return column
 
     def in_lanes(self, sampling: BallsAndBins, clients: int) -> tuple[BallsAndBins, Self]:
-        """Return sampling and noise with lanes and bands, one of them given: equal, or the fewest lanes that do.
+        """Return sampling and noise with lanes and bands, if one of them is given: equal, or the fewest possible lanes.
 
-        Both as they are where neither is given. InvalidParameter for more bands than an epoch has rounds.
+        Returns both unchanged if neither is given. Errors: InvalidParameter for more bands than an epoch has rounds.
         """
         period = sampling.period(clients)
         if self.bands is None:
@@ -282,7 +295,7 @@ class BandedNoise(CorrelatedNoise):
         return subsample(noise, replace(sampler, coefficients=coefficients))
 
     def run(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before; under poisson of a client's group."""
+        """Return the mechanism of all rounds, and of the releases before; under poisson that of one client group."""
         if setting.sampling.name != "poisson":
             return super().run(setting, noise_multiplier, rounds)
         z, stream = require.noise_multiplier(noise_multiplier), self.stream(setting, require.count(rounds=rounds))
@@ -295,7 +308,18 @@ class BandedNoise(CorrelatedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class BufferedNoise(CorrelatedNoise):
-    """Noise that is taken back from a few buffers, whatever the rounds (buffered linear Toeplitz matrix, BLT)."""
+    """Buffered noise (BLT): later rounds cancel a part of it, from a few buffers for any number of rounds.
+
+    Claim: all rounds are one Gaussian of the factorisation's sensitivity. Source: McMahan, Xu, Zhang 2024; Denisov et
+    al. 2022, Theorem 2.1. Units: the noise multiplier is that of fresh noise over the clip norm; separation in rounds.
+    Adjacency: any; with min-separation not replace-one. Errors: InvalidParameter for more than 20 buffers;
+    UnsupportedMechanism for samplings other than cyclic and min-separation.
+
+    >>> from accounting import Plan, budget
+    >>> plan = Plan(clients=100, sampling=budget.Cyclic(cohort=10), mechanism=budget.BufferedNoise(buffers=1))
+    >>> round(budget.epsilon(plan, noise_multiplier=4.0, rounds=20), 3)
+    1.595
+    """
 
     buffers: int | None = option("blt: vectors that the noise needs, whatever the rounds. Default: 3.", None)
     noise: ClassVar[str] = "blt"
@@ -325,7 +349,7 @@ class BufferedNoise(CorrelatedNoise):
 
 @lru_cache(maxsize=256)
 def _banded(bands: int, workload: Workload | None, separation: int, participations: int | None) -> tuple[float, ...]:
-    """Return the first column; a search takes a second. workload None: that of the square root, in closed form."""
+    """Return the first column; a search takes a second. workload None: the square root, in closed form."""
     if workload is None:
         return tuple(factorisation.square_root(bands).tolist())
     from accounting.factorisation import optimise

@@ -38,7 +38,7 @@ class Noise:
         return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ADD_REMOVE
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return False
 
     @property
@@ -65,9 +65,17 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Noise):
-    """N(0, (z C)^2) on every coordinate of the sum, added by the server; z is the noise multiplier.
+    """Gaussian noise N(0, (z C)^2) on every coordinate of the sum, added by the server; z is the noise multiplier.
 
     noise_schedule: factors of z in equal parts of the run (`budget.noise_schedule`).
+    Claim: each round is `mechanisms.Gaussian` of z times its factor, on the plan's sampling.
+    Source: Balle, Wang 2018 for one release; docs/theory.md for sampled rounds. Units: z is the noise standard
+    deviation over the clip norm C. Adjacency: default add-remove, replace-one for fixed-size sampling.
+    Errors: InvalidParameter for a noise schedule under a participation schedule.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling="all", mechanism=budget.GaussianNoise(noise_multiplier=1.4)).round().noise_multiplier
+    1.4
     """
 
     noise_schedule: tuple[float, ...] | None = option(
@@ -100,7 +108,7 @@ class GaussianNoise(Noise):
         return self.first(setting, noise_multiplier, rounds, of=rounds)
 
     def first(self, setting: Setting, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
-        """Return the mechanism of the first `count` rounds of a scheduled run `of` so many, and of what came before.
+        """Return the mechanism of the first `count` of a scheduled run's `of` rounds, and of the releases before.
 
         Rounds beyond the run have the least noise (`NoiseSchedule.factor`).
         """
@@ -120,8 +128,17 @@ class GaussianNoise(Noise):
 class DistributedGaussianNoise(GaussianNoise):
     """Gaussian noise in shares: each of r uploads has N(0, (z C)^2 / r), for cohorts of a fixed size.
 
-    dropout: fraction of the shares that may be missing; the account is that of the worst case, z sqrt(1 - dropout). The
-    adjacency defaults to zero-out where all clients take part, since one client added would add a share.
+    dropout: fraction of the shares that may be missing.
+    Claim: the account is that of the worst case, z sqrt(1 - dropout). Source: independent Gaussians add their
+    variances.
+    Units: z is the noise standard deviation on the full sum over the clip norm C.
+    Adjacency: default zero-out if all clients take part, since one client added would add a share, else replace-one.
+    Errors: InvalidParameter for a dropout outside [0, 1), a secret cohort size, or add-remove.
+
+    >>> from accounting import Plan, budget
+    >>> noise = budget.DistributedGaussianNoise(noise_multiplier=1.0, dropout=0.19)
+    >>> Plan(clients=600, sampling="all", mechanism=noise).round().noise_multiplier
+    0.9
     """
 
     dropout: float = option(DROPOUT, 0.0)
@@ -142,14 +159,14 @@ class DistributedGaussianNoise(GaussianNoise):
             )
         if setting.adjacency is Adjacency.ADD_REMOVE:
             raise InvalidParameter(
-                "mechanism='distributed-gaussian' with adjacency='add-remove': a client more or less is a share of "
-                "noise more or less, which no account covers. Use 'zero-out' or 'replace-one'."
+                "mechanism='distributed-gaussian' with adjacency='add-remove': one client added or removed "
+                "changes the noise by a share, which no account covers. Use 'zero-out' or 'replace-one'."
             )
         return super().fitted(setting)
 
     @property
     def noise_kept(self) -> float:
-        """Fraction of the noise variance that is left with the fraction `dropout` of the shares missing."""
+        """Fraction of the noise variance that remains with the fraction `dropout` of the shares missing."""
         return 1 - self.dropout
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:

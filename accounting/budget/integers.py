@@ -1,4 +1,4 @@
-"""Integer noise of a plan: what a run sends, how large its noise shares are, and what a round of it costs."""
+"""Integer noise of a plan: the encoding of uploads, the size of the noise shares, and the mechanism of a round."""
 
 import math
 from collections.abc import Mapping
@@ -18,25 +18,26 @@ from accounting.mechanisms.kinds import account_of
 from accounting.rounding import upwards
 
 Placement = Literal["clients", "server"]
+"""Origin of the noise: shares of the clients, or the server."""
 
-DIMENSION = "Integer noise and coins: number of coordinates, d."
+DIMENSION = "Integer noise and Bernoulli uploads: number of coordinates, d."
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerNoise(Noise):
-    """Discrete noise on a sum of integers, for secure aggregation: fields of both of its distributions.
+    """Discrete noise on a sum of integers, for secure aggregation: fields of both distributions.
 
     Clients clip, rotate (`rotate`: one random-sign Hadamard, which fills `dimension` up to a power of two), scale to
     `scale` steps per clip norm, round at random and redraw until the norm is at most `l2_bound`
     (`integers.fixed_point`). The noise multiplier z is relative to the real clip norm: the noise on the sum has at
-    least variance (z scale)^2 in squared steps, so epsilon includes what the rounding costs.
+    least variance (z scale)^2 in squared steps, so epsilon includes the effect of rounding.
 
     placement "clients": each of K uploads carries a noise share of variance (z scale)^2 / (K - floor(dropout K)),
-    rounded up to a whole number, so that the noise is enough with the fraction `dropout` of them missing (or known to
-    colluding clients); the account is that of K - floor(dropout K) shares. K is the cohort under fixed and all; under
-    poisson it is the cohort cap (`Plan.cohort_cap`): clients that were not drawn send noise alone until K uploads are
-    together. "server": the server adds all the noise, to the integers of the sum; under poisson a `secure` sum still
-    holds K uploads, those of clients that were not drawn being zeros, since whoever counts uploads must not learn how
+    rounded up to a whole number, so the noise suffices with the fraction `dropout` of them missing (or known to
+    colluding clients); the account is that of K - floor(dropout K) shares. K is the cohort under fixed and all, the
+    cohort cap under poisson (`Plan.cohort_cap`): clients that were not drawn send noise alone until there are K
+    uploads. "server": the server adds all the noise, to the integers of the sum; under poisson a `secure` sum still
+    holds K uploads, those of clients that were not drawn being zeros, because the number of uploads must not reveal how
     many were drawn.
 
     `scale` defaults to the least at which rounding lengthens the bound by 1% and shares at z >= 1/2 have a standard
@@ -46,7 +47,7 @@ class IntegerNoise(Noise):
 
     dimension: int = option(DIMENSION)
     scale: float | None = option(
-        "Integer noise: steps per clip norm. Default: the least with which rounding costs 1%.", None
+        "Integer noise: steps per clip norm. Default: the least with which rounding lengthens the bound by 1%.", None
     )
     rotate: bool = option(
         "Integer noise: a random Hadamard rotation before rounding (the default) saves bits and fills d up to a power "
@@ -115,7 +116,7 @@ class IntegerNoise(Noise):
         return float(self.scale or 0)
 
     def fills_sums(self, sampling: str) -> bool:
-        """Return True if every sum holds the same number of uploads, whoever was drawn."""
+        """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return sampling == "poisson" and (self.placement == "clients" or self.secure)
 
     def uploads(self, setting: Setting) -> int:
@@ -174,7 +175,7 @@ class IntegerNoise(Noise):
         padding = f", d = {self.dimension:,} padded" if self.padded != self.dimension else ""
         lines = [
             f"{bits} bits a coordinate for sums of {uploads:,} uploads of {self.padded:,} integers{padding}; a round "
-            f"wraps around with probability at most {upwards(self.wrap_probability)}, which costs accuracy and is no "
+            f"wraps around with probability at most {upwards(self.wrap_probability)}, which lowers accuracy and is no "
             "part of epsilon",
             f"{self._scale:g} steps per clip norm: rounding lengthens the bound by "
             f"{self.l2_bound / self._scale - 1:.2%}",
@@ -196,13 +197,35 @@ class IntegerNoise(Noise):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussianNoise(IntegerNoise):
-    """Integer noise of discrete Gaussians."""
+    """Discrete Gaussian noise on a sum of integers, in shares of the clients or added by the server.
+
+    Claim: each round is `mechanisms.DiscreteGaussian`. Source: Kairouz, Liu, Steinke 2021; docs/theory.md, section 7.
+    Units: `scale` in steps per clip norm; the noise multiplier over the clip norm. Adjacency: any but add-remove for
+    shares.
+    Errors: InvalidParameter for a field outside its domain; UnsupportedMechanism for shares under a schedule.
+
+    >>> from accounting import Plan, budget
+    >>> plan = Plan(clients=600, sampling="all", mechanism=budget.DiscreteGaussianNoise(dimension=100))
+    >>> plan.round(1.0).shares
+    600
+    """
 
     name: ClassVar[str] = "discrete-gaussian"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkellamNoise(IntegerNoise):
-    """Integer noise of differences of Poisson variables."""
+    """Skellam noise on a sum of integers: differences of Poisson variables, in shares or added by the server.
+
+    Claim: each round is `mechanisms.Skellam`. Source: Agarwal, Kairouz, Liu 2021.
+    Units: `scale` in steps per clip norm; the noise multiplier over the clip norm. Adjacency: any but add-remove for
+    shares.
+    Errors: as `DiscreteGaussianNoise`.
+
+    >>> from accounting import Plan, budget
+    >>> plan = Plan(clients=600, sampling="all", mechanism=budget.SkellamNoise(dimension=100))
+    >>> plan.round(1.0).kind
+    'skellam'
+    """
 
     name: ClassVar[str] = "skellam"

@@ -1,8 +1,8 @@
-"""Lanes of a plan: as many as bands, of the least error in the model at an epsilon.
+"""Lanes of a plan: equal in number to the bands, with the least error in the model at an epsilon.
 
-More lanes let noise be taken back over more rounds, and hide a client's round among fewer. Over lanes the error falls,
-then rises: the search walks from one divisor of an epoch to the next until it rises. Any number of lanes is as private
-as any other, since the noise is calibrated for it.
+With more lanes, more rounds can cancel noise, and a client's round is hidden among fewer. Over lanes the error falls,
+then rises: the search walks from one divisor of an epoch to the next until it rises. Every number of lanes is equally
+private, since the noise is calibrated for it.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Laned:
-    """A plan with lanes, the noise multiplier of its epsilon, within `_TOLERANCE` above it, and the model's error."""
+    """Plan with lanes, the noise multiplier of its epsilon, within `_TOLERANCE` above it, and the model's error."""
 
     plan: Plan
     noise_multiplier: float
@@ -32,7 +32,7 @@ class Laned:
 
 @lru_cache(maxsize=64)
 def searched(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant = "best") -> Laned:
-    """Return the plan with the lanes, as many as bands, of the least error of `rounds` rounds at `epsilon`.
+    """Return the plan with the lanes, equal in number to the bands, of the least error of `rounds` rounds at `epsilon`.
 
     Errors: CalibrationError if lanes do not meet epsilon; InvalidParameter for a plan that has lanes, or no such noise.
     """
@@ -69,9 +69,9 @@ def searched(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant =
 
 
 def with_lanes(plan: Plan, *, epsilon: float | None, rounds: int | None, stated_by: Accountant = "best") -> Plan:
-    """Return the plan with lanes: as it is if it has them, else searched.
+    """Return the plan with lanes: unchanged if it has them, else searched.
 
-    InvalidParameter without an epsilon or rounds, on which the best lanes depend.
+    Errors: InvalidParameter without an epsilon or rounds, on which the best lanes depend.
     """
     if not plan.needs_lanes:
         return plan

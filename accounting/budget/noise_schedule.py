@@ -1,4 +1,4 @@
-"""Noise that differs from round to round by a public plan: equal parts of a run, each with a factor of its own."""
+"""Noise schedule: noise that differs between rounds by a public plan, in equal parts of a run with a factor each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from accounting.errors import InvalidParameter
 
 MOST_PARTS = 1_000
 FARTHEST = 1e6
-"""Largest ratio of a factor to 1, and of 1 to a factor: the product with a noise multiplier must be one, too."""
+"""Largest ratio of a factor to 1, and of 1 to a factor: its product with a noise multiplier must be one, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSchedule:
-    """Round t of `rounds` (from 0) has `factors[floor(t k / rounds)]` times the noise multiplier, k factors in all.
+    """Noise schedule: round t of `rounds` (from 0) has `factors[floor(t k / rounds)]` times the noise multiplier.
 
+    k is the number of factors.
     Claim: the factors are fixed before the first round and public, so a run is the composition of `parts`, each round
-    charged with its own noise. Direction of error: that of the account of the composition, an upper bound. Less
-    noise in some rounds is paid for with more in others: at equal epsilon the sum of the noise's variances is least
-    where all factors are equal. InvalidParameter for factors that are not finite and above 0, more of them than rounds,
-    or more than 1,000.
+    charged with its own noise. At equal epsilon the sum of the noise's variances is least if all factors are equal.
+    Direction of error: that of the account of the composition, an upper bound. Units: factors of the noise multiplier.
+    Errors: InvalidParameter for factors that are not finite and above 0, more of them than rounds, or more than 1,000.
+
+    >>> from accounting.budget import NoiseSchedule
+    >>> NoiseSchedule(factors=(1.2, 1.0), rounds=5).parts
+    ((1.2, 3), (1.0, 2))
     """
 
     factors: tuple[float, ...]
@@ -46,18 +50,18 @@ class NoiseSchedule:
 
     @property
     def least(self) -> float:
-        """The smallest factor: that of the rounds that cost most."""
+        """The smallest factor: that of the rounds with the largest epsilon."""
         return min(self.factors)
 
     @property
     def parts(self) -> tuple[tuple[float, int], ...]:
-        """The factors in their order, each with its number of rounds."""
+        """Factors in their order, each with its number of rounds."""
         ends = [math.ceil(part * self.rounds / len(self.factors)) for part in range(len(self.factors) + 1)]
         return tuple((factor, end - start) for factor, start, end in zip(self.factors, ends, ends[1:], strict=False))
 
 
 def checked(factors: object) -> tuple[float, ...]:
-    """Factors as a tuple of floats. InvalidParameter where they are none."""
+    """Return factors as a tuple of floats. Errors: InvalidParameter for anything else."""
     if not isinstance(factors, tuple | list) or not 0 < len(factors) <= MOST_PARTS:
         raise InvalidParameter(
             f"noise_schedule={require.shown(factors)}: must be a list of 1 to {MOST_PARTS:,} factors of the noise "

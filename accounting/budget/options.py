@@ -12,7 +12,7 @@ from accounting import require
 from accounting.errors import InvalidParameter
 
 Written = Callable[..., str]
-"""(name of an option[, value]) -> both as a user writes them, for messages."""
+"""Function (name of an option[, value]) -> both as a user writes them, for messages."""
 
 
 def as_keyword(name: str, *value: object) -> str:
@@ -21,13 +21,13 @@ def as_keyword(name: str, *value: object) -> str:
 
 
 def option(text: str, default: Any = MISSING, *, alias: str | None = None) -> Any:
-    """Declare a dataclass field that is an option of the command line, too, with this help text and an old name."""
+    """Declare a dataclass field that is a command-line option too, with this help text and an old name."""
     return field(default=default, metadata={"help": text, "alias": alias})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Type of the values, default (None without one), help text and old name of an option of the command line."""
+    """Option of the command line: type of the values, default (None without one), help text and old name."""
 
     hint: Any
     default: Any

@@ -31,36 +31,36 @@ PlannedMechanism = (
 )
 _MECHANISM_CLASSES: tuple[type[PlannedMechanism], ...] = get_args(PlannedMechanism)
 MECHANISMS = tuple(dict.fromkeys(one.name for one in _MECHANISM_CLASSES))
-"""Names of the mechanisms that a plan can have."""
+"""Names of the mechanisms of a plan."""
 
 SAMPLINGS = tuple(name for name, one in SAMPLING_CLASSES.items() if not one.is_schedule)
-"""Names of the samplings that draw every round by itself; the others are schedules over many rounds."""
+"""Names of the samplings that draw each round independently; the others are schedules over many rounds."""
 
 NOISES = tuple(dict.fromkeys(one.noise for one in _MECHANISM_CLASSES))
-"""Independent noise over rounds, and the kinds of correlated noise."""
+"""Names of independent noise over rounds and of the kinds of correlated noise."""
 
 _WORDS = {
     "sampling": Option(
         hint=Literal[tuple(SAMPLING_CLASSES)],
         default="poisson",
-        help="How a cohort is drawn: each client independently, a fixed number without replacement, all; or a schedule "
+        help="Sampling of a cohort: each client independently, a fixed number without replacement, all; or a schedule "
         "over rounds, in which each client takes part once in an epoch of clients / cohort rounds (balls-and-bins), in "
-        "so many of all rounds (allocation), at most once in so many rounds by its own coin (min-separation), or in a "
-        "public order (cyclic). docs/participation.md says which is for whom.",
+        "a fixed number of all rounds (allocation), at random with a rest afterwards (min-separation), or in a public "
+        "order (cyclic). docs/participation.md compares them.",
     ),
     "noise": Option(
         hint=Literal[NOISES],
         default="independent",
-        help="Independent over rounds, or correlated so that it cancels in the model: in so many --bands, or by so "
-        "many --buffers (blt). With --separation alone clients take part in a public order; under poisson (banded, to "
-        "plan with) in as many groups as bands.",
+        help="Independent over rounds, or correlated so that it cancels in the model: over --bands, or from --buffers "
+        "(blt). With --separation alone clients take part in a public order; under poisson (banded, to plan with) in "
+        "one group per band.",
     ),
     "mechanism": Option(
         hint=Literal[MECHANISMS],
         default="gaussian",
         help="Gaussian noise added by the server, or in shares by the clients; integer noise for secure sums of "
-        "rounded uploads (discrete-gaussian, skellam); or coins (masks, signs): sums of exactly K, or uploads seen one "
-        "by one.",
+        "rounded uploads (discrete-gaussian, skellam); or Bernoulli uploads (masks, signs): sums of exactly K, or "
+        "uploads seen individually.",
     ),
 }
 """Options that choose a kind, by their names."""
@@ -73,18 +73,23 @@ class Plan:
         Plan(clients=6000, sampling=Poisson(cohort=100), mechanism=GaussianNoise(noise_multiplier=1.4), rounds=180)
         Plan(clients=6000, cohort=100, noise_multiplier=1.4, rounds=180)  # equal
 
-    The second form names the fields of sampling and mechanism in one list, as the options of `dpfed budget` do:
-    `sampling`, `mechanism` and `noise` are words there, by default "poisson", "gaussian" and "independent". What is
-    asked for (epsilon, noise_multiplier or rounds) is left out.
+    The second form names the fields of sampling and mechanism in one list, like the options of `dpfed budget`:
+    `sampling`, `mechanism` and `noise` are names there, by default "poisson", "gaussian" and "independent". Leave out
+    what is solved for (epsilon, noise_multiplier or rounds).
 
     delta:     default: the smaller of clients^-1.1 and 1e-4
-    adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out where one client added would
-               add an upload or a share of noise, or may move the lanes of others
+    adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out if one client added would add
+               an upload or a share of noise, or may move the lanes of others
     before:    releases on the same clients so far: every epsilon is of them and the plan together. The plan's schedule
                is drawn anew, under a `stream` of its own
 
     Errors: InvalidParameter for a field outside its domain, or one that the kind does not have; UnsupportedMechanism
     for a combination of fields that has no account.
+
+    >>> from accounting import Plan
+    >>> plan = Plan(clients=6000, cohort=100, noise_multiplier=1.4, rounds=180)
+    >>> str(plan.adjacency), round(plan.delta, 7)
+    ('add-remove', 6.98e-05)
     """
 
     clients: int = option("Clients in the population, n. From the ledger, where there is one.")
@@ -129,7 +134,7 @@ class Plan:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, written: Written = as_keyword) -> Plan:
-        """Return the plan of a flat list of options; a message has them as the user has `written` them."""
+        """Return the plan of a flat list of options; messages name them as the user has `written` them."""
         own = {each.name for each in fields(cls)} - _WORDS.keys()
         words = {name: options.get(name, word.default) for name, word in _WORDS.items()}
         others = {name: value for name, value in options.items() if name not in own}
@@ -161,7 +166,7 @@ class Plan:
 
     @property
     def needs_lanes(self) -> bool:
-        """True if lanes, as many as bands, are to be searched (`budget.lanes`)."""
+        """True if the number of lanes, equal to that of bands, is to be searched (`budget.lanes`)."""
         return isinstance(self.mechanism, BandedNoise) and self.mechanism.bands is None
 
     @property
@@ -188,12 +193,14 @@ class Plan:
 
     @property
     def cohort_cap(self) -> int | None:
-        """The most clients of a round under Poisson sampling: as given, or the default where sums hold a fixed number
-        of uploads; None without a cap."""
+        """The most clients of a round under Poisson sampling, as given or by default; None without a cap.
+
+        The default applies if sums hold a fixed number of uploads.
+        """
         if not isinstance(self.sampling, Poisson):
             return None
         if self.sampling.cohort_cap is None and self.mechanism.fills_sums(self.sampling.name):
-            of_coins = isinstance(self.mechanism, BernoulliSums)  # each upload adds the noise of its coins
+            of_coins = isinstance(self.mechanism, BernoulliSums)  # each upload adds the noise of its Bernoulli samples
             chosen = rarely_exceeded if of_coins else default_cap
             return chosen(self.cohort, self.clients, delta=self.delta)
         return self.sampling.cohort_cap
@@ -210,12 +217,12 @@ class Plan:
         """Return the mechanism of one round: the content of its ledger line.
 
         rounds: planned rounds, for which the matrix of correlated noise is made. Errors: InvalidParameter for a noise
-        multiplier of Bernoulli uploads, and for none of what has one.
+        multiplier with Bernoulli uploads, and for a missing one with noise.
         """
         return self.mechanism.round(self, self._multiplier(noise_multiplier), self.rounds if rounds is None else rounds)
 
     def run(self, noise_multiplier: float | None = None, rounds: int | None = None) -> Composed:
-        """Return the mechanism of all rounds, and of what was released before.
+        """Return the mechanism of all rounds, and of the releases before.
 
         Errors: InvalidParameter for more rounds than the participations of a client allow.
         """
@@ -230,9 +237,9 @@ class Plan:
         return self.mechanism.run(self, self._multiplier(noise_multiplier), count)
 
     def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
-        """Return the mechanism of the first `count` rounds of a run `of` so many whose noise differs.
+        """Return the mechanism of the first `count` rounds of a run of `of` rounds with a noise schedule.
 
-        What was released before is part of it. Errors: InvalidParameter for noise that does not differ.
+        Releases before the run are part of it. Errors: InvalidParameter without a noise schedule.
         """
         if not isinstance(self.mechanism, GaussianNoise):
             raise InvalidParameter("noise_schedule is missing: first() is for noise that differs. Use run().")
@@ -301,7 +308,7 @@ def _renamed(options: Mapping[str, Any], written: Written) -> dict[str, Any]:
         return left
     if cap is not None and cap != slots:
         given = f"{written('cohort_cap', cap)} with {written('slots', slots)}"
-        raise InvalidParameter(f"{given}: slots is the old name of the cap. Give one of them.")
+        raise InvalidParameter(f"{given}: {written('slots')} is the old name of the cap. Give one of them.")
     return left | {"cohort_cap": slots}
 
 

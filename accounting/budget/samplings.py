@@ -1,6 +1,6 @@
-"""Samplings of a plan: the clients of a round, and how often a client takes part in a run.
+"""Samplings of a plan: the clients of a round, and the participations of a client in a run.
 
-docs/participation.md has what each of them hides, and for whom it is.
+docs/participation.md compares what they hide.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class _Cohorts:
         require.count(cohort=self.cohort)
 
     def period(self, clients: int) -> int:
-        """Rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
+        """Return rounds from one participation of a client to the next, on average: clients / cohort, rounded."""
         return max(round(clients / self.cohort), 1)
 
     def most_rounds(self, clients: int) -> int | None:
@@ -43,15 +43,22 @@ class _Cohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(_Cohorts):
-    """Each client independently, with probability cohort / clients, in every round.
+    """Poisson sampling: each client takes part independently, with probability cohort / clients, in every round.
 
     cohort_cap: if more are drawn, a secret, uniformly random part of that size takes part. None: no cap, or a default
     one for mechanisms whose sums hold a fixed number of uploads (`Plan.cohort_cap`).
+    Claim: amplified as `PoissonSampling`, with a cap as `CappedPoissonSampling`. Source: docs/theory.md, Theorems 3, 4,
+    9.
+    Adjacency: any. Errors: InvalidParameter for a count below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Poisson(cohort=15)).sampler
+    PoissonSampling(probability=0.025)
     """
 
     cohort_cap: int | None = option(
         "poisson: the most clients of a round; if more are drawn, some are left out by lot. With noise shares, secure "
-        "sums and coins it is the fixed number of uploads, and has a default. --slots is its old name.",
+        "sums and Bernoulli uploads it is the fixed number of uploads, and has a default. --slots is its old name.",
         None,
         alias="slots",
     )
@@ -72,7 +79,15 @@ class Poisson(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSize(_Cohorts):
-    """Exactly `cohort` clients without replacement in every round."""
+    """Fixed-size sampling: exactly `cohort` clients without replacement in every round.
+
+    Claim: amplified as `FixedSizeSampling`. Source: docs/theory.md, Theorems 1, 2 and 7.
+    Adjacency: replace-one (the default) or zero-out. Errors: InvalidParameter for a cohort below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.FixedSize(cohort=15)).sampler
+    FixedSizeSampling(cohort=15, clients=600)
+    """
 
     name: ClassVar[str] = "fixed"
     is_schedule: ClassVar[bool] = False
@@ -83,13 +98,20 @@ class FixedSize(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class Everyone:
-    """All clients in every round."""
+    """Full participation: all clients in every round.
+
+    Claim: no amplification. Adjacency: any.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Everyone()).cohort
+    600
+    """
 
     name: ClassVar[str] = "all"
     is_schedule: ClassVar[bool] = False
 
     def period(self, clients: int) -> int:
-        """Rounds from one participation of a client to the next: 1."""
+        """Return rounds from one participation of a client to the next: 1."""
         return 1
 
     def most_rounds(self, clients: int) -> int | None:
@@ -109,7 +131,17 @@ _SEPARATION = "min-separation, banded, blt: a client that took part stays away f
 
 @dataclass(frozen=True, kw_only=True)
 class BallsAndBins(_Cohorts):
-    """One secret round of every clients / cohort, drawn anew in every such epoch; at most `participations` epochs."""
+    """Balls-and-bins: each client in one secret round of every epoch of clients / cohort rounds, drawn anew in each.
+
+    participations: the most epochs.
+    Claim: accounted as `mechanisms.BallsAndBins`. Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1
+    and 5.
+    Adjacency: zero-out or add-remove. Errors: InvalidParameter for a count below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.BallsAndBins(cohort=10)).sampler.bins
+    60
+    """
 
     participations: int | None = option(_PARTICIPATIONS, None)
     lanes: int | None = option(
@@ -136,7 +168,15 @@ class BallsAndBins(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation(_Cohorts):
-    """`participations` secret rounds of participations clients / cohort rounds, which are all of them."""
+    """Random allocation: each client in `participations` secret rounds of all participations clients / cohort rounds.
+
+    Claim: accounted as `mechanisms.Allocation`. Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems
+    2 and 6. Adjacency: zero-out or add-remove. Errors: InvalidParameter for a count below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Allocation(cohort=10, participations=3)).sampler.rounds
+    180
+    """
 
     participations: int = option(_PARTICIPATIONS)
     name: ClassVar[str] = "allocation"
@@ -155,7 +195,16 @@ class Allocation(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation(_Cohorts):
-    """A client that took part rests for separation - 1 rounds; then it takes part at random in every round."""
+    """Rests: after a participation a client skips separation - 1 rounds; then each round is random.
+
+    Claim: accounted as `mechanisms.MinSeparation`. Source: docs/theory-participation.md, Theorem 3.
+    Adjacency: zero-out or add-remove.
+    Errors: InvalidParameter for a count below 1, or a separation above clients / cohort.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.MinSeparation(cohort=10, separation=20)).period
+    60
+    """
 
     separation: int = option(_SEPARATION)
     name: ClassVar[str] = "min-separation"
@@ -170,7 +219,16 @@ class MinSeparation(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class Cyclic(_Cohorts):
-    """Every client in every clients / cohort-th round, in a public order."""
+    """Public order: each client in every clients / cohort-th round.
+
+    Claim: no amplification; T rounds compose as ceil(T cohort / clients) releases. Source:
+    docs/theory-participation.md, Theorem 5 with as many lanes as bins. Adjacency: any. Errors: InvalidParameter for a
+    cohort below 1.
+
+    >>> from accounting import Plan, budget
+    >>> Plan(clients=600, sampling=budget.Cyclic(cohort=10)).sampler.most_participations(180)
+    3
+    """
 
     name: ClassVar[str] = "cyclic"
 
@@ -185,7 +243,7 @@ SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {one.name: one for one in g
 
 
 class Setting(Protocol):
-    """Population, sampling, neighbours and delta of a plan: all that its mechanism depends on besides itself."""
+    """Population, sampling, neighbours and delta of a plan: everything its mechanism depends on."""
 
     @property
     def clients(self) -> int: ...
@@ -223,7 +281,7 @@ class Setting(Protocol):
 
 
 def most_uploads(setting: Setting) -> int:
-    """Return the most uploads of a round; without a cap a number that Poisson cohorts hardly ever exceed."""
+    """Return the most uploads of a round; without a cap a number that Poisson cohorts rarely exceed."""
     if setting.sampling.name in ("fixed", "all"):
         return setting.cohort
     return setting.cohort_cap or rarely_exceeded(setting.cohort, setting.clients, delta=setting.delta)

@@ -1,1 +1,1 @@
-"""Accounts of compositions: loss laws, Renyi curves, running accounts, and the conversion to epsilon."""
+"""Accounts of compositions: privacy loss distributions, Renyi curves, running accounts, conversion to epsilon."""

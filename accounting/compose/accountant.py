@@ -37,17 +37,23 @@ from accounting.rounding import upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _CROSSING = 1e-6
-"""Relative; by no more may a lower bound exceed epsilon, by rounding."""
+"""Relative amount by which a lower bound may exceed epsilon, by rounding."""
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
+"""Names of the accountants; "best" is the smallest of the valid bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """An (epsilon, delta) statement about a mechanism.
+    """Statement of (epsilon, delta) about a mechanism, with everything that must be named beside it.
 
-    `epsilon` is an upper bound if `valid`; `lower_bound` is an epsilon that no account of the same mechanism can
-    go below (None where none is computed). `method` is the accountant that gave it; `order` the Renyi order.
-    `notes` has what must be read beside it, `accounting.caveats` among it.
+    Claim: if `valid`, the mechanism is (epsilon, delta)-DP for its adjacency and unit. `lower_bound`: no account of the
+    same mechanism can be below it (None if not computed). `method`: the accountant; `order`: its Renyi order. `notes`:
+    conditions and remarks to be read beside it, `accounting.caveats` among them. Direction of error: epsilon upwards,
+    `lower_bound` downwards.
+
+    >>> from accounting import Gaussian, guarantee
+    >>> print(guarantee(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), delta=1e-5))
+    epsilon 1.9931 at delta 1e-05 for one client, add-remove neighbours, all sampling, accountant analytic-gaussian
     """
 
     epsilon: float
@@ -64,13 +70,13 @@ class Guarantee:
     mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
 
     def profile(self) -> Profile:
-        """delta at every epsilon: all that is claimed of the mechanism, by the best account. Direction: upper bound."""
+        """Return delta at every epsilon, by the best account of the mechanism. Direction of error: upper bound."""
         if self.mechanism is None:
             raise UnsupportedMechanism("profile: this guarantee does not say of which mechanism it is.")
         return profile(self.mechanism)
 
     def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
-        """The least false negative rate at each false positive rate (`compose.readings`). Direction: lower bound."""
+        """Return the least false negative rate at each false positive rate. Direction of error: lower bound."""
         return tradeoff(self.profile(), false_positive_rate)
 
     def __str__(self) -> str:
@@ -104,16 +110,25 @@ def guarantee(
     with_lower_bound: bool = True,
     precise: bool = False,
 ) -> Guarantee:
-    """The epsilon of `mechanism` at `delta`.
+    """Return the guarantee of `mechanism` at `delta`.
 
     Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
     best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD, RDP, and under fixed-size
     sampling the adaptive account). rdp, pld: that accountant. adaptive: `compose.adaptive`, whose grid and cover are
-    finer where `precise` (0.05% instead of 0.3%, for up to minutes). exact: single uploads of coins in few coordinates
-    (bernoulli.pairs). fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the
-    sampling needs; an unmet condition gives valid=False. units: how many clients (or records) there are, for a note on
-    a delta that is large for so many. Errors: UnsupportedMechanism where the accountant has no bound for this
+    finer if `precise` (0.05% instead of 0.3%, for up to minutes). exact: single Bernoulli uploads in few coordinates
+    (bernoulli.pairs). fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the sampling
+    needs; an unmet condition gives valid=False.
+    units: number of clients (or records), for a note on a delta above 1/units.
+    Source: Balle, Wang 2018 (closed form); Mironov 2017 (RDP); docs/theory.md, Theorems 1 to 9;
+    docs/theory-bernoulli.md; docs/theory-participation.md; Hu, Guo, Gong 2022 (Fed-SMP). Adjacency: that of the
+    mechanism.
+    Direction of error: upper bound if `valid`. Errors: UnsupportedMechanism if the accountant has no bound for this
     mechanism, InvalidParameter for a delta outside (0, 1), ContradictoryBounds for a lower bound above epsilon.
+
+    >>> from accounting import Gaussian, guarantee
+    >>> found = guarantee(Gaussian(noise_multiplier=2.0, adjacency="add-remove"), delta=1e-5)
+    >>> round(found.epsilon, 4), found.method
+    (1.9931, 'analytic-gaussian')
     """
     require.open_probability(delta=delta)
     bound = _bound(mechanism, delta, accountant, conversion, precise)
@@ -152,13 +167,13 @@ def guarantee(
 
 
 def epsilon(mechanism: Mechanism, *, delta: float, accountant: Accountant = "best", precise: bool = False) -> float:
-    """Only the number of `guarantee`, without its lower bound: for solvers and progress bars."""
+    """Return the number of `guarantee` alone, without its lower bound: for solvers and progress bars."""
     require.open_probability(delta=delta)
     return _bound(mechanism, delta, accountant, "improved", precise).epsilon
 
 
 def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
-    """Nearly `epsilon` where that takes long (the adaptive account), to solve with first; None elsewhere. No bound."""
+    """Return nearly `epsilon` if the adaptive account would take long, to solve with first; else None. Not a bound."""
     require.open_probability(delta=delta)
     try:
         near, target = nearly_gaussian(mechanism, delta)
@@ -184,7 +199,7 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
             for cap in caps
         ),
         *(
-            f"{name}: holds where clients are drawn independently of each other, and nobody learns who takes part when"
+            f"{name}: holds where clients are drawn independently of each other, and participation stays secret"
             for name in sorted(secret)
         ),
         *(
@@ -195,7 +210,7 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
 
 
 def sampling_name(mechanism: Mechanism) -> str:
-    """poisson, fixed or all; several of them joined by '+' for a mixed composition."""
+    """Return poisson, fixed or all; several of them joined by '+' for a mixed composition."""
     names = {sampling_of(part).name for part, _ in parts_of(mechanism)}
     return "+".join(sorted(names))
 
@@ -256,11 +271,11 @@ def _pld(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _words_of_loss(near: Continuous) -> tuple[str, ...]:
-    """Return the note on releases that are accounted as the Gaussian that they stay below."""
+    """Return the note on releases that are accounted as a dominating Gaussian."""
     if not near.pairwise:
         return ()
     noises = sorted({noise.mu for part, _ in parts_of(near.mechanism) if (noise := gaussian_of(part)) is not None})
-    shift = f"mu = {upwards(noises[-1])} a round" + (" at the most" if len(noises) > 1 else "")
+    shift = f"mu = {upwards(noises[-1])} a round" + (" at most" if len(noises) > 1 else "")
     return (f"each round is below a Gaussian of {shift}; {upwards(near.lost)} of delta is charged for that",)
 
 
@@ -288,7 +303,7 @@ def has_exact(mechanism: Mechanism) -> bool:
 
 
 def _uploads_of_one(release: SingleRelease, rounds: int) -> int | None:
-    """In how many of these rounds a client takes part, at the most, where that is public; None where it is secret."""
+    """Return the most participations of a client in these rounds if they are public; None if they are secret."""
     if unsampled(release) is release:
         return rounds
     sampling = sampling_of(release)
@@ -296,13 +311,15 @@ def _uploads_of_one(release: SingleRelease, rounds: int) -> int | None:
 
 
 def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """Epsilon by the exact law (`bernoulli.pairs`). Direction of error: upper bound. UnsupportedMechanism where that
-    is not known or too long."""
+    """Return epsilon by the exact distribution (`bernoulli.pairs`).
+
+    Direction of error: upper bound. Errors: UnsupportedMechanism if that distribution is unknown or takes too long.
+    """
     (release, rounds), *_ = parts_of(mechanism)
     exact, times = account_of(unsampled(release)).exact, _uploads_of_one(release, rounds)
     if exact is None or times is None or not has_exact(mechanism):
         raise UnsupportedMechanism(
-            "accountant='exact': is for single uploads of coins (bernoulli-channel) of one kind, up to "
+            "accountant='exact': is for single Bernoulli uploads (bernoulli-channel) of one kind, up to "
             f"{MOST_COINS} coordinates times rounds. Use accountant 'best'."
         )
     return exact(unsampled(release), times, delta)
@@ -352,6 +369,6 @@ def _fed_smp(mechanism: Mechanism, delta: float, accountant: str, conversion: Co
 
 
 def without_bound(accountant: Accountant, mechanism: SingleRelease, delta: float) -> str:
-    """The answer to whoever asks this accountant for an epsilon that it cannot give."""
+    """Return the message for a request of an epsilon that this accountant cannot give."""
     kind = unsampled(mechanism).kind
     return f"accountant={accountant!r}: has no bound for {kind} at delta={upwards(delta)}. Use 'best'."

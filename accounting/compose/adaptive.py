@@ -1,13 +1,12 @@
-"""The adaptive account of sampling of fixed size: the tightest epsilon that is proven (docs/theory.md, section 4).
+"""Adaptive account of fixed-size sampling: the tightest epsilon that is proven (docs/theory.md, section 4).
 
-Composing one dominating pair T times takes for granted that neighbours could be the worst in both directions at once.
-They cannot: a client is the one that moves the sum or the one that does not. Here the adversary chooses the round's
-neighbours by everything released so far, and the account is the value of that game, over a finite cover of all
-configurations (`gaussian.configurations`), by a dynamic program (`compose.adaptive_program`). The program of a few
-configurations that are really attained gives a lower bound.
+Composing one dominating pair T times assumes that neighbours can be the worst in both directions at once. They cannot:
+a client either moves the sum or does not. Here the adversary chooses the round's neighbours by everything released so
+far, and the account is the value of that game, over a finite cover of all configurations (`gaussian.configurations`),
+by a dynamic program (`compose.adaptive_program`). The program of a few attained configurations gives a lower bound.
 
-Hypothesis: a client's message is a function of what was released before and of coins that do not depend on the rounds
-it was drawn in. With error feedback, control variates or any other memory of its own past rounds this is no account.
+Hypothesis: a client's message is a function of earlier releases and of randomness that does not depend on the rounds it
+was drawn in. With error feedback, control variates or any other memory of earlier participation this is no account.
 """
 
 import itertools
@@ -29,39 +28,62 @@ HYPOTHESIS = (
     "fixed-size sampling: holds where what a client sends does not depend on the rounds it was drawn in before "
     "(no error feedback, no control variates)"
 )
+"""Note on every guarantee under fixed-size sampling."""
 
 
 MOST_AGAIN = 1000
-"""Rounds of different kinds that a running account goes through for every epsilon."""
+"""Most rounds of different kinds that a running account composes again for every epsilon."""
 _LOUD = 10.0
-"""Times as much of delta as planned that losses beyond the grid may be."""
+"""Factor on the planned part of delta above which losses beyond the grid make a new grid necessary."""
 _ENDS = 0.3
-"""Share of delta that the last state may have; the truth beyond it is not known."""
+"""Share of delta that the last state may have; the exact value beyond it is unknown."""
 
 
 def values(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> Values | None:
-    """V of all rounds on a grid of gamma, an upper bound of H_gamma over all adversaries in both orders of the worlds.
+    """Return V of all rounds on a grid of gamma; None without such an account, or if it is too much work.
 
-    None where there is no such account or it would be too much work: see `Fineness` and `grid_of`. Between grid points
-    a chord in gamma is above V. Adjacency: replace-one or zero-out, as the mechanism says.
+    Claim: V is at least H_gamma over all adversaries in both orders of the neighbours; between grid points a chord in
+    gamma is above V. Source: docs/theory.md, Theorem 7. Adjacency: replace-one or zero-out, as the mechanism has it.
+    Direction of error: upper bound, except with QUICK. Errors: none of its own.
+
+    >>> from accounting import FixedSizeSampling, Gaussian, subsample
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
+    >>> found = values(subsample(noise, FixedSizeSampling(cohort=10, clients=100)), delta=1e-5)
+    >>> round(found.worse_epsilon(1e-5), 2)
+    1.68
     """
     game = Game.of(mechanism)
     return None if game is None else _values(game, delta, fineness)
 
 
 def epsilon(mechanism: Mechanism, *, delta: float, fineness: Fineness = STANDARD) -> float | None:
-    """The epsilon of the adaptive account at `delta`; None where there is none. Direction of error: upper bound.
+    """Return the epsilon of the adaptive account at `delta`; None without one.
 
-    Hypothesis: `HYPOTHESIS`.
+    Claim: an (epsilon, delta)-bound against all adaptive adversaries under `HYPOTHESIS`. Source: docs/theory.md,
+    Theorem 7.
+    Adjacency: replace-one or zero-out. Direction of error: upper bound, except with QUICK. Errors: none of its own.
+
+    >>> from accounting import FixedSizeSampling, Gaussian, subsample
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
+    >>> round(epsilon(subsample(noise, FixedSizeSampling(cohort=10, clients=100)), delta=1e-5), 2)
+    1.68
     """
     found = values(mechanism, delta=delta, fineness=fineness)
     return None if found is None else found.worse_epsilon(delta)
 
 
 def epsilons(release: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float] | None:
-    """Epsilon after 1, 2, ... rounds, on the grid of `rounds` rounds; each an upper bound. None where there is none.
+    """Return an iterator of epsilon after 1, 2, ... rounds, on the grid of `rounds` rounds; None without an account.
 
-    `lost` is taken off delta for every round: what the account is silent about. One step of the program a round.
+    `lost` is subtracted from delta for every round: the part of a release outside the account. One step of the program
+    per round. Claim: each is the epsilon of the adaptive account. Source: docs/theory.md, Theorem 7.
+    Adjacency: replace-one or zero-out. Direction of error: upper bound. Errors: none of its own.
+
+    >>> from accounting import FixedSizeSampling, Gaussian, subsample
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
+    >>> found = epsilons(subsample(noise, FixedSizeSampling(cohort=10, clients=100)), delta=1e-5, rounds=2)
+    >>> round(next(found), 2)
+    1.68
     """
     game = Game.of(Composed(parts=((release, rounds),)))
     grid = None if game is None else grid_of(game, delta, STANDARD)
@@ -79,11 +101,20 @@ def _stream(found: Values, kernels: tuple[Kernels, Kernels | None], delta: float
 
 
 class Adding:
-    """The account of releases that are added one after the other; each is the last so far.
+    """Running account of releases that are added one after the other.
 
-    typical, rounds, delta: what the grid is laid out for; anew for a release that is much louder, and with the first
-    round of fixed size where `typical` is none. One step of the program for a round more as long as all rounds of fixed
-    size are alike; where they are not, all of them again for every epsilon, up to MOST_AGAIN.
+    typical, rounds, delta: the grid is laid out for them; again for a release that is much louder, and with the first
+    round of fixed size if `typical` is none. If all rounds of fixed size are alike, one more round is one step of the
+    program; else every epsilon composes all of them again, up to MOST_AGAIN.
+    Claim: `epsilon` is that of the adaptive account, infinite without one. Direction of error: upper bound.
+
+    >>> from accounting import FixedSizeSampling, Gaussian, subsample
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="replace-one")
+    >>> release = subsample(noise, FixedSizeSampling(cohort=10, clients=100))
+    >>> account = Adding(release, rounds=2, delta=1e-5)
+    >>> account.add(release, 1)
+    >>> round(account.epsilon(1e-5), 2)
+    1.68
     """
 
     def __init__(self, typical: SingleRelease, *, rounds: int, delta: float) -> None:
@@ -96,7 +127,7 @@ class Adding:
             self._lay_out(typical)
 
     def _lay_out(self, newest: SingleRelease) -> None:
-        """The grid for all so far and `rounds` rounds like the newest, and the account of all so far on it."""
+        """Lay out the grid for all releases so far and `rounds` rounds like the newest, and account for the former."""
         so_far = itertools.chain.from_iterable(itertools.repeat(*run) for run in self._added)
         game = Game.of(Composed.of(itertools.chain(so_far, itertools.repeat(newest, self._rounds))))
         self._grid = None if game is None else grid_of(game, self._delta, STANDARD)
@@ -110,7 +141,7 @@ class Adding:
             self._add(release, count)
 
     def add(self, release: SingleRelease, count: int) -> None:
-        """`count` releases more."""
+        """Add `count` releases."""
         if self._hopeless:
             return
         kind = RoundKind.of(release)
@@ -122,7 +153,7 @@ class Adding:
             self._add(release, count)
 
     def _is_loud(self, kind: RoundKind) -> bool:
-        """True if losses of this round beyond the grid are more of delta than they may be."""
+        """Return True if losses of this round beyond the grid take more of delta than allowed."""
         assert self._grid is not None
         largest = kind.largest_loss(_LOUD * STANDARD.tail * self._delta / self._rounds)
         return largest > self._grid.reach * self._grid.spacing
@@ -161,7 +192,7 @@ class Adding:
         return found if found is None or others is None else found.with_laws(others.orders[0], others.orders[-1])
 
     def _played(self, *last: tuple[RoundKind, int]) -> Values | None:
-        """V of all rounds of fixed size, and of these after them."""
+        """Return V of all rounds of fixed size, and of these after them."""
         if len(self._kinds) == 1 and not last:
             return self._values
         if self._grid is None or sum(count for _, count in self._runs) > MOST_AGAIN:

@@ -15,7 +15,7 @@ from accounting.mechanisms.adjacency import Adjacency
 
 @dataclass(frozen=True, kw_only=True)
 class RoundKind:
-    """Rounds of fixed size that are all alike."""
+    """Fixed-size rounds of one sampling probability q and one shift s."""
 
     q: float
     s: float
@@ -29,7 +29,9 @@ class RoundKind:
         return cls(q=sampling.probability, s=1 / noise.noise_multiplier)
 
     def largest_loss(self, mass: float) -> float:
-        """A loss that one round exceeds with at most this probability: of a shift 2s with probability q."""
+        """Return a loss that one round exceeds with at most probability `mass`: that of a shift 2s with probability
+        q.
+        """
         shift = 2 * self.s
         tail = float(-scipy.special.ndtri(min(0.5, mass / self.q)))
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + shift * shift / 2 + tail * shift))
@@ -82,22 +84,23 @@ class Game:
 
     @property
     def symmetric(self) -> bool:
-        """True if both orders of the worlds are alike."""
+        """True if both orders of the neighbours are alike."""
         return self.whole.adjacency is Adjacency.REPLACE_ONE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fineness:
-    """Tolerances of the account, and the work that it may take.
+    """Tolerances of the adaptive account, and its largest work.
 
-    cover:      what the cover may cost, relative to epsilon
-    per_spread: grid points to the standard deviation of one round's loss; fewer where the work would be too much
-    points:     of the grid, at least: where a round's loss is widely spread
-    growth:     of the distance between losses at which profiles are computed, far from 0
-    widest:     that distance, at most, in shifts 2s
-    arcs:       how much finer both are under zero-out, whose covers have few cells
-    tail:       what the cut of one round's losses may add to delta, over all rounds, relative
-    work:       rounds times length of the transforms, at most; fewer grid points where that needs it
+    cover:      largest excess of the cover, relative to epsilon
+    most_cells: largest number of cells of the cover
+    per_spread: grid points per standard deviation of one round's loss; fewer if the work would exceed `work`
+    points:     least number of grid points, for losses with a wide spread
+    growth:     growth of the distance between losses at which profiles are computed, far from 0
+    widest:     largest such distance, in shifts 2s
+    arcs:       factor by which both are finer under zero-out, whose covers have few cells
+    tail:       share of delta that cutting the tails of one round's losses may add, over all rounds
+    work:       largest product of rounds and length of the transforms
     """
 
     cover: float
@@ -111,7 +114,7 @@ class Fineness:
     work: float
 
     def of_arcs(self) -> "Fineness":
-        """The same under zero-out."""
+        """Return these tolerances for zero-out."""
         return replace(
             self, per_spread=self.per_spread * self.arcs, growth=self.growth / self.arcs, widest=self.widest / self.arcs
         )
@@ -120,6 +123,7 @@ class Fineness:
 STANDARD = Fineness(
     cover=4.3e-4, most_cells=150, per_spread=11.0, points=3000, growth=0.06, widest=0.025, arcs=2.0, tail=1e-4, work=4e6
 )
+"""Tolerances of the default account: within 0.3%."""
 FINE = Fineness(
     cover=1.5e-5,
     most_cells=1000,
@@ -131,14 +135,15 @@ FINE = Fineness(
     tail=1e-6,
     work=6e7,
 )
+"""Tolerances of a precise account: within 0.05%, for up to minutes."""
 QUICK = Fineness(
     cover=math.inf, most_cells=0, per_spread=8.0, points=0, growth=0.06, widest=0.025, arcs=1.0, tail=1e-4, work=2e6
 )
-"""Attained pairs alone: no bound, but nearly the truth, to solve with before one certified answer."""
+"""Attained pairs alone: no bound, but nearly the exact value, to solve with before one certified answer."""
 ROUGH = Fineness(
     cover=math.inf, most_cells=0, per_spread=4.0, points=0, growth=0.1, widest=0.06, arcs=1.0, tail=1e-3, work=1e6
 )
-"""The grid on which covers are chosen."""
+"""Tolerances of the grid on which covers are chosen."""
 BELOW = Fineness(
     cover=math.inf,
     most_cells=0,
@@ -153,19 +158,22 @@ BELOW = Fineness(
 
 LARGEST_LOSS = 200.0
 _BEYOND = 0.05
-"""States reach to where delta has fallen by this."""
+"""Factor by which delta has fallen at the last state."""
 _NEAR = 5.0
-"""Spreads within which every loss of the grid is a node."""
+"""Number of standard deviations within which every loss of the grid is a node."""
 _COARSEST = 1.0
-"""Largest spacing of the grid, in spreads."""
+"""Largest spacing of the grid, in standard deviations."""
 _LONGEST = 200_000
 _FEW = 90
-"""Rounds below which more points are cheap, up to four times as many."""
+"""Number of rounds below which the grid has more points, up to four times as many."""
 
 
 def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
-    """The grid, or None where the adaptive account is too much work or of no use: where the one-pair account has no
-    epsilon below 200, or fewer grid points fit than one to the spread of a round's loss."""
+    """Return the grid; None if the adaptive account is too much work or useless.
+
+    Useless: the one-pair account has no epsilon below 200, or the grid has less than one point per standard deviation
+    of a round's loss.
+    """
     rounds = game.rounds
     if not pld.SMALLEST_DELTA <= delta < 1 or rounds > fineness.work / 100:
         return None
@@ -191,7 +199,9 @@ def grid_of(game: Game, delta: float, fineness: Fineness) -> StateGrid | None:
 
 
 def nodes_of(kind: RoundKind, grid: StateGrid, fineness: Fineness) -> Ints:
-    """Losses at which profiles are computed, in steps: all of the near ones, then ever fewer; between them, chords."""
+    """Return the losses at which profiles are computed, in steps: all near 0, then ever fewer, with chords between
+    them.
+    """
     found, place = [0], 0
     widest = max(1, int(fineness.widest * 2 * kind.s / grid.spacing))
     while place < grid.reach:

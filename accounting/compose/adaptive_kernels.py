@@ -1,9 +1,9 @@
-"""Kernels of a round: a cover of all configurations, or a few that are attained.
+"""Kernels of a round: a cover of all configurations, or a few attained ones.
 
-Every cover is valid. The program of a few attained pairs shows how tight one is: its states are weighted by how far a
-small gain there reaches the answer, so the gain that cells allow beyond the attained pairs adds up to the excess of the
-cover. Cells with most of it are divided. Cells that no adversary would choose are then joined: the larger of their
-profiles is the profile of one pair.
+Every cover is valid. The program of a few attained pairs measures how tight a cover is: its states are weighted by the
+effect of a small gain there on the result, so the gain that cells allow beyond the attained pairs adds up to the excess
+of the cover. Cells with most of that excess are divided. Cells that no adversary would choose are then joined: the
+larger of their profiles is the profile of one pair.
 """
 
 import math
@@ -36,12 +36,12 @@ _SLICES = 8
 _SHARE, _MOST_AT_ONCE = 0.85, 24
 _TRIES = 3
 _ALONE, _TOGETHER = 0.02, 0.01
-"""Shares of the whole cost: from where a cell stands alone; that joining two groups may add."""
+"""Shares of the whole excess: above the first a cell is a group alone; joining two groups adds at most the second."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Watched:
-    """Some rounds of the program of attained pairs: V before each, V after it, and the weights of its states."""
+    """Some rounds of the program of attained pairs: V before and after each, and the weights of its states."""
 
     grid: StateGrid
     before: tuple[Values, ...]
@@ -52,7 +52,7 @@ class Watched:
     epsilon: float
 
     def advantage(self, kernel: Kernel) -> Floats:
-        """Return the gain of this pair at each state watched; negative where it does worse."""
+        """Return the gain of this pair at each state of the recorded rounds; negative if it is worse."""
         kernels = Kernels.of([kernel], self.grid)
         found = [
             values.all_choices(kernels, spectrum)[0] for values, spectrum in zip(self.before, self.spectra, strict=True)
@@ -61,7 +61,7 @@ class Watched:
 
 
 def watched(grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds: int, delta: float) -> Watched:
-    """`rounds` rounds of the attained pairs, some of them watched."""
+    """Return `rounds` rounds of the attained pairs, with a record of some of them."""
     values, passed, chosen = Values.before(grid, upper=True), [], []
     for _ in range(rounds):
         passed.append(values)
@@ -113,7 +113,7 @@ def divided(
     tolerance: float,
     most: int,
 ) -> Groups:
-    """A cover that costs about `tolerance`, relative to epsilon, in at most about `most` cells."""
+    """Return a cover whose excess is about `tolerance`, relative to epsilon, in at most about `most` cells."""
     allowed = tolerance * watch.epsilon * watch.slope
     known: dict[Configurations, Floats] = {}
     current = list(cells)
@@ -132,7 +132,7 @@ def divided(
 
 
 def _costs(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
-    """Return the excess of each cell where it is the best one, and the sum."""
+    """Return the excess of each cell at the states where it is the best one, and their sum."""
     stack = np.array(advantages)
     best = stack.argmax(axis=0)
     gain = np.maximum(stack.max(axis=0), 0.0) * weights
@@ -153,7 +153,7 @@ def _grouped(
     watch: Watched,
     kernel: Callable[[Sequence[Configurations]], Kernel],
 ) -> Groups:
-    """Cells by themselves where they are chosen, the others together as long as that adds next to nothing."""
+    """Return each chosen cell as a group, and the other cells in groups that add little excess."""
     total = float(costs.sum())
     best = np.maximum(np.array([known[cell] for cell in cells]).max(axis=0), 0.0)
     alone = [(cell,) for cell, cost in zip(cells, costs, strict=True) if cost > _ALONE * total]
@@ -172,7 +172,7 @@ def _grouped(
 
 
 def kernel_of(cells: Sequence[Configurations], of: FixedSizeRound, nodes: Ints, grid: StateGrid) -> Kernel:
-    """The one kernel above all configurations in these cells."""
+    """Return the one kernel above all configurations in these cells."""
     profiles: list[Profiles] = [cell.profiles(of) for cell in cells]
     forth = np.max([one for one, _ in profiles], axis=0)
     back = np.max([one for _, one in profiles], axis=0)
@@ -186,7 +186,7 @@ _SHOWN = tuple(int(part * RIGHT) & ~1 for part in (1.4, 1.6, 1.8))
 def kernels_of(
     kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness, grid: StateGrid
 ) -> tuple[Kernels, Kernels | None]:
-    """A round's kernels, of both orders of the worlds; None for the second where they are alike."""
+    """Return a round's kernels for both orders of the neighbours; None for the second order if it equals the first."""
     nodes = nodes_of(kind, grid, fineness if symmetric else fineness.of_arcs())
     if not fineness.most_cells:
         return attained(kind, symmetric, nodes, grid, below=False)
@@ -202,7 +202,7 @@ def kernels_of(
 def attained(
     kind: RoundKind, symmetric: bool, nodes: Ints, grid: StateGrid, *, below: bool
 ) -> tuple[Kernels, Kernels | None]:
-    """Configurations that are really attained: from below, or to choose a cover by."""
+    """Return attained configurations: for a lower bound, or to choose a cover by."""
     of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     make = dominated if below else dominating
     pairs = extremes(of) if symmetric else shown(of, _SHOWN)
@@ -211,7 +211,9 @@ def attained(
 
 
 def _rounded(kind: RoundKind, rounds: int, delta: float) -> tuple[RoundKind, int, float]:
-    """Settings near these for which the cover is chosen: it is valid for all, and the same for those close by."""
+    """Return rounded settings for which the cover is chosen: it is valid for all settings, and shared by similar
+    ones.
+    """
     return (
         RoundKind(q=min(2 ** (round(4 * math.log2(kind.q)) / 4), 0.99), s=2 ** (round(8 * math.log2(kind.s)) / 8)),
         round(2 ** (round(2 * math.log2(rounds)) / 2)),
@@ -223,7 +225,7 @@ def _rounded(kind: RoundKind, rounds: int, delta: float) -> tuple[RoundKind, int
 def _cover(
     kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness
 ) -> tuple[Groups, Groups | None]:
-    """The cells of both orders of the worlds, chosen on a rough grid."""
+    """Return the cells of both orders of the neighbours, chosen on a rough grid."""
     starts = [all_triangles()] if symmetric else [all_arcs(restored=False), all_arcs(restored=True)]
     noise = Gaussian(noise_multiplier=1 / kind.s, adjacency=Adjacency.REPLACE_ONE if symmetric else Adjacency.ZERO_OUT)
     sampling = FixedSizeSampling(cohort=max(round(kind.q * _PARTS), 1), clients=_PARTS)
@@ -245,5 +247,5 @@ def _cover(
             most=fineness.most_cells,
         )
 
-    # Zero-out: the order in which zero comes first is the one with the smaller epsilon by far.
+    # Zero-out: the order with zero first has by far the smaller epsilon.
     return chosen(starts[0], *pairs), None if symmetric else tuple((cell,) for cell in starts[1])

@@ -1,14 +1,14 @@
-"""The dynamic program of an adversary who chooses each round's neighbours by the loss so far.
+"""Dynamic program of an adversary who chooses each round's neighbours by the loss so far.
 
-(docs/theory.md, Theorem 7.) V_t(gamma) is the largest H_gamma of t rounds. V_0(gamma) = (1 - gamma)_+, and a round
-more is
+(docs/theory.md, Theorem 7.) V_t(gamma) is the largest H_gamma of t rounds. V_0(gamma) = (1 - gamma)_+, and one more
+round is
 
     V_(t+1)(gamma) = sup over the round's pairs (P, Q) of  E_P V_t(gamma dQ/dP).
 
 Here V is kept at gamma = e^(i d), i = 0..n, and the pairs are kernels on the grid of losses: finitely many pairs of
-which one dominates each pair of the round (an upper bound), or some that it dominates (a lower one). For gamma < 1
-V(gamma) = 1 - gamma + gamma V'(1/gamma), V' of the exchanged worlds, exactly. Only the part V' gamma goes through the
-transform: what (1 - gamma)_+ becomes is the kernel's own profile.
+which one dominates each pair of the round (an upper bound), or some that it dominates (a lower bound). For gamma < 1
+V(gamma) = 1 - gamma + gamma V'(1/gamma), V' of the exchanged neighbours, exactly. Only the part gamma V' needs the
+transform: (1 - gamma)_+ turns into the kernel's own profile.
 """
 
 import math
@@ -22,15 +22,15 @@ from accounting.arrays import Floats, Ints
 from accounting.compose.loss_law import LossLaw, convex_below
 
 _CHARGE = 5e-16
-"""Three transforms of length N misplace at most about 3 u log2(N) |G|_2, u = 1.1e-16, of G with masses summing to at
-most 1; measured: a hundredth of it."""
+"""Largest rounding error of three transforms of length N: about 3 u log2(N) |G|_2, u = 1.1e-16, for G with masses
+summing to at most 1; a hundredth of it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateGrid:
     """States gamma = e^(i spacing), i = 0..states; losses -reach..reach of the same spacing.
 
-    Most losses of a round are within -near..near: there profiles are wanted at all of them.
+    Most losses of a round are within -near..near: profiles are computed at all of these.
     """
 
     spacing: float
@@ -44,7 +44,7 @@ class StateGrid:
         return np.asarray(np.exp(self.spacing * np.arange(self.states + 1)))
 
     def losses(self, nodes: Ints) -> Floats:
-        """The losses of these steps."""
+        """Return the losses of these steps."""
         return np.asarray(nodes * self.spacing, dtype=float)
 
     @cached_property
@@ -62,8 +62,9 @@ class StateGrid:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
-    """A pair on the grid of losses: masses of the first world at -reach..reach, the rest at an infinite loss, and its
-    profile at the states."""
+    """Pair on the grid of losses: masses of the first neighbour at -reach..reach, the rest at an infinite loss, and its
+    profile at the states.
+    """
 
     masses: Floats
     profile: Floats
@@ -71,7 +72,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kernels:
-    """The pairs among which the adversary chooses, transformed."""
+    """Transformed pairs among which the adversary chooses."""
 
     spectra: Floats
     profiles: Floats
@@ -89,9 +90,9 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Values:
-    """V and V' at the states: of one order of the worlds and of the exchanged one (one array where they are alike).
+    """V and V' at the states: for one order of the neighbours and for the exchanged one (one array if they are equal).
 
-    upper: whether they are upper bounds; the rounding of each round is added, else taken off.
+    upper: True for upper bounds: the rounding of each round is added; else it is subtracted.
     """
 
     grid: StateGrid
@@ -108,17 +109,17 @@ class Values:
     def after(self, forth: Kernels, back: Kernels | None) -> "Values":
         """Return the values with one more round before the others.
 
-        back: kernels of the exchanged worlds, None if they are the same."""
+        back: kernels of the exchanged neighbours, None if they are the same."""
         one = self._stepped(self.forth, self.back, forth)
         two = one if back is None else self._stepped(self.back, self.forth, back)
         return Values(grid=self.grid, forth=one, back=two, upper=self.upper)
 
     def exchanged(self) -> "Values":
-        """The worlds exchanged."""
+        """Return the values of the exchanged neighbours."""
         return Values(grid=self.grid, forth=self.back, back=self.forth, upper=self.upper)
 
     def extended(self) -> Floats:
-        """G at -reach..states+reach: V right of gamma = 1, gamma V'(1/gamma) left of it."""
+        """Return G at -reach..states+reach: V right of gamma = 1, gamma V'(1/gamma) left of it."""
         reach, states = self.grid.reach, self.grid.states
         left = np.full(reach, self.back[-1] if self.upper else 0.0)
         known = min(reach, states)
@@ -127,7 +128,7 @@ class Values:
         return np.concatenate([left * self.grid.shrink, self.forth, right])
 
     def all_choices(self, kernels: Kernels, spectrum: Floats) -> Floats:
-        """E_P V(gamma dQ/dP) of every kernel at every state, not yet charged for rounding."""
+        """Return E_P V(gamma dQ/dP) of every kernel at every state, without the charge for rounding."""
         from scipy import fft
 
         start = 2 * self.grid.reach
@@ -135,7 +136,7 @@ class Values:
         return np.asarray(found + kernels.profiles)
 
     def spectrum(self) -> Floats:
-        """The transform of `extended`."""
+        """Return the transform of `extended`."""
         from scipy import fft
 
         return np.asarray(fft.rfft(self.extended(), self.grid.size))
@@ -154,7 +155,7 @@ class Values:
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]
 
     def with_laws(self, forth: LossLaw, back: LossLaw) -> "Values":
-        """Return the values with more rounds before all others, of which no adversary changes the PLDs."""
+        """Return the values with more rounds before all others, in which the adversary has no choice."""
         one = self._with_law(forth)
         return Values(grid=self.grid, forth=one, back=self.exchanged()._with_law(back), upper=True)
 
@@ -168,7 +169,7 @@ class Values:
         return np.asarray(np.minimum.accumulate(np.clip(found, 0.0, 1.0)))
 
     def _whole(self, states: Ints) -> Floats:
-        """V at any whole states, from above."""
+        """Return V at any whole states, rounded upwards."""
         last = self.grid.states
         right = self.forth[np.clip(states, 0, last)]
         gamma = np.exp(-self.grid.spacing * np.maximum(-states, 0).astype(float))
@@ -176,11 +177,11 @@ class Values:
         return np.asarray(np.where(states >= 0, right, left))
 
     def worse_epsilon(self, delta: float) -> float:
-        """The larger `epsilon` of both orders of the worlds."""
+        """Return the larger `epsilon` of both orders of the neighbours."""
         return max(self.epsilon(delta), self.exchanged().epsilon(delta))
 
     def crossing(self, delta: float) -> float:
-        """Return about the loss at which V is `delta`, between the states around it. No bound."""
+        """Return about the loss at which V is `delta`, interpolated between states. Not a bound."""
         over = np.flatnonzero(self.forth > delta)
         if not over.size:
             return 0.0
@@ -192,8 +193,9 @@ class Values:
     def epsilon(self, delta: float) -> float:
         """Return the loss at which V reaches `delta`.
 
-        Of an upper bound the first state that is not above it, from above by a chord in gamma (V is convex); of a lower
-        bound the last state that still is."""
+        Upper bounds: the first state with V at most `delta`, improved by a chord in gamma (V is convex). Lower bounds:
+        the last state with V above `delta`.
+        """
         if not self.upper:
             over = np.flatnonzero(self.forth > delta)
             return float(over[-1]) * self.grid.spacing if over.size else 0.0
@@ -210,11 +212,13 @@ class Values:
 
 
 def dominating(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
-    """The kernel whose profile runs through given points, from above: connecting the dots (Doroshenko et al. 2022).
+    """Return a kernel whose profile goes through given points, from above: connecting the dots (Doroshenko et al.
+    2022).
 
-    forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes they are
-    joined by straight lines in gamma, beyond them they are flat: the first goes to an infinite loss. The larger counts
-    where rounding has them differ at gamma = 1.
+    forth, back: profiles of both orders at losses `nodes` times spacing, from 0 to reach. Between the nodes the profile
+    is
+    linear in gamma, beyond them constant: the first one's remainder is at an infinite loss. At gamma = 1 the larger one
+    counts if rounding makes them differ.
     """
     forth, back = forth.copy(), back.copy()
     forth[0] = back[0] = max(forth[0], back[0])
@@ -230,13 +234,14 @@ def dominating(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Ker
 
 
 def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kernel:
-    """A kernel below the pair that has these profiles at losses `nodes` times spacing, from 0 to reach.
+    """Return a kernel below the pair that has these profiles at losses `nodes` times spacing, from 0 to reach.
 
-    A convex curve lies above its neighbouring chords, extended: between two points it is at most w a b / (a + b) below
-    its own chord, w the width, a and b the changes of slope at the points. Lowered by so much at the points, every
-    chord is below the curve; the lower hull of these points is convex again, and what is left at the end is taken off
-    everywhere. Direction of error: lower bound, of the second order in the spacing. ValueError where the nodes are too
-    far apart for it.
+    A convex curve is above its neighbouring chords, extended: between two points it is at most w a b / (a + b) below
+    its own chord, w the width, a and b the changes of slope at the points. With the points lowered by that amount,
+    every chord is below the curve; the lower hull of these points is convex again, and the rest at the end is
+    subtracted everywhere.
+    Direction of error: lower bound, of the second order in the spacing. Errors: ValueError if the nodes are too far
+    apart.
     """
     gammas = np.exp(nodes * grid.spacing)
     one, two = _below(gammas, forth, back), _below(gammas, back, forth)
@@ -254,7 +259,9 @@ def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kern
 
 
 def _below(gammas: Floats, curve: Floats, other: Floats) -> Floats:
-    """`curve` at the nodes, lowered until chords are below it, and to 0 at the end. `other`: the exchanged worlds'."""
+    """Return `curve` at the nodes, lowered until chords are below it, and to 0 at the end. `other`: the exchanged
+    neighbours'.
+    """
     before, widths = 1 / gammas[1], np.diff(gammas)
     first = (curve[0] - (1 - before + before * other[1])) / (1 - before)
     slopes = np.concatenate([[first], np.diff(curve) / widths])

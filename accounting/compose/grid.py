@@ -1,4 +1,4 @@
-"""Epsilon of sampled Gaussian rounds for whole arrays of settings: tables, heat maps, searches."""
+"""Epsilon of sampled Gaussian rounds for arrays of settings: tables, heat maps, searches."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -27,16 +27,15 @@ def epsilons(
     orders: ArrayLike = rdp.ORDERS,
     conversion: Conversion = "improved",
 ) -> Floats:
-    """The smallest epsilon over `orders` of T rounds at delta, one for each cell; the arguments broadcast.
+    """Return the smallest epsilon over `orders` of T rounds at delta, one for each cell; the arguments broadcast.
 
-    Claim: T adaptive rounds with sampling probability q, vectors of norm at most C and noise sigma C are
-    (epsilon, delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`gaussian.poisson_rdp`), with
-    fixed (q = cohort / clients) for replace-one and zero-out (`gaussian.fixed_size_rdp`). Each cell is that of
-    `compose.rdp`, up to rounding. Only a dozen orders of a cell are looked at: T (alpha-1) rho(alpha) is convex in
-    alpha (of fixed sizes the bound on it is, but for large q), and the conversion adds
-    (alpha-1) log(alpha-1) - alpha log alpha - log delta, so epsilon(alpha) falls and then grows, and Fibonacci's search
-    finds its least value.
-    Direction of error: upper bound for every set of orders, also where the search should miss the least.
+    Claim: T adaptive rounds with sampling probability q, vectors of norm at most C and noise sigma C are (epsilon,
+    delta)-DP, with `sampling` poisson for add-remove and zero-out neighbours (`gaussian.poisson_rdp`), with fixed (q =
+    cohort / clients) for replace-one and zero-out (`gaussian.fixed_size_rdp`). Each cell equals `compose.rdp`, up to
+    rounding. Only a dozen orders of a cell are computed: T (alpha-1) rho(alpha) is convex in alpha (for fixed sizes its
+    bound is, except at large q), and the conversion adds (alpha-1) log(alpha-1) - alpha log alpha - log delta, so
+    epsilon(alpha) falls and then grows, and Fibonacci's search finds its least value.
+    Direction of error: upper bound for every set of orders, also if the search misses the least.
     Errors: InvalidParameter for values outside the domain or shapes that do not broadcast.
     """
     if sampling not in _CURVES:
@@ -58,7 +57,7 @@ def epsilons(
         rho = count * _CURVES[sampling](a, sampling_probability=q, noise_multiplier=sigma)
         return np.where(index < len(alpha), rdp.converted(a, rho, target, conversion), np.inf)
 
-    # Where the total variation alone settles it, it does so at the first order, on its own.
+    # If the total variation alone decides, it does so at the first order.
     first = at(np.zeros(len(q), dtype=int))
     least = np.minimum(first, _least(at, cells=len(q), length=len(alpha)))
     return np.asarray(np.maximum(least, 0.0).reshape(cells[0].shape))
@@ -76,7 +75,9 @@ def _check(rounds: Floats, delta: Floats) -> None:
 
 
 def _least(at: Callable[[Ints], Floats], *, cells: int, length: int) -> Floats:
-    """The least of at(0), ..., at(length - 1) in each cell, where they fall and then grow: Fibonacci's search."""
+    """Return the least of at(0), ..., at(length - 1) in each cell, for values that fall and then grow (Fibonacci's
+    search).
+    """
     shorter, longer = 1, 2
     while shorter + longer <= length:
         shorter, longer = longer, shorter + longer

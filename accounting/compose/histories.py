@@ -1,7 +1,7 @@
-"""Releases of each client by itself, and the client with the largest epsilon.
+"""Releases of each client on its records alone, and the client with the largest epsilon.
 
-Where clients train privately on their own records, a record bears on the releases of its own client alone. The
-epsilon of a record is that of its client's composition, and the run's is the largest over clients.
+If clients train privately on their records, a record affects the releases of its client alone. The epsilon of a record
+is that of its client's composition, and the run's is the largest over clients.
 """
 
 from collections import Counter
@@ -18,7 +18,15 @@ from accounting.mechanisms import Composed, SingleRelease
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Each of `clients` ran `mechanism` `count` times, every time on its own records alone."""
+    """Steps of local training: each of `clients` ran `mechanism` `count` times, every time on its records alone.
+
+    Errors: InvalidParameter for a count below 1, or clients that are not distinct whole numbers from 0.
+
+    >>> from accounting import Gaussian, Steps
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
+    >>> Steps(mechanism=noise, count=5, clients=(0, 2)).clients
+    (0, 2)
+    """
 
     mechanism: SingleRelease
     count: int
@@ -32,19 +40,29 @@ class Steps:
 
 
 class Histories:
-    """The releases of every client, added round by round."""
+    """Releases of every client, added round by round.
+
+    Claim: a record's epsilon is at most that of its client's composition, and `epsilon` is the largest of them.
+    Direction of error: upper bound.
+
+    >>> from accounting import Gaussian, Histories, Steps
+    >>> noise, histories = Gaussian(noise_multiplier=10.0, adjacency="add-remove"), Histories()
+    >>> histories.add([Steps(mechanism=noise, count=5, clients=(0, 2))])
+    >>> round(histories.epsilon(delta=1e-5), 4)
+    0.8197
+    """
 
     def __init__(self) -> None:
         self._counts: dict[int, Counter[SingleRelease]] = {}
 
     def add(self, steps: Iterable[Steps]) -> None:
-        """One more round."""
+        """Add one round."""
         for part in steps:
             for client in part.clients:
                 self._counts.setdefault(client, Counter())[part.mechanism] += part.count
 
     def distinct(self) -> list[Composed]:
-        """The clients' compositions, each once, without those that another only repeats more often."""
+        """Return the clients' compositions, each once, without those that a longer one of the same release covers."""
         most: dict[SingleRelease, int] = {}
         mixed: dict[frozenset[tuple[SingleRelease, int]], None] = {}
         for history in self._counts.values():
@@ -58,12 +76,12 @@ class Histories:
         ]
 
     def epsilon(self, *, delta: float, accountant: Accountant = "best") -> float:
-        """The worst client's epsilon: an upper bound for every record of every client."""
+        """Return the worst client's epsilon: an upper bound for every record of every client."""
         return epsilon_of_worst(self.distinct(), delta=delta, accountant=accountant)
 
 
 def worst(histories: Iterable[Composed], *, delta: float, accountant: Accountant = "best") -> Composed | None:
-    """The one with the largest epsilon at `delta`."""
+    """Return the composition with the largest epsilon at `delta`; None if there is none."""
     return max(histories, key=lambda one: _epsilon(one, delta, accountant), default=None)
 
 

@@ -32,10 +32,11 @@ _COARSEST = 1e-3
 
 
 def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
-    """Grid spacing of the losses: fine against one release's spread (and `finer` still), coarse enough for the memory.
+    """Return the grid spacing of the losses: fine against one release's spread (finer by `finer`), within the memory
+    limit.
 
-    Any spacing d gives an upper bound. Connecting the dots widens the variance of each loss by at most about d^2/6,
-    so a sixtieth of the spread (root mean square over all releases) costs 5e-5 of the composed variance.
+    Any spacing d gives an upper bound. Connecting the dots widens the variance of each loss by at most about d^2/6, so
+    a sixtieth of the spread (root mean square over all releases) adds 5e-5 to the composed variance.
     """
     parts = _sampled(mechanism)
     if not parts:
@@ -47,7 +48,7 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
 
 
 def least_interval(mechanism: Mechanism) -> float:
-    """The spacing at which the losses of `mechanism` are _LARGEST_GRID steps wide: of a finer one are more."""
+    """Return the spacing at which the losses of `mechanism` span _LARGEST_GRID steps, the most of a grid."""
     parts = _sampled(mechanism)
     moments = [_moments(part, count) for part, count in parts]
     drift, variance = sum(mean for _, mean, _ in moments), sum(variance for _, _, variance in moments)
@@ -56,18 +57,18 @@ def least_interval(mechanism: Mechanism) -> float:
 
 
 def _sampled(mechanism: Mechanism) -> list[tuple[Any, int]]:
-    """The parts that show anything."""
+    """Return the parts with a sampling probability above 0."""
     return [(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
 
 
 def spread(mechanism: Mechanism) -> float:
-    """The root mean square of the standard deviations of the releases' losses, of those that are sampled."""
+    """Return the root mean square of the standard deviations of the sampled releases' losses."""
     moments = [_moments(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
     return math.sqrt(sum(variance for _, _, variance in moments) / sum(releases for releases, _, _ in moments))
 
 
 def _moments(part: Any, count: int) -> tuple[int, float, float]:
-    """Releases, and the mean and variance of their summed loss: the larger of the two orders."""
+    """Return the number of releases, and mean and variance of their summed loss, the larger of both orders."""
     if plain := plain_gaussian(part) or public_order(part):  # composed in closed form, so one release
         schedule = schedule_of(part)
         times = count if schedule is None else squares(schedule, count)
@@ -81,13 +82,13 @@ def _moments(part: Any, count: int) -> tuple[int, float, float]:
 
 
 def public_order(part: Any) -> Gaussian | None:
-    """The noise of a schedule whose order is public, so that a participation is a release without sampling."""
+    """Return the noise of a schedule with a public order, under which a participation is a release without sampling."""
     schedule = schedule_of(part)
     return None if schedule is None or schedule.secret else gaussian_of(part)
 
 
 def blocks(part: Any, count: int) -> tuple[Blocks, float] | None:
-    """The first `count` rounds of a secret schedule as blocks, and the shift s; None for anything else."""
+    """Return the first `count` rounds of a secret schedule as blocks, and the shift s; None for anything else."""
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None or not schedule.secret:
         return None
@@ -103,7 +104,7 @@ def _largest(part: Any, count: int) -> float:
 
 
 def _sampling_and_mu(part: Any) -> tuple[float, float]:
-    """Sampling probability and the largest shift, over noise std, that one round can show."""
+    """Return the sampling probability and the largest shift of one round, over the noise standard deviation."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # `pld.supports` has been asked
     least = noise.noise_multiplier
@@ -113,12 +114,12 @@ def _sampling_and_mu(part: Any) -> tuple[float, float]:
 
 
 def largest_loss(part: Any) -> float:
-    """A loss that one release exceeds with probability at most _TAIL_MASS."""
+    """Return a loss that one release exceeds with probability at most _TAIL_MASS."""
     return largest_shift_loss(*_sampling_and_mu(part))
 
 
 def largest_shift_loss(q: float, mu: float) -> float:
-    """`largest_loss` of a shift mu that happens with probability q."""
+    """Return `largest_loss` of a shift mu that occurs with probability q."""
     if q == 0:
         return 0.0
     tail = float(-scipy.special.ndtri(min(0.5, _TAIL_MASS / q)))
@@ -126,14 +127,14 @@ def largest_shift_loss(q: float, mu: float) -> float:
 
 
 def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
-    """The loss law on the grid -m..m whose profile runs through given points (Doroshenko et al. 2022, Alg. 1).
+    """Return the privacy loss distribution on the grid -m..m whose profile goes through given points.
 
-    `forth` and `back` are the profiles of the two orders of the worlds at losses 0, d, ..., m d. With u_k the first
-    and v_k the second, the masses of the first world are
+    Source: Doroshenko et al. 2022, Algorithm 1. `forth` and `back` are the profiles of the two orders of the neighbours
+    at losses 0, d, ..., m d. With u_k the first and v_k the second, the masses of the first neighbour are
         p_k = ((u_(k-1) - u_k) - e^-d (u_k - u_(k+1))) / (1 - e^-d)   for k >= 1,   p_-k = e^(-kd) the same of v,
-    whatever is beyond m d goes to an infinite loss. Direction of error: the law dominates (upper bound). Taking
-    negative losses from the other order keeps rounding relative: profiles near 1 are never subtracted. Nor is e^-d
-    from 1, whose rounding over d would be all of it, a thousandfold.
+    and mass beyond m d is at an infinite loss. Direction of error: the distribution dominates (upper bound). Negative
+    losses from the other order keep rounding relative: profiles near 1 are never subtracted. Nor is e^-d from 1, which
+    would leave rounding errors a thousand times larger.
     """
     shrink, width = math.exp(-spacing), -math.expm1(-spacing)
 
@@ -150,17 +151,17 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
 
 
 _COARSE_FROM = 1.5
-"""Shift from which the grid of a block's law may be too coarse to be better than `ratio_law.of_public_round`."""
+"""Shift from which the grid of a block's distribution may be coarser than `ratio_law.of_public_round`."""
 _LARGEST_LOG_GAMMA = 690.0
-"""Largest log gamma that doubles hold. Beyond, the round in which a client takes part counts as public."""
+"""Largest log gamma of a double. Beyond it the participation round of a client counts as public."""
 
 
 def schedule_laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[tuple[LossLaw, ...], int]]:
-    """The loss laws of blocks in both orders of the worlds, on a grid of `interval`, and how often each block comes.
+    """Return the privacy loss distributions of blocks in both orders of the neighbours, and the count of each block.
 
-    Claim: with s = shift their composition dominates the rounds that the blocks stand for. Adjacency: zero-out,
-    add-remove. Direction of error: upper bound. They are not composed yet, so that
-    whoever composes can tilt them before.
+    Claim: with s = shift their composition dominates the rounds of the blocks. Adjacency: zero-out, add-remove.
+    Direction of
+    error: upper bound. They are on a grid of `interval` and not composed yet, so that the caller can tilt them first.
     """
     of_blocks: list[tuple[tuple[LossLaw, ...], int]] = [
         (_block_laws(block, shift, interval), count) for block, count in blocks.repeated
@@ -183,6 +184,6 @@ def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[Loss
 
 
 def _smaller(losses: Floats, one: Floats, two: Floats) -> Floats:
-    """The largest curve below both that is convex in gamma, as the truth is, which is below both."""
+    """Return the largest curve below both that is convex in gamma, as the exact profile below both is."""
     lower = np.minimum(one, two)
     return lower if np.all(lower == one) or np.all(lower == two) else convex_below(np.exp(losses), lower)

@@ -1,4 +1,4 @@
-"""Laws of privacy losses on a grid: composed by the fast Fourier transform, and what they say of epsilon and delta."""
+"""Distributions of privacy losses on a grid: composition by the fast Fourier transform, and their epsilon and delta."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from accounting.arrays import Floats
 
 _TILTS = np.geomspace(0.01, 300, 60)
 LITTLE = 1e-6
-"""Share of delta that rounding of a tilted composition may have."""
+"""Largest share of delta for the rounding of a tilted composition."""
 CUT = 1e-15  # the mass that the ends of a composition may lose; it counts as an infinite loss
 
 
@@ -19,9 +19,9 @@ CUT = 1e-15  # the mass that the ends of a composition may lose; it counts as an
 class LossLaw:
     """Masses of the losses `spacing` (lowest + 0, 1, 2, ...), and the mass of an infinite loss.
 
-    Compositions are upper bounds but for the rounding of the transform, about 1e-16 each, which is the caller's to
-    charge (`charged_epsilon`). Of a tilted law the mass of a loss l is what `masses` holds times e^(scale - tilt l):
-    then what is rounded away where the tilted masses are large is little of a small delta.
+    Compositions are upper bounds except for the rounding of the transform, about 1e-16 each, which the caller charges
+    (`charged_epsilon`). The mass of a loss l in a tilted distribution is `masses` times e^(scale - tilt l): rounding
+    where the tilted masses are large is then small against a small delta.
     """
 
     spacing: float
@@ -33,11 +33,11 @@ class LossLaw:
 
     @property
     def losses(self) -> Floats:
-        """The finite losses."""
+        """Finite losses."""
         return np.asarray(self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float)))
 
     def tilted(self, tilt: float) -> "LossLaw":
-        """The same law, held tilted; of one that is not."""
+        """Return this untilted distribution in tilted form."""
         with np.errstate(divide="ignore"):
             logs = tilt * self.losses + np.log(np.maximum(self.masses, 0.0))
         top = float(logs.max())
@@ -46,16 +46,17 @@ class LossLaw:
         return replace(self, masses=weighted / total, tilt=tilt, scale=top + math.log(total))
 
     def held(self) -> Floats:
-        """The masses of `losses`, those below 0 by rounding taken as 0."""
+        """Return the stored masses of `losses`, with those below 0 by rounding as 0."""
         masses = np.maximum(self.masses, 0.0)
         return masses * np.exp(np.minimum(self.scale - self.tilt * self.losses, 700.0)) if self.tilt else masses
 
     def log_moment(self, tilt: float) -> float:
-        """log E e^(tilt l) of the finite losses of a law that is not tilted."""
+        """Return log E e^(tilt l) of the finite losses of an untilted distribution."""
         return self.tilted(tilt).scale
 
     def charged_epsilon(self, delta: float, slack: float) -> float:
-        """`smallest_epsilon` where transforms may have misplaced `slack` of the masses; infinite if that is too much.
+        """Return `smallest_epsilon` if transforms may have misplaced `slack` of the masses; infinite if that is too
+        much.
 
         Misplaced mass at losses above epsilon adds at most slack e^(scale - tilt epsilon) to delta(epsilon).
         """
@@ -68,14 +69,14 @@ class LossLaw:
         return found if most <= 0 else math.inf
 
     def repeated(self, count: int, *, cut: float = CUT) -> "LossLaw":
-        """The law of the sum of `count` independent losses: see `composed`."""
+        """Return the distribution of the sum of `count` independent losses: see `composed`."""
         return self if count == 1 else composed([(self, count)], cut=cut)
 
     def plus(self, other: "LossLaw", *, cut: float = CUT) -> "LossLaw":
-        """The law of the sum of two independent losses on one grid, one of each law.
+        """Return the distribution of the sum of two independent losses on one grid, one of each distribution.
 
-        The ends that together hold at most `cut` are taken off: the upper one becomes an infinite loss, the lower one
-        the lowest loss that is kept. Direction of error: upper bound.
+        Tails that together have at most `cut` are removed: the upper one becomes an infinite loss, the lower one the
+        lowest loss that is kept. Direction of error: upper bound.
         """
         from scipy import fft
 
@@ -103,9 +104,10 @@ class LossLaw:
         return replace(self, lowest=self.lowest + first, masses=kept, infinite=infinite)
 
     def delta(self, epsilon: ArrayLike) -> Floats:
-        """sum over losses l of (1 - e^(epsilon - l))+, elementwise; infinite epsilons are allowed. Shape: epsilon's.
+        """Return sum over losses l of (1 - e^(epsilon - l))+, elementwise; infinite epsilons are allowed. Shape:
+        epsilon's.
 
-        From the largest epsilon down, each adds the losses between it and the one before: A, the mass above, less the
+        From the largest epsilon down, each adds the losses between it and the one before: A, the mass above, minus the
         sum of e^(epsilon - l) over it. Rounding: about 1e-15 of A.
         """
         assert not self.tilt  # that is read at one epsilon only, by `charged_epsilon`
@@ -123,10 +125,11 @@ class LossLaw:
         return found.reshape(at.shape)
 
     def smallest_epsilon(self, delta: float) -> float:
-        """The least epsilon >= 0 with sum over losses l of (1 - e^(epsilon - l))+ <= delta; infinite if there is none.
+        """Return the least epsilon >= 0 with sum over losses l of (1 - e^(epsilon - l))+ <= delta; infinite if there is
+        none.
 
         Between two losses delta is A - e^epsilon B with A the mass above and B = sum of e^-l over it, so the answer is
-        log((A - delta)/B) in the first stretch from the right where it exceeds delta.
+        log((A - delta)/B) in the first stretch from the right with a delta above the given one.
         """
         if self.infinite > delta:
             return math.inf
@@ -152,13 +155,15 @@ class LossLaw:
 
 
 def certain(steps: int, *, spacing: float) -> LossLaw:
-    """A loss of so many steps, for sure: with steps=0 what a composition begins with."""
+    """Return a certain loss of `steps` steps; steps=0 is the neutral element of composition."""
     return LossLaw(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
 
 
 def tilted_for(parts: Sequence[tuple[LossLaw, int]], delta: float) -> list[tuple[LossLaw, int]]:
-    """The laws, tilted so that their sum is likely to be where its tail is `delta`: by the exponent of Chernoff's bound
-    on that. Any exponent is valid."""
+    """Return the distributions, tilted so that their sum is likely near its tail of mass `delta`.
+
+    The exponent is that of Chernoff's bound on the tail. Any exponent is valid.
+    """
 
     def bound(tilt: float) -> float:
         return (sum(count * law.log_moment(tilt) for law, count in parts) - math.log(delta)) / tilt
@@ -168,10 +173,11 @@ def tilted_for(parts: Sequence[tuple[LossLaw, int]], delta: float) -> list[tuple
 
 
 def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossLaw:
-    """The law of the sum of independent losses, `count` of each law, all on one grid, by one transform.
+    """Return the distribution of the sum of independent losses, `count` of each distribution, on one grid, by one
+    transform.
 
-    Both ends are cut where Chernoff's bound leaves at most `cut`. What is beyond wraps around in the transform, and is
-    charged as an infinite loss besides. Direction of error: upper bound.
+    Both ends are cut where Chernoff's bound leaves at most `cut`. Mass beyond wraps around in the transform, and is
+    charged as an infinite loss in addition. Direction of error: upper bound.
     """
     from scipy import fft
 
@@ -199,12 +205,12 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
 
 
 def ends_of(parts: Sequence[tuple[LossLaw, int]], cut: float) -> tuple[int, int]:
-    """Steps above the lowest sum between which all but `cut` of it lies: Chernoff's bound."""
+    """Return steps above the lowest sum between which all but `cut` of it is, by Chernoff's bound."""
     laws = [_Centred.of(law, count) for law, count in parts]
     middle = sum(law.count * law.mean for law in laws)
     spread = math.sqrt(sum(law.count * law.variance for law in laws))
     wanted = math.log(2 / cut)
-    # A normal law would need the first exponent; beyond `largest` the moments overflow.
+    # A normal distribution would need the first exponent; beyond `largest` the moments overflow.
     normal, largest = math.sqrt(2 * wanted) / spread, 600.0 / max(max(law.width for law in laws), 1.0)
     near = np.concatenate([normal * np.array([0.2, 0.5, 0.8, 1.0, 1.3, 2.0]), largest * 4.0 ** -np.arange(6)])
     first, last = 0, int(sum(law.width * law.count for law in laws))
@@ -217,7 +223,7 @@ def ends_of(parts: Sequence[tuple[LossLaw, int]], cut: float) -> tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Centred:
-    """`count` losses of one law, in steps about their mean."""
+    """Losses of one distribution, `count` of them, in steps about their mean."""
 
     steps: Floats
     masses: Floats
@@ -238,14 +244,14 @@ class _Centred:
         return len(self.masses) - 1.0
 
     def log_moments(self, exponent: float) -> tuple[float, float]:
-        """Log of the moment generating function of the sum at -exponent and at exponent."""
+        """Return the log of the moment generating function of the sum at -exponent and at exponent."""
         growth = np.exp(exponent * self.steps)
         low, high = float((self.masses / growth).sum()), float((self.masses * growth).sum())
         return self.count * math.log(low), self.count * math.log(high)
 
 
 def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float:
-    """The epsilon >= 0 at which a falling `delta_at` reaches `target`, to 1e-12; infinite if it never does."""
+    """Return the epsilon >= 0 at which a falling `delta_at` reaches `target`, to 1e-12; infinite if it never does."""
     if delta_at(0.0) <= target:
         return 0.0
     if delta_at(1e300) > target:
@@ -263,14 +269,18 @@ def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float
 
 
 def _running_sums(values: Floats) -> Floats:
-    """np.cumsum by blocks: terms one after the other lose more than `compose.pld.composition_slack` of one round."""
+    """Return np.cumsum by blocks: sequential sums would have larger errors than one round of
+    `compose.pld.composition_slack`.
+    """
     blocks = np.append(values, np.zeros(-len(values) % 1000)).reshape(-1, 1000).cumsum(axis=1)
     before = np.append(0.0, blocks[:-1, -1].cumsum())
     return np.asarray((before[:, None] + blocks).ravel()[: len(values)])
 
 
 def convex_below(gammas: Floats, curve: Floats) -> Floats:
-    """The largest convex curve that is nowhere above these points: those above the chord of their neighbours go."""
+    """Return the largest convex curve that is nowhere above these points: points above the chord of their neighbours
+    drop out.
+    """
     kept = np.arange(len(curve))
     while True:
         slopes = np.diff(curve[kept]) / np.diff(gammas[kept])

@@ -1,8 +1,8 @@
-"""Rigorous lower bounds: no accountant can state less than what an explicit pair of neighbours shows.
+"""Rigorous lower bounds: no accountant can state an epsilon below that of an explicit pair of neighbours.
 
-For each mechanism a pair of neighbouring data sets is named whose output law is a known mixture of Gaussians in
-every round. Quantising the output into cells is post-processing, so the cells' exact masses give a true pair of
-lower divergence; rounding their losses down lowers it further.
+For each mechanism a pair of neighbouring datasets is named whose output distribution is a known mixture of Gaussians in
+every round. Quantising the output into cells is post-processing, so the cells' exact masses are a pair of lower
+divergence; rounding their losses down lowers it further.
 """
 
 import math
@@ -40,25 +40,25 @@ from accounting.mechanisms import (
 
 # Share of delta from which on rounding is worth a second, tilted composition.
 _NOTICED = 1e-4
-# Rounding down costs in proportion to the spacing, where connecting the dots costs with its square.
+# Errors of rounding down are proportional to the spacing, those of connecting the dots to its square.
 _FINER = 16.0
-# Rounding of masses and of their sums, which counts where what is left of delta to 1 is as small.
+# Rounding of masses and of their sums, which matters for 1 - delta of that size.
 _ROUNDING = 1e-12
 # Rounds from which on the choice of neighbours by the loss so far shows more than the finer grid of a fixed pair.
 _MANY = 20
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """An epsilon that the mechanism cannot be better than at `delta`.
+    """Return an epsilon below which no correct account of the mechanism can be at `delta`.
 
     Claim: the neighbours of `attack_pairs`, the same in every round, are at least this far apart; under fixed-size
-    sampling, where choosing them in each round by the loss so far shows more, so are those of
-    `shown_epsilon`.
-    Where releases may overflow, with probability b in all: both worlds are within b, in total variation, of those in
-    which nothing overflows, so that H_gamma is at least theirs less (1 + gamma) b, and what they show at
-    delta + (1 + e^epsilon) b is shown.
-    Direction of error: lower bound. Equal to the truth for plain Gaussians; for Poisson sampling the pair is the
-    dominating one, so the bound meets the upper bound up to the grids, as it does for fixed-size sampling nearly.
+    sampling so are those of `shown_epsilon`, which are chosen in each round by the loss so far and may be farther
+    apart. If
+    releases may overflow, with probability b in all: both neighbours are within b, in total variation, of those without
+    overflow, so H_gamma is at least theirs minus (1 + gamma) b, and their lower bound at delta + (1 + e^epsilon) b
+    holds.
+    Direction of error: lower bound. Equal to the exact value for plain Gaussians; for Poisson sampling the pair is the
+    dominating one, so the bound meets the upper bound up to the grids; for fixed-size sampling nearly.
     """
     target = require.open_probability(delta=delta)
     whole: Any = with_whole_noise(mechanism)  # hashable, as all mechanisms are
@@ -70,7 +70,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     return _epsilon(whole, target)
 
 
-@lru_cache(maxsize=256)  # an audit asks for the same bound several times
+@lru_cache(maxsize=256)  # an audit requests the same bound several times
 def _epsilon(mechanism: Any, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
@@ -104,7 +104,7 @@ def _epsilon(mechanism: Any, target: float) -> float:
 
 
 def _of_public_order(part: SingleRelease, count: int) -> float:
-    """mu^2 of the client that shows most, where the order of participation is public."""
+    """Return mu^2 of the client with the largest shift if the order of participation is public."""
     schedule, noise = schedule_of(part), loss_grid.public_order(part)
     return 0.0 if schedule is None or noise is None else squares(schedule, count) * noise.mu**2
 
@@ -114,9 +114,10 @@ _Quantised = tuple[LossLaw, float, int, float]
 
 
 def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
-    """Return the losses of a fixed attack in one order of the worlds.
+    """Return the losses of a fixed attack in one order of the neighbours.
 
-    Of a schedule, the first `count` rounds that depend on each other are taken together."""
+    The first `count` rounds of a schedule depend on each other and are taken together.
+    """
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None:
         return [quantised(attack_pairs(part)[choice], interval, count)]
@@ -135,7 +136,7 @@ def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: 
 
 
 def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float) -> float:
-    """Epsilon of the composed quantised pairs; each pair's losses sit on the grid plus its own offset."""
+    """Return epsilon of the composed quantised pairs; each pair's losses are on the grid plus its own offset."""
     offset = sum(count * shift for _, shift, count, _ in parts)
     # The summed offset is put back before anything is cut off at 0: whole steps as a certain loss, then the rest.
     steps = math.floor(offset)
@@ -153,9 +154,10 @@ def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float
 
 
 def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> float:
-    """A loss of the tilted law, plus `steps`, at which its delta is above `delta` though `slack` of it was misplaced.
+    """Return a loss of the tilted distribution, plus `steps`, at which its delta is above `delta` even if `slack` of it
+    was misplaced; 0 if there is none.
 
-    0 where there is none. Misplaced mass at losses above epsilon is at most slack e^(scale - tilt epsilon) of delta.
+    Misplaced mass at losses above epsilon is at most slack e^(scale - tilt epsilon) of delta.
     """
     losses = law.losses[::-1]
     logs = law.scale - law.tilt * losses
@@ -170,11 +172,11 @@ def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> flo
 
 
 def _shown_epsilon(law: LossLaw, delta: float) -> float:
-    """An epsilon >= 0 up to which the law's delta(epsilon) is above `delta` at every loss.
+    """Return an epsilon >= 0 up to which the distribution's delta(epsilon) is above `delta` at every loss.
 
-    `LossLaw.smallest_epsilon` for the other direction: what the transform has rounded below zero stays so, since all
-    that was rounded upwards would add up to a delta of its own; and where rounding makes delta(epsilon) cross `delta`
-    more than once, the first crossing counts.
+    The lower-bound version of `LossLaw.smallest_epsilon`: masses that the transform has rounded below zero stay
+    negative, since all masses rounded upwards would add up to a delta; and if rounding makes delta(epsilon) cross
+    `delta` more than once, the first crossing counts.
     """
     losses = law.spacing * (law.lowest + np.arange(len(law.masses), dtype=float))[::-1]
     masses = law.masses[::-1]
@@ -199,11 +201,12 @@ _JUST_BELOW = 1 - 1e-6
 
 
 def shown_epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """An epsilon that no account of the mechanism's rounds of fixed size can go below: what an adversary shows who
-    chooses between a few attained configurations by the loss so far. 0 where the program is not run.
+    """Return an epsilon below which no account of the mechanism's fixed-size rounds can be; 0 if the program is not
+    run.
 
-    The answer is a state of the grid, so the program is run again on a grid that has a state where the first suggests.
-    Direction of error: lower bound, to the grid. Other releases of the mechanism only add to it.
+    The adversary chooses between a few attained configurations by the loss so far. The answer is a state of the grid,
+    so the program is run again on a grid with a state where the first suggests. Direction of error: lower bound, to the
+    grid. Other releases of the mechanism only add to it.
     """
     game = Game.of(mechanism)
     if game is None:

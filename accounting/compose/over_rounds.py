@@ -1,4 +1,4 @@
-"""Epsilon after 1, 2, ... rounds of one release: what a run asks before each of them."""
+"""Epsilon after 1, 2, ... rounds of one release: requested before each round of a run."""
 
 import itertools
 import math
@@ -21,9 +21,9 @@ from accounting.mechanisms import Composed, Mechanism, SingleRelease, parts_of, 
 def epsilons(
     mechanism: SingleRelease, *, delta: float, rounds: int, accountant: Accountant = "best"
 ) -> Iterator[float]:
-    """Epsilon after 1, 2, ... rounds of `mechanism`, each an upper bound, cheaply: for progress and for stopping.
+    """Yield epsilon after 1, 2, ... rounds of `mechanism`, each an upper bound, quickly: for progress and for stopping.
 
-    `rounds` is how many are planned. Equal to `epsilon` of the composition within the tolerance of the grid.
+    rounds: number of planned rounds. Equal to `epsilon` of the composition within the tolerance of the grid.
     """
     streams: list[Iterator[float]] = []
     plain = plain_shift(mechanism) is not None and accountant in ("best", "pld")
@@ -64,7 +64,7 @@ def _sampled_epsilons(
 def _gaussian_epsilons(
     mechanism: SingleRelease, delta: float, rounds: int, accountant: Accountant
 ) -> Iterator[float] | None:
-    """The closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
+    """Return the closed form or the privacy loss distribution of (nearly) Gaussian noise; None for anything else."""
     try:
         near = continuous(Composed(parts=((mechanism, rounds),)), lost=allowed_loss(delta, rounds))
     except UnsupportedMechanism:
@@ -112,7 +112,7 @@ def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterat
 
 
 def _of_curve(run: Mechanism, silent: float, delta: float, rounds: int) -> Iterator[float]:
-    """Yield epsilon by the Renyi curve of `run`, all its rounds; `silent` is taken off delta in each."""
+    """Yield epsilon by the Renyi curve of `run`, all its rounds; `silent` is subtracted from delta in each."""
     at = rdp.orders(run)
     curve = rdp.curve(run, at) / rounds
     return (

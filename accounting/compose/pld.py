@@ -34,16 +34,16 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 
 SMALLEST_DELTA = 1e-12
-"""Below this the rounding of the FFT and the truncated tails (about 1e-15) could matter; use RDP there."""
+"""Delta below which rounding of the FFT and truncated tails (about 1e-15) could matter; use RDP there."""
 
 _NOTICED = 1e-4
-"""Share of delta from which on rounding is worth a second, tilted composition."""
+"""Share of delta from which rounding requires a second, tilted composition."""
 MOST_ROUNDS = 10**8
-"""Beyond it the grid would be coarser than one round's losses."""
+"""Number of rounds above which the grid would be coarser than one round's losses."""
 
 
 def epsilon(mechanism: Mechanism, *, delta: float) -> float:
-    """The smallest epsilon at `delta` of the composed privacy loss distribution.
+    """Return the smallest epsilon at `delta` of the composed privacy loss distribution.
 
     Direction of error: upper bound (pessimistic discretisation, truncated tails counted as infinite loss).
     Tolerance on the default grid: about 1e-4 relative. Domain: delta of at least SMALLEST_DELTA.
@@ -85,45 +85,49 @@ def supports(mechanism: Mechanism) -> bool:
 
 
 def composition_slack(compositions: int) -> float:
-    """Probability that rounding of the FFT and truncated tails may misplace: delta is tightened by it."""
+    """Return the probability that rounding of the FFT and truncated tails may misplace: it is subtracted from delta."""
     return 2e-16 * (compositions + 20)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LossLaws:
-    """The loss laws of both orders of the neighbours, each composed apart; one law where they are alike.
+    """Privacy loss distributions of both orders of the neighbours, composed separately; one distribution if both are
+    equal.
 
-    The worlds keep their order from round to round, so the worse order counts in the end, not in every round.
+    The neighbours keep their order from round to round, so the worse order counts at the end, not in every round.
     """
 
     orders: tuple[LossLaw, ...]
 
     def repeated(self, count: int) -> "LossLaws":
-        """`count` independent releases, all with these laws."""
+        """Return the distributions of `count` such independent releases."""
         return LossLaws(orders=tuple(law.repeated(count) for law in self.orders))
 
     def plus(self, other: "LossLaws") -> "LossLaws":
-        """These releases and those."""
+        """Return the distributions of these releases and those."""
         return LossLaws(orders=tuple(one.plus(two) for one, two in _paired(self.orders, other.orders)))
 
     def smallest_epsilon(self, delta: float) -> float:
-        """The least epsilon >= 0 that both orders have at `delta`."""
+        """Return the least epsilon >= 0 that both orders meet at `delta`."""
         return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
 
     def tilted(self, tilt: float) -> "LossLaws":
-        """The same laws, held tilted."""
+        """Return these distributions in tilted form."""
         return LossLaws(orders=tuple(law.tilted(tilt) for law in self.orders))
 
     def charged_epsilon(self, delta: float, slack: float, held: "LossLaws | None" = None) -> float:
-        """The same where transforms may have misplaced `slack`: of each order by its law, or by that law held tilted,
-        whichever shows less. Direction of error: upper bound."""
+        """Return `smallest_epsilon` if transforms may have misplaced `slack`.
+
+        For each order the smaller of its epsilon by the plain and by the tilted distribution. Direction of error: upper
+        bound.
+        """
         both = (self,) if held is None else (self, held)
         choices = list(zip(*(laws.orders for laws in both), strict=True))
         epsilons = [min(law.charged_epsilon(delta, slack) for law in some) for some in choices]
         return float(max(epsilons)) * (1 + 1e-12)
 
     def delta(self, epsilon: ArrayLike) -> Floats:
-        """The larger delta of the two orders, elementwise."""
+        """Return the larger delta of the two orders, elementwise."""
         return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
 
 
@@ -133,7 +137,9 @@ def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tupl
 
 
 def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -> float:
-    """Return the exponential tilt for about so many PLDs; 0 if rounding is small against delta without one."""
+    """Return the exponential tilt for composing about `rounds` PLDs; 0 if rounding is small against delta without
+    one.
+    """
     if 2 * composition_slack(rounds) <= _NOTICED * delta:
         return 0.0
     held = [tilted_for([(law, rounds)], delta)[0][0] for law in distribution(mechanism, interval).orders]
@@ -143,11 +149,11 @@ def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -
 def distribution(
     mechanism: Mechanism, interval: float, *, held_for: float | None = None, tilt: float = 0.0
 ) -> LossLaws:
-    """The loss laws of `mechanism`, dominating it, on a grid of `interval`. UnsupportedMechanism for one without.
+    """Return the privacy loss distributions that dominate `mechanism`, on a grid of `interval`.
 
-    held_for: a delta near which the laws are asked; then they are held tilted, so that rounding is little of it.
-    tilt: the tilt itself, to add them to others that have it. Laws are tilted before they are composed: afterwards what
-    the transform has rounded would grow with the tilt.
+    held_for: a delta near which they are evaluated; they are then tilted, so that rounding is small against it.
+    tilt: the tilt itself, for adding them to others of that tilt. Distributions are tilted before they are composed:
+    afterwards the transform's rounding errors would grow with the tilt. Errors: UnsupportedMechanism without a PLD.
     """
     parts = [one for part, count in parts_of(mechanism) for one in _of_part(part, count, interval)]
     together = range(max(len(laws.orders) for laws, _ in parts))
@@ -162,7 +168,7 @@ def distribution(
 
 
 def _of_part(part: SingleRelease, count: int, interval: float) -> list[tuple[LossLaws, int]]:
-    """A part's laws and how often they come; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
+    """Return a part's distributions and their count; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
     if plain := plain_gaussian(part):
         return [(_plain(plain.mu * math.sqrt(count), interval), 1)]
     if gaussian_of(part) is None:
@@ -177,7 +183,7 @@ def _of_part(part: SingleRelease, count: int, interval: float) -> list[tuple[Los
 
 
 def _orders(mechanism: SingleRelease, interval: float) -> list[LossLaw]:
-    """The loss law of one round for each order of the worlds; one where they are alike."""
+    """Return the privacy loss distribution of one round for each order of the neighbours; one if both are equal."""
     forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
     one = loss_grid.connect_dots(interval, forth, back)
     return (
@@ -186,7 +192,7 @@ def _orders(mechanism: SingleRelease, interval: float) -> list[LossLaw]:
 
 
 def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]:
-    """The one-round profiles of both orders. Poisson zero-out has add-remove's pair of output laws."""
+    """Return the one-round profiles of both orders. Poisson zero-out has add-remove's pair of output distributions."""
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     assert noise is not None  # `supports` has been asked
     if isinstance(sampling, CappedPoissonSampling):
@@ -214,10 +220,10 @@ def _losses(largest: float, interval: float) -> Floats:
 
 
 def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float = 0.0) -> Iterator[float]:
-    """Epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
+    """Yield epsilon after 1, 2, ... rounds of `mechanism`, on the grid of `rounds` rounds; each an upper bound.
 
-    `lost` is taken off delta for every round: what its account is silent about. One convolution a round; may be drawn
-    beyond `rounds`. Domain and direction of error: those of `epsilon`.
+    `lost` is subtracted from delta for every round: the part outside its account. One convolution per round; more than
+    `rounds` may be drawn. Domain and direction of error: those of `epsilon`.
     """
     require.open_probability(delta=delta)
     interval = loss_grid.interval(Composed(parts=((mechanism, rounds),)))
@@ -233,7 +239,9 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
 
 
 def _of_schedule(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
-    """Rounds of a schedule belong together: after each the law of all so far. Infinite beyond its end."""
+    """Yield the distribution of all rounds so far of a schedule, whose rounds belong together; infinite beyond its
+    end.
+    """
     for count in itertools.count(1):
         target = delta - count * lost - 2 * composition_slack(count)
         schedule = schedule_of(mechanism)

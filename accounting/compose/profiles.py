@@ -1,6 +1,6 @@
-"""Privacy profiles: everything that an account claims, delta at every epsilon, in one callable.
+"""Privacy profiles: delta at every epsilon, everything that an account claims, in one callable.
 
-An (epsilon, delta) pair is one point of it. A test of the claim needs the whole: at delta = 1e-5 alone an audit has
+An (epsilon, delta) pair is one point of it. A test of the claim needs all points: at delta = 1e-5 alone an audit has
 almost no power.
 """
 
@@ -23,25 +23,27 @@ from accounting.mechanisms import Mechanism, parts_of
 _KNOTS = 4001
 _FARTHEST = 50.0
 _TYPICAL = 1e-6
-_LOST = 1e-8  # of which all releases together may lose a thousandth of delta
-_NOTHING = 1e-15  # below this the numerical convolution says nothing more
+_LOST = 1e-8  # all releases together may take a thousandth of delta for it
+_NOTHING = 1e-15  # below this the numerical convolution is rounding
 
 Curve = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """delta(epsilon) of a claim, for all neighbours in both orders; call it with any array of real numbers.
+    """Profile delta(epsilon) of a claim, for all neighbours in both orders; call it with any array of real numbers.
 
-    `above_zero` gives it at epsilon >= 0. Below zero: delta(-e) = 1 - e^-e + e^-e delta(e), as for every pair of laws,
-    the order of the pair exchanged (the claim holds for both). `method` names the account.
+    `above_zero` returns it at epsilon >= 0. Below zero: delta(-e) = 1 - e^-e + e^-e delta(e), as for every pair of
+    distributions with its order exchanged (the claim holds for both). `method` names the account.
     """
 
     above_zero: Curve
     method: str
 
     def __call__(self, epsilon: ArrayLike) -> Floats:
-        """Shape: that of `epsilon`; infinities are allowed. Between max(0, 1 - e^epsilon) and 1."""
+        """Return delta at `epsilon`, between max(0, 1 - e^epsilon) and 1. Shape: that of `epsilon`; infinities are
+        allowed.
+        """
         eps = np.asarray(epsilon, dtype=float)
         if np.isnan(eps).any():
             raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
@@ -52,17 +54,17 @@ class Profile:
 
 
 def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] = "best") -> Profile:
-    """The profile that the accountant claims for `mechanism`.
+    """Return the profile that the accountant claims for `mechanism`.
 
-    Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S,
-    P(S) <= e^epsilon Q(S) + delta(epsilon), epsilon any real number. Direction of error: upper bound (plain Gaussians:
-    exact to rounding, as mu-Gaussian composition is closed).
+    Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S, P(S) <= e^epsilon Q(S) +
+    delta(epsilon), epsilon any real number. Direction of error: upper bound (plain Gaussians: exact to rounding, since
+    mu-Gaussian composition is closed).
     pld: the composed privacy loss distribution, at knots joined by chords in e^epsilon (delta is convex in it).
     rdp: the least over the orders of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
-    Prop. 12, solved for delta); a bound, which need not be the profile of a pair. best: the smaller of what applies.
-    Discrete Gaussians within e^±c of Gaussians: e^c delta_Gaussian(epsilon - 2c) (`integers.discrete_gaussian`).
-    Cohorts that may overflow their slots add that probability to delta. Errors: UnsupportedMechanism where the
-    accountant has no bound.
+    Prop. 12, solved for delta); a bound, which need not be the profile of a pair. best: the smaller of the applicable
+    ones. Discrete Gaussians within e^±c of Gaussians: e^c delta_Gaussian(epsilon - 2c) (`integers.discrete_gaussian`).
+    Cohorts that may exceed the fixed number of uploads add that probability to delta. Errors: UnsupportedMechanism if
+    the accountant has no bound.
     """
     makers: dict[str, Callable[[Mechanism], Curve]] = {
         "analytic-gaussian": _analytic,
@@ -115,7 +117,7 @@ def _continuous(mechanism: Mechanism) -> Continuous:
 
 
 def _adaptive(mechanism: Mechanism) -> Curve:
-    """The program's values, at its states joined by chords; its grid is laid out for a delta of _TYPICAL."""
+    """Return the program's values, at its states joined by chords; its grid is laid out for a delta of _TYPICAL."""
     near = continuous(mechanism)
     found = adaptive.values(near.mechanism, delta=_TYPICAL)
     if found is None:
@@ -127,12 +129,13 @@ def _adaptive(mechanism: Mechanism) -> Curve:
 
 
 def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
-    """The curve of a mechanism whose laws are within e^±closeness of those of `near`, but for an event `extra`.
+    """Return the curve of a mechanism whose distributions are within e^±closeness of those of `near`, except for an
+    event `extra`.
 
-    With c = closeness, P' <= e^c P and Q <= e^c Q' as measures: P'(S) - e^epsilon Q'(S) is at most
-    e^c (P(S) - e^(epsilon - 2c) Q(S)) <= e^c near(epsilon - 2c), for every real epsilon - 2c. Below zero `near` is a
-    whole `Profile`, which mirrors what it has above zero, from above again: 1 - e^-x + e^-x delta(x) rises with delta.
-    No chord goes on beyond its knots there, where it would lie below the convex curve. Direction of error: upper bound.
+    With c = closeness, P' <= e^c P and Q <= e^c Q' as measures: P'(S) - e^epsilon Q'(S) is at most e^c (P(S) -
+    e^(epsilon - 2c) Q(S)) <= e^c near(epsilon - 2c), for every real epsilon - 2c. Below zero `near` is a whole
+    `Profile`, which mirrors its values above zero, from above again: 1 - e^-x + e^-x delta(x) rises with delta. No
+    chord continues beyond its knots there, where it would be below the convex curve. Direction of error: upper bound.
     """
     if closeness > _FARTHEST:
         raise UnsupportedMechanism(
@@ -142,7 +145,7 @@ def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
 
 
 def profile_of_distribution(laws: LossLaws, *, slack: float, method: str) -> Profile:
-    """The profile of composed loss laws, the worse of their orders, from above.
+    """Return the profile of composed privacy loss distributions, the worse of their orders, from above.
 
     At knots joined by chords in e^epsilon, in which every profile is convex. `slack`: what rounding of its convolutions
     may misplace; added to every delta.
@@ -153,7 +156,7 @@ def profile_of_distribution(laws: LossLaws, *, slack: float, method: str) -> Pro
 
 
 def _end(laws: LossLaws, negligible: float) -> float:
-    """An epsilon at which delta has come down to what it keeps for ever, or is negligible."""
+    """Return an epsilon at which delta has reached its limit, or is negligible."""
     end, last = 1.0, float(laws.delta(math.inf))
     while float(laws.delta(end)) > 1.001 * last + negligible and end < 1e6:
         end *= 1.5
@@ -161,9 +164,10 @@ def _end(laws: LossLaws, negligible: float) -> float:
 
 
 def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
-    """Joined linearly in e^epsilon, from above since a profile is convex in it; the last value from there on.
+    """Return the curve linear in e^epsilon between the knots, an upper bound since a profile is convex in it.
 
-    From the first knot on: to its left the first chord would go on below the curve.
+    Beyond the last knot it is constant. It starts at the first knot: to its left the first chord would be below the
+    curve.
     """
     assert np.all(eps >= knots[0])
     right = np.clip(np.searchsorted(knots, eps, side="right"), 1, len(knots) - 1)
@@ -187,7 +191,7 @@ def _of_curve(mechanism: Mechanism, extra: float) -> Curve:
 
 
 def delta_from_curve(epsilon: ArrayLike, orders: ArrayLike, rho: ArrayLike) -> Floats:
-    """The delta at `epsilon` that Renyi bounds `rho` at `orders` imply: the least over the orders, at most 1.
+    """Return the delta at `epsilon` that Renyi bounds `rho` at `orders` imply: the least over the orders, at most 1.
 
     delta = exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a   (Canonne, Kamath, Steinke 2020, Prop. 12)
 

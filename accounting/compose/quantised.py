@@ -1,7 +1,7 @@
-"""The law of a pair's loss on a grid, from below: cells of the output, their exact masses, losses rounded down.
+"""Distribution of a pair's loss on a grid, from below: cells of the output, their exact masses, losses rounded down.
 
-Rounding down costs in proportion to the spacing, so a grid must be fine against one release's losses. Where one that is
-reaches too far for all releases, some of them are composed on a finer grid first, and its cells are merged.
+Rounding down lowers the bound in proportion to the spacing, so a grid must be fine against one release's losses. If
+such a grid is too large for all releases, some of them are composed on a finer grid first, and its cells are merged.
 """
 
 import math
@@ -16,7 +16,7 @@ from accounting.gaussian.attacks import AttackPair, Mixture, log_density
 
 # The logarithm of a distribution function is good to this, relative to itself and to 1 (measured: a ninth of it).
 _LOG_ROUNDING = 4e-15
-# No cells of their own for what one release shows more seldom than about this.
+# Outputs of one release with a smaller probability have no separate cells.
 _TAIL_MASS = 1e-18
 # Grid points to the spread of one release's loss; how many are composed at once, and merged to one.
 _FINE = 1000.0
@@ -25,11 +25,12 @@ _MOST_POINTS, _LARGEST_LOSS = 1 << 22, 600.0  # of exponents that do not overflo
 
 
 def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, float, int, float]:
-    """Law, offset of its grid in steps, how often it comes, and the mass that rounding may have misplaced.
+    """Return the distribution, the offset of its grid in steps, its count, and the mass that rounding may have
+    misplaced.
 
-    Claim: that many independent losses of the law, plus as many offsets, belong to a pair no further apart than `count`
-    releases of `pair`. Merging cells is post-processing; releases that fill no group are left out, which shows less.
-    Direction of error: lower bound, but for the misplaced mass.
+    Claim: `count` independent losses of the distribution, plus as many offsets, belong to a pair no further apart than
+    `count` releases of `pair`. Merging cells is post-processing; releases that fill no group are dropped, which lowers
+    the bound. Direction of error: lower bound, except for the misplaced mass.
     """
     stages = _stages(pair, interval, count)
     finer = interval / _MERGED**stages
@@ -56,7 +57,7 @@ def _stages(pair: AttackPair, interval: float, count: int) -> int:
 
 
 def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, float]:
-    """Neighbouring cells of `law` as one, on the grid of `interval`."""
+    """Return `law` with neighbouring cells as one, on the grid of `interval`."""
     masses = np.maximum(law.masses, 0.0)
     losses = law.spacing * (law.lowest + offset + np.arange(len(masses)))
     starts = np.arange(0, len(masses), _MERGED)
@@ -66,7 +67,7 @@ def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, floa
 
 
 def _of_one(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
-    """The pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
+    """Return the pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     (p, one), (q, two) = _cells(pair, interval)
     rounding = one + two
     kept = (p > -700) & (q > -np.inf) & ((rounding < 0.5) | (rounding < 1e-6 * (p - q)))
@@ -74,8 +75,10 @@ def _of_one(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
 
 
 def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossLaw, float]:
-    """The law of cells with these logarithms of both masses, good to `rounding`. Cells that are not given are left out:
-    their loss may be below all others, so their mass shows nothing."""
+    """Return the distribution of cells with these logarithms of both masses, accurate to `rounding`.
+
+    Missing cells are dropped: their loss may be below all others, so their mass does not count.
+    """
     if not len(p):  # nothing is shown
         return certain(0, spacing=interval), 0.0
     steps = (p - q - rounding) / interval
@@ -88,7 +91,9 @@ def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float
 
 
 def _best_offset(steps: Floats, mass: Floats) -> float:
-    """The offset of the grid that loses least to rounding down: cells sit near half-way between grid points."""
+    """Return the offset of the grid with the smallest loss by rounding down: cells are near half-way between grid
+    points.
+    """
     candidates = np.concatenate([[0.0], 0.5 - np.geomspace(1e-7, 0.49, 60)])
     bins = 10_000
     masses = np.bincount((steps % 1.0 * bins).astype(np.int64), weights=mass, minlength=bins + 1)
@@ -100,7 +105,10 @@ def _best_offset(steps: Floats, mass: Floats) -> float:
 
 
 def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Log masses of both laws, and their errors, in cells cut where the loss crosses grid points (any cut is valid)."""
+    """Return log masses of both distributions, and their errors, in cells cut where the loss crosses grid points.
+
+    Any cut is valid.
+    """
     means = [m for _, m in (*pair.p, *pair.q)]
     x = np.unique(np.concatenate([m + np.linspace(-10, 10, 200_001) for m in set(means)]))
     density = np.exp(log_density(pair.p, x))
@@ -116,8 +124,11 @@ def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tu
 
 
 def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
-    """Logarithm of the mass of every cell, each computed in the tail where it does not cancel or underflow, and what
-    rounding may have added or taken: a narrow cell is a small difference of two such numbers."""
+    """Return the logarithm of the mass of every cell, and its largest rounding error.
+
+    Each is computed in the tail where it does not cancel or underflow; a narrow cell is a small difference of two
+    numbers.
+    """
     logs, above, below = [], [], []
     for weight, mean in mixture:
         low, high = cuts[:-1] - mean, cuts[1:] - mean

@@ -37,7 +37,7 @@ from accounting.mechanisms.kinds import Account, account_of
 Conversion = Literal["improved", "classical"]
 
 _PARTS = 10**9
-"""Denominator of the chance to take part in a full round, which is rounded up."""
+"""Denominator of the probability to take part in a full round, which is rounded up."""
 
 ORDERS: Floats = np.concatenate(
     [
@@ -70,26 +70,24 @@ FAR_ORDERS: Floats = np.concatenate([ORDERS, 2.0 ** np.arange(13, 41)])
 
 
 def curve(mechanism: Mechanism, orders: ArrayLike) -> Floats:
-    """Upper bound on the Renyi divergence of each order, in both directions, over all neighbours.
+    """Return an upper bound on the Renyi divergence of each order, in both directions, over all neighbours.
 
-    Orders above 1; the result has their shape. An order at which no bound is known or none could be computed
-    is infinite, which keeps every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7).
-    Poisson: `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws).
-    Poisson with a cap: the mean of full rounds and others (`gaussian.capped`).
-    Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special case).
-    Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are quasi-convex), or
-    the squared sensitivity of a stream of correlated noise.
-    Other kinds: their accounts (`mechanisms.kinds`); sampled, one that has a twin is a Gaussian nearly. Composition:
-    the sum.
+    Orders above 1; the result has their shape. An order without a known or computable bound is infinite, which keeps
+    every conversion valid. Gaussian: alpha mu^2 / 2, exact (Mironov 2017, Prop. 7). Poisson: `gaussian.poisson_rdp`
+    (add-remove; zero-out has the same pair of output distributions). Poisson with a cap: the mean of full rounds and
+    others (`gaussian.capped`). Fixed size: `gaussian.fixed_size_rdp` (replace-one, shift 2C; zero-out is a special
+    case). Schedules: without their secrecy, alpha k mu^2 / 2 with k the most participations (divergences are
+    quasi-convex), or the squared sensitivity of a stream of correlated noise. Other kinds: their accounts
+    (`mechanisms.kinds`); a sampled kind with a twin is nearly a Gaussian. Composition: the sum.
     """
     return np.asarray(np.sum([_repeated(part, count, orders) for part, count in parts_of(mechanism)], axis=0))
 
 
 def choices(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
-    """Return mechanisms whose curves may be used for `mechanism`, each with the part of delta that it loses.
+    """Return mechanisms whose curves may be used for `mechanism`, each with the part of delta that it takes.
 
-    Under a cap: the mechanism itself, and the one without caps, which loses zeta p in every round, the chance that it
-    is full and the client takes part (h' <= p in `gaussian.capped`). Direction of error: upper bound.
+    With a cap: the mechanism itself, and the one without caps, which takes zeta p in every round, the probability that
+    the round is full and the client takes part (h' <= p in `gaussian.capped`). Direction of error: upper bound.
     """
     parts = parts_of(mechanism)
     lost = math.fsum(count * _left_out(part) for part, count in parts)
@@ -115,7 +113,7 @@ def _left_out(part: SingleRelease) -> float:
 
 
 def checked_orders(orders: ArrayLike) -> Floats:
-    """Renyi orders as an array, or an error that says what they must be."""
+    """Return Renyi orders as an array. Errors: InvalidParameter for orders that are not finite and above 1."""
     try:
         given = np.asarray(orders, dtype=float)
         valid = given.ndim <= 1 and given.size > 0 and bool(np.all((given > 1) & (given < np.inf)))
@@ -127,7 +125,7 @@ def checked_orders(orders: ArrayLike) -> Floats:
 
 
 def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
-    """The curve of `count` times `part`."""
+    """Return the curve of `count` times `part`."""
     given = checked_orders(orders)
     if unsampled(part) is part:
         return np.asarray(count * account_of(part).renyi(given, part))
@@ -154,7 +152,8 @@ def _sampled_curve(release: Any, orders: tuple[float, ...]) -> tuple[float, ...]
 
 
 def _capped_curve(orders: Floats, noise: Any, account: Account, sampling: CappedPoissonSampling) -> Floats:
-    """Renyi divergences of Poisson sampling with a cap: of a mean over full rounds and others, as if that showed.
+    """Return Renyi divergences of Poisson sampling with a cap: a mean over full and other rounds, as if that were
+    released.
 
     e^((a-1) rho) = (1 - zeta) e^((a-1) rho_Poisson) + zeta e^((a-1) rho_full) (`gaussian.capped`). Direction of error:
     upper bound.
@@ -176,9 +175,10 @@ def _capped_curve(orders: Floats, noise: Any, account: Account, sampling: Capped
 
 
 def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Floats:
-    """Renyi divergences of a full round, in which the client takes part with chance p and displaces another one.
+    """Return Renyi divergences of a full round, in which the client takes part with probability p and displaces
+    another.
 
-    Under add-remove Poisson sampling of a move of 2 clips; else fixed-size sampling. Of that, orders between whole
+    Under add-remove that of Poisson sampling with a move of 2 clips; else of fixed-size sampling. Orders between whole
     numbers have chords of (a - 1) rho, which is convex; never above the divergence without sampling.
     """
     assert account.sampled is not None
@@ -201,7 +201,7 @@ def _full_round(orders: Floats, noise: Any, account: Account, p: float) -> Float
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """An epsilon from a Renyi curve, the order that gave it, and whether that order is an end of the grid."""
+    """Epsilon from a Renyi curve and the order that gave it; at_end: True if that order is an end of the grid."""
 
     epsilon: float
     order: float
@@ -211,10 +211,9 @@ class Converted:
 def epsilon_from_curve(
     orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Conversion = "improved"
 ) -> Converted:
-    """The smallest epsilon that the Renyi bounds `rdp` at `orders` imply at `delta`, by `converted`.
+    """Return the smallest epsilon that the Renyi bounds `rdp` at `orders` imply at `delta`, by `converted`.
 
-    Never below 0. Direction of error: upper bound for every set of orders; `at_end` says that a longer grid
-    might lower it.
+    Never below 0. Direction of error: upper bound for every set of orders; if `at_end`, a longer grid might lower it.
     """
     target = require.open_probability(delta=delta)
     alpha = np.atleast_1d(checked_orders(orders))
@@ -231,10 +230,10 @@ def epsilon_from_curve(
 
 
 def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Conversion) -> Floats:
-    """Epsilon at each order on its own, possibly below 0; infinite where `rdp` is infinite or undefined.
+    """Return epsilon at each order alone, possibly below 0; infinite where `rdp` is infinite or undefined.
 
     improved:   rho + log(1 - 1/alpha) - log(alpha delta) / (alpha - 1)   (Canonne, Kamath, Steinke 2020, Prop. 12),
-                and 0 where 1 - e^-rho <= delta^2: the total variation is at most sqrt(1 - e^-KL) (Bretagnolle and
+                and 0 if 1 - e^-rho <= delta^2: the total variation is at most sqrt(1 - e^-KL) (Bretagnolle and
                 Huber 1979), KL <= rho
     classical:  rho + log(1/delta) / (alpha - 1)                          (Mironov 2017, Prop. 3)
     """
@@ -252,7 +251,7 @@ def converted(orders: Floats, rdp: Floats, delta: ArrayLike, conversion: Convers
 
 
 def orders(mechanism: Mechanism) -> Floats:
-    """The Renyi orders that an account of this mechanism looks at."""
+    """Return the Renyi orders for an account of this mechanism."""
     parts = [part for part, _ in parts_of(mechanism)]
     sampled = [unsampled(part) is not part for part in parts]
     for part in parts:

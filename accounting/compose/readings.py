@@ -1,7 +1,7 @@
 """Readings of a profile: errors of tests, groups of clients, an attacker's success.
 
-Everything follows from P(S) <= e^epsilon Q(S) + delta(epsilon) at every real epsilon, in both orders of the worlds; a
-profile that is an upper bound gives a statement that holds.
+Everything follows from P(S) <= e^epsilon Q(S) + delta(epsilon) at every real epsilon, in both orders of the neighbours;
+a profile that is an upper bound gives a statement that holds.
 """
 
 import math
@@ -19,7 +19,7 @@ _LARGEST = 1e4
 
 
 def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
-    """The least false negative rate that a test of the two worlds can have at this false positive rate.
+    """Return the least false negative rate that a test of the two neighbours can have at this false positive rate.
 
     f(a) = sup over epsilon of 1 - delta(epsilon) - e^epsilon a, at least 0   (Dong, Roth, Su 2022, Prop. 2.12)
 
@@ -33,24 +33,25 @@ def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
 
 
 def success(profile: Profile, *, prior: float = 0.5) -> float:
-    """The largest probability with which an attacker tells which of the two worlds it is; prior: that of the first.
+    """Return the largest probability with which an attacker names the right neighbour; prior: that of the first.
 
-    1 - prior + prior delta(log((1 - prior) / prior)), reached by the likelihood-ratio test. Direction of error: upper.
+    1 - prior + prior delta(log((1 - prior) / prior)), reached by the likelihood-ratio test. Direction of error: upper
+    bound.
     """
     p = require.open_probability(prior=prior)
     return float(1 - p + p * profile(math.log((1 - p) / p)))
 
 
 def advantage(profile: Profile) -> float:
-    """The largest true positive rate less false positive rate of any test: delta(0). Direction: upper bound."""
+    """Return the largest true positive rate less false positive rate of any test: delta(0). Direction: upper bound."""
     return float(profile(0.0))
 
 
 def posterior(*, epsilon: float, prior: float) -> float:
-    """The largest belief after an outcome whose loss is at most epsilon, of an observer with this one before it.
+    """Return the largest posterior of an observer with this prior, after an outcome whose loss is at most epsilon.
 
-    The odds grow by e^epsilon. With (epsilon, delta), losses above x > epsilon have probability at most
-    delta / (1 - e^(epsilon - x)). Direction of error: upper bound.
+    The odds grow by e^epsilon. With (epsilon, delta), losses above x > epsilon have probability at most delta / (1 -
+    e^(epsilon - x)). Direction of error: upper bound.
     """
     p = require.open_probability(prior=prior)
     odds = math.log(p / (1 - p)) + epsilon
@@ -58,10 +59,10 @@ def posterior(*, epsilon: float, prior: float) -> float:
 
 
 def of_group(profile: Profile, size: int) -> Profile:
-    """The profile for neighbours that differ in `size` clients.
+    """Return the profile for neighbours that differ in `size` clients.
 
-    delta_k(epsilon) = delta(epsilon / k) (e^epsilon - 1) / (e^(epsilon / k) - 1): k neighbours in a row. Direction of
-    error: upper bound, loose for large k (of Gaussians exact would be k times the shift).
+    delta_k(epsilon) = delta(epsilon / k) (e^epsilon - 1) / (e^(epsilon / k) - 1): a chain of k neighbours. Direction of
+    error: upper bound, loose for large k (exact for Gaussians: k times the shift).
     """
     k = require.count(size=size)
 
@@ -76,7 +77,9 @@ def of_group(profile: Profile, size: int) -> Profile:
 
 
 def epsilon_at(profile: Profile, delta: float) -> float:
-    """An epsilon >= 0 with delta(epsilon) <= delta, the least to 1e-9 where the profile falls; infinite beyond 10^4."""
+    """Return an epsilon >= 0 with delta(epsilon) <= delta, the least to 1e-9 if the profile falls; infinite beyond
+    10^4.
+    """
     target = require.open_probability(delta=delta)
     low, high = 0.0, 1e-3
     if float(profile(0.0)) <= target:

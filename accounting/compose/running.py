@@ -1,4 +1,4 @@
-"""Epsilon while a run goes on whose rounds are not all alike: one convolution for each, instead of all over again."""
+"""Epsilon during a run whose rounds differ: one convolution per round, instead of a new composition."""
 
 import math
 from collections import Counter
@@ -18,17 +18,17 @@ from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
 
 _ROOM = 4.0
-"""Times as wide as planned that the losses may be on the grid of the planned rounds."""
+"""Factor on the planned width of the losses that still fits on the grid."""
 
 
 class Running:
-    """The composition of releases that are added one by one, and its epsilon at `delta`.
+    """Composition of releases that are added one by one, and its epsilon at `delta`.
 
-    typical: a release like those to come, of which about `rounds` are planned: it sets grid and orders. Every value is
-    an upper bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the
-    smallest of the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the
-    first two where noise is Gaussian or nearly. Rounds of a participation schedule belong together: they are accounted
-    anew for every epsilon, an epoch in progress as its rounds so far.
+    typical: a release like the planned ones, about `rounds` of them: it sets grid and orders. Every value is an upper
+    bound, equal to that of `compose.accountant.epsilon` within the tolerance of the grid. "best" takes the smallest of
+    the privacy loss distribution, the adaptive account of fixed-size sampling and the Renyi account; the first two for
+    noise that is Gaussian or nearly. Rounds of a participation schedule belong together: they are accounted anew for
+    every epsilon, an epoch in progress by its rounds so far.
     """
 
     def __init__(self, *, delta: float, typical: SingleRelease, rounds: int, accountant: Accountant = "best") -> None:
@@ -55,7 +55,7 @@ class Running:
         self._count = 0
 
     def add(self, release: SingleRelease, count: int = 1) -> None:
-        """`count` releases more, all like this."""
+        """Add `count` equal releases."""
         self._count += require.count(count=count)
         if schedule_of(release) is not None:
             self._scheduled[release] += count
@@ -67,13 +67,13 @@ class Running:
             except UnsupportedMechanism:
                 if self._curve is None:
                     raise
-                self._losses = None  # the other account stands alone
+                self._losses = None  # the other account remains
         if self._curve is not None and self._uncapped is not None:
             self._curve = self._curve + count * self._of_orders(release)
             self._uncapped = self._without_caps(release, count)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
-        """Return epsilon of everything added so far, and of `also` on top."""
+        """Return epsilon of everything added so far and `also`."""
         if also is None and not self._count:
             return 0.0
         scheduled = self._scheduled
@@ -100,7 +100,9 @@ class Running:
         return min(bounds)
 
     def _without_caps(self, release: SingleRelease, count: int) -> tuple[Floats, float]:
-        """Return the Renyi curve so far and of these without caps, and the part of delta that is lost by that."""
+        """Return the Renyi curve without caps, of all releases so far and these, and the part of delta that this
+        takes.
+        """
         assert self._uncapped is not None
         before, lost = self._uncapped
         free, more = rdp.choices(Composed(parts=((release, count),)))[-1]
@@ -108,19 +110,21 @@ class Running:
         return before + count * self._of_orders(one), lost + more
 
     def _of_orders(self, release: SingleRelease) -> Floats:
-        # As one of many: a discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
+        # A discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
         many = Composed(parts=((release, self._rounds),))
         try:
             return np.asarray(rdp.curve(many, self._orders) / self._rounds)
         except UnsupportedMechanism:
             if self._losses is None:
                 raise
-            return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account stands alone
+            return np.full_like(self._orders, np.inf)  # replace-one under Poisson: the other account remains
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _One:
-    """Loss laws of releases, the last one as it is accounted, how near they are, and what they lose of delta."""
+    """One release: its privacy loss distributions, its dominating Gaussian, their closeness, and the part of delta it
+    takes.
+    """
 
     laws: LossLaws
     near: SingleRelease
@@ -130,7 +134,7 @@ class _One:
 
 
 class _Losses:
-    """The composed privacy loss distribution on the grid of the planned rounds, and the adaptive account beside it."""
+    """Composed privacy loss distribution on the grid of the planned rounds, with the adaptive account."""
 
     def __init__(
         self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
@@ -142,7 +146,7 @@ class _Losses:
         self._lay_out(Composed(parts=((planned, rounds),)), pairwise=near.pairwise)
 
     def _lay_out(self, mechanism: Composed, *, pairwise: bool) -> None:
-        """An empty account on the grid of `mechanism`."""
+        """Lay out an empty account on the grid of `mechanism`."""
         planned, _ = mechanism.parts[0]
         self._interval = loss_grid.interval(mechanism)
         adapts = "adaptive" in self._accountants and not pairwise
@@ -155,8 +159,11 @@ class _Losses:
         self._count = 0
 
     def _make_room(self, mechanism: Composed, *, pairwise: bool) -> None:
-        """On the grid of much quieter rounds the losses of `mechanism` may not fit in memory: then all over again on
-        its own grid. Every grid gives an upper bound."""
+        """Compose everything again on the grid of `mechanism` if its losses do not fit in memory on that of quieter
+        rounds.
+
+        Every grid gives an upper bound.
+        """
         if loss_grid.least_interval(mechanism) <= _ROOM * self._interval:
             return
         runs = self._runs
@@ -171,7 +178,7 @@ class _Losses:
         if self._tilt:
             self._held = self._tilted_with(release, count)
         self._total = self._with(release, count)
-        if one.pairwise:  # a Gaussian that a pair stays below says nothing of three worlds (docs/theory.md, section 4)
+        if one.pairwise:  # domination of pairs is not enough for three vectors (docs/theory.md, section 4)
             self._adding = None
         if self._adding is not None:
             self._adding.add(one.near, count)
@@ -205,7 +212,7 @@ class _Losses:
     def _with_schedules(
         self, total: "_One | None", held: LossLaws | None, scheduled: Composed
     ) -> tuple["_One", LossLaws | None]:
-        """Everything else, plain and tilted, and the rounds of schedules together, in both."""
+        """Return all other releases, plain and tilted, together with the rounds of schedules, in both forms."""
         near = continuous(scheduled, lost=self._lost)
         laws = pld.distribution(near.mechanism, self._interval)
         tilted = pld.distribution(near.mechanism, self._interval, tilt=self._tilt) if self._tilt else None
@@ -230,13 +237,13 @@ class _Losses:
         )
 
     def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossLaws:
-        """The sum so far and these, held so that rounding is little of a small delta."""
+        """Return the sum so far and these, tilted so that rounding is small against a small delta."""
         laws = self._one(release).laws.tilted(self._tilt)
         laws = laws.repeated(count) if count > 1 else laws
         return laws if self._held is None else self._held.plus(laws)
 
     def _one(self, release: SingleRelease) -> _One:
-        """Return PLDs of a release, its dominating Gaussian, their closeness and the loss of delta."""
+        """Return (PLDs, dominating Gaussian, closeness, part of delta) of one release."""
         if release not in self._known:
             near = _near(release, self._rounds, self._lost)
             if near is None:
@@ -251,7 +258,7 @@ class _Losses:
 
 
 def _near(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
-    """One release with continuous noise and how near that is, as one of so many; None where there is no such thing."""
+    """Return one of `rounds` releases with continuous noise and its closeness; None without such a form."""
     try:
         near = continuous(Composed(parts=((release, rounds),)), lost=lost)
     except UnsupportedMechanism:

@@ -1,4 +1,4 @@
-"""Hockey sticks of rests (`min-separation`) by importance sampling with weights that are bounded in closed form.
+"""Hockey-stick divergences of rests (`min-separation`) by importance sampling, with weights bounded in closed form.
 
 With pi the client's rounds, s = 1/noise, N = |pi|, v_t = e^(s x_t - s^2/2) and S = E_pi prod v_t the likelihood ratio
 of the run from noise alone, for a, a' > 0 and gamma = e^epsilon >= 1 (docs/theory-participation.md, Theorem 7):
@@ -7,8 +7,8 @@ of the run from noise alone, for a, a' > 0 and gamma = e^epsilon >= 1 (docs/theo
     H_gamma(Q || P) = E_R' (1 - gamma S)_+ dQ/dR',   R' = N(-a' s p 1, I),           weights <= M'
     M = (E e^((1+a) N s^2/2) e^-epsilon)^a a^a / (1+a)^(1+a),    M' = e^(a' (E N s^2/2 - epsilon) + a'^2 T p^2 s^2/2).
 
-Means of n weights in [0, M] are below  mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), but for a chance
-beta. S is the last value of a renewal chain, so that a sample takes T steps.
+Means of n weights in [0, M] are below  mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), except with
+probability beta. S is the last value of a renewal chain, so a sample has T steps.
 """
 
 import math
@@ -22,9 +22,9 @@ from accounting.compose.shown_schedules import counts_law
 from accounting.mechanisms.schedules import MinSeparation
 
 CHUNK = 5_000
-"""Samples that are drawn at a time; a part of what a seed means."""
+"""Number of samples drawn at a time; the samples of a seed depend on it."""
 ROUNDING = 1e-12
-"""Share of the largest weight that rounding may hide, charged to every mean."""
+"""Largest rounding error as a share of the largest weight, charged to every mean."""
 
 Pair = tuple[float, float]
 
@@ -102,9 +102,9 @@ class Sums:
     squares: Pair
 
     def bounds(self, largest: Pair, failure: float, count: int | None = None) -> Pair:
-        """Return upper bounds of both hockey sticks; one of them fails with a chance of at most `failure`.
+        """Return upper bounds of both hockey-stick divergences; one of them fails with probability at most `failure`.
 
-        count: samples of a run to come that has these means, for calibration
+        count: number of samples of a later run with these means, for calibration
         """
         n, log = count or self.count, math.log(4 / failure)
         found = []

@@ -1,4 +1,6 @@
-"""A second opinion: the same mechanism, stated by dp-accounting, an implementation that shares no code with ours."""
+"""Second opinion: epsilon of the same mechanism by dp-accounting, an implementation that shares no code with this
+one.
+"""
 
 import math
 import warnings
@@ -30,21 +32,21 @@ from accounting.rounding import downwards, upwards
 _ORDERS = [float(order) for order in (*range(2, 65), 80, 96, 128, 160, 192, 224, 256)]
 
 _MOST_PARTS = 50
-"""Different releases; each is a distribution of its own to the library."""
+"""Most different releases of a composition: the library has one distribution for each."""
 
 _FAR = 0.01
-"""Relative; discretisation alone accounts for less."""
+"""Relative difference above which discretisation alone is no explanation."""
 _GRID = 1e-4
-"""Relative; what two discretisations differ by."""
+"""Relative difference of two discretisations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecondOpinion:
-    """An epsilon at `delta` that dp-accounting computes for the same mechanism, or why it has none.
+    """Epsilon at `delta` by dp-accounting for the same mechanism, or the reason why it has none.
 
-    epsilon:    an upper bound, too, by its own discretisation or its own Renyi bound; often looser than ours
+    epsilon:    an upper bound too, by its own discretisation or Renyi bound; often looser than ours
     accountant: "pld" or "rdp", of dp-accounting `version`
-    note:       which bound it is; why there is none, where epsilon and accountant are None
+    note:       kind of the bound; the reason if epsilon and accountant are None
     """
 
     epsilon: float | None
@@ -54,20 +56,21 @@ class SecondOpinion:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Return the JSON object."""
         return asdict(self)
 
     @property
     def by(self) -> str:
-        """Library, version and accountant, in words."""
+        """Library, version and accountant as text."""
         note = f", {self.note}" if self.note else ""
         return f"dp-accounting {self.version}, {self.accountant}{note}"
 
     def remarks(self, *, epsilon: float, lower_bound: float | None) -> tuple[str, ...]:
-        """Return remarks on this opinion for a reader of `epsilon`, which is an upper bound as well.
+        """Return remarks on this opinion for a reader of `epsilon`, which is an upper bound too.
 
-        They name its source, or the reason why there is none, a contradiction to a proven lower bound, and a large
-        distance from `epsilon`."""
+        They name its source or the reason for a missing number, a contradiction to a proven lower bound, and a large
+        distance from `epsilon`.
+        """
         if self.epsilon is None:
             return (f"no second opinion: {self.note}",)
         stated = f"second opinion {upwards(self.epsilon)} by {self.by}"
@@ -83,15 +86,16 @@ class SecondOpinion:
 def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     """Return the epsilon of dp-accounting for `mechanism`, under its own adjacency, or the reason why it has none.
 
-    Claim: an upper bound by another implementation, where its documented errors are avoided: noise multipliers are
-    Python floats and events are never nested; replace-one doubles the sensitivity before the library sees it, since its
-    Renyi accountant takes the noise as if already halved; fixed-size orders stay at 256 and below, beyond which its
-    curve jumps; its own privacy loss distribution of fixed-size sampling, which lies below a proven lower bound, is not
-    asked, nor is any at a delta below 1e-12, where rounding decides. Poisson sampling, with a cap or without, and none:
-    PLD. Fixed-size
-    sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Noise in shares is asked
-    for as the noise of the sum, at what of delta its overflow leaves, rounds in a public order as the most that one
-    client takes part in. Direction of error: upper bound. Loads dp-accounting where it is asked.
+    Claim: an upper bound by another implementation, with its documented errors avoided: noise multipliers are Python
+    floats and events are never nested; replace-one doubles the sensitivity before the library receives it, since its
+    Renyi accountant treats the noise as already halved; fixed-size orders stay at 256 and below, beyond which its curve
+    jumps. Not
+    used: its privacy loss distribution of fixed-size sampling, which is below a proven lower bound, and any at a delta
+    below 1e-12, where rounding decides. Poisson sampling, with a cap or without, and no sampling: PLD. Fixed-size
+    sampling: Renyi (Wang, Balle, Kasiviswanathan 2019), replace-one, which covers zero-out. Noise in shares counts as
+    the noise of the sum, at delta minus its overflow; rounds in a public order as the most that one client takes part
+    in.
+    Direction of error: upper bound. Loads dp-accounting.
     """
     target = require.open_probability(delta=delta)
     left = target - math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
@@ -119,7 +123,7 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
 
 
 def _by_participations(mechanism: Mechanism) -> Mechanism:
-    """Rounds in a public order as those that one client takes part in."""
+    """Return rounds in a public order as the rounds that one client takes part in."""
     parts = parts_of(mechanism)
     orders = [(part, count, sampling_of(part)) for part, count in parts]
     if not any(isinstance(sampling, Cyclic) for _, _, sampling in orders):
@@ -145,7 +149,7 @@ def _version() -> str:
 
 
 def _why_none(parts: Sequence[tuple[Any, int]], delta: float) -> str:
-    """Why the library is not asked; empty if it is."""
+    """Return the reason not to use the library; empty if there is none."""
     others = sorted({unsampled(part).kind for part, _ in parts if gaussian_of(part) is None})
     if others:
         return f"dp-accounting has no account of {', '.join(others)}"

@@ -1,4 +1,4 @@
-"""The cost of tuning: the best of a random number of runs (docs/theory.md, section 8)."""
+"""Privacy of tuning: the best of a random number of runs (docs/theory.md, section 8)."""
 
 import math
 from collections.abc import Sequence
@@ -26,10 +26,11 @@ _LOG_GAMMAS = (-60.0, -1e-9)
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRuns:
-    """Random number K of runs, drawn from this distribution; no one may choose or know it before.
+    """Random number K of runs; it must be neither chosen nor known before.
 
-    law: "negative-binomial", truncated to K >= 1, of this `eta` > -1 (0: logarithmic, 1: geometric; the lower, the less
-    it costs and the likelier is K = 1), or "poisson" (K may be 0: then nothing comes out). mean: the expectation of K.
+    distribution: "negative-binomial", truncated to K >= 1, of this `eta` > -1 (0: logarithmic, 1: geometric; a lower
+    eta has a smaller epsilon and more often K = 1), or "poisson" (K may be 0: then nothing is released). mean: the
+    expectation of K.
     """
 
     mean: float
@@ -61,11 +62,11 @@ class RandomRuns:
 
     @property
     def largest_mean(self) -> float:
-        """The expectation of K, rounded upwards with `gamma`."""
+        """Expectation of K, rounded upwards with `gamma`."""
         return self.mean if self.law == "poisson" else max(self.mean, _mean(self.gamma, self.eta))
 
     def drawn(self, uniform: float) -> int:
-        """K for a number in [0, 1): the least k with Pr[K <= k] above it, summed in floating point."""
+        """Return K for a number in [0, 1): the least k with Pr[K <= k] above it, summed in floating point."""
         poisson, gamma = self.law == "poisson", math.nan if self.law == "poisson" else self.gamma
         k, weight = (0, math.exp(-self.mean)) if poisson else (1, _mean(gamma, self.eta) * gamma ** (1 + self.eta))
         below = weight
@@ -77,24 +78,26 @@ class RandomRuns:
 
 
 def _mean(gamma: float, eta: float) -> float:
-    """E K of the truncated negative binomial law."""
+    """Return E K of the truncated negative binomial distribution."""
     if abs(eta) < 1e-9:
         return (1 / gamma - 1) / -math.log(gamma)
     return eta * (1 - gamma) / (gamma * -math.expm1(eta * math.log(gamma)))
 
 
 def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
-    """Renyi divergence of the best of K runs, each of which has the divergences `curve` at `orders`.
+    """Return the Renyi divergence of the best of K runs, each with the divergences `curve` at `orders`.
 
     Claim (Papernot, Steinke 2022, Theorems 2 and 6): with K negative binomial of eta and gamma, at every order a and
     for any second order b
         rho'(a) = rho(a) + (1 + eta) (1 - 1/b) rho(b) + (1 + eta) log(1/gamma) / b + log(E K) / (a - 1),
     and with K Poisson of mean m
         e^((a - 1) rho'(a)) = e^-m + m e^((a - 1) (rho(a) + m delta')),  delta' that of one run at log(1 + 1/(a - 1)).
-    Their Theorem 6 leaves out e^-m, the chance that nothing comes out; then the bound is below 0 for m < 1. b is the
-    best of `orders`. Conditions: the runs are independent and alike (a candidate is drawn for each), what they are
-    compared by is part of what they release, and K is drawn apart. Adjacency: that of the curve, both orders of the
-    worlds. Direction of error: upper bound.
+    Their Theorem 6 omits e^-m, the probability of no release; then the bound is below 0 for m < 1. b is the best of
+    `orders`.
+    Conditions: the runs are independent and identically distributed (a candidate is drawn for each), the score that
+    compares them is part of their release, and K is drawn independently. Adjacency: that of the curve, both orders of
+    the neighbours.
+    Direction of error: upper bound.
     """
     known = np.isfinite(curve)
     if runs.law == "poisson":
@@ -108,11 +111,12 @@ def renyi(orders: Floats, curve: Floats, runs: RandomRuns) -> Floats:
 
 
 def shift(profiles: Sequence[Profile], runs: RandomRuns) -> float:
-    """s with H_(e^epsilon) of the best of K runs at most E K times H_(e^(epsilon - s)) of one run, for every epsilon.
+    """Return s with H_(e^epsilon) of the best of K runs at most E K times H_(e^(epsilon - s)) of one run, for every
+    epsilon.
 
-    s = log sup phi'(1 - x) / phi'(1 - x'), phi the generating function of K, x and x' the chances of one run to be
-    better than something in the two worlds, so that x' <= e^e x + delta(e) for all e >= 0. With K negative binomial
-    phi'(1 - x) is (gamma + (1 - gamma) x)^-(1 + eta) but for a factor, with K Poisson of mean m e^(-m x). Proof:
+    s = log sup phi'(1 - x) / phi'(1 - x'), phi the generating function of K, x and x' the probabilities that one run
+    beats a given score under the two neighbours, so that x' <= e^e x + delta(e) for all e >= 0. With K negative
+    binomial phi'(1 - x) is (gamma + (1 - gamma) x)^-(1 + eta) up to a factor, with K Poisson of mean m e^(-m x). Proof:
     docs/theory.md, section 8. The supremum is taken over cells of x, each bounded at both ends by one line.
     Direction of error: upper bound.
     """
@@ -137,11 +141,11 @@ def shift(profiles: Sequence[Profile], runs: RandomRuns) -> float:
 
 
 def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
-    """Epsilon of the best of a random number of runs: one epsilon for the chosen run and its choice.
+    """Return the epsilon of the best of a random number of runs: of the chosen run and its choice together.
 
-    mechanisms: what one run releases; several where each run draws one of so many candidates, at random, and says
-    which. Claim: the smaller of two bounds, `renyi` converted and s + epsilon_run(delta / E K) with `shift`'s s; never
-    below that of one run. Rounds that may overflow their slots have only the second. Direction of error: upper bound.
+    mechanisms: that of one run; several if each run draws one of as many candidates at random and releases which one.
+    Claim: the smaller of two bounds, `renyi` converted and s + epsilon_run(delta / E K) with `shift`'s s; never below
+    that of one run. Rounds whose sums may overflow have only the second. Direction of error: upper bound.
     """
     target = require.open_probability(delta=delta)
     if not mechanisms:
@@ -158,7 +162,7 @@ def epsilon(*mechanisms: Mechanism, runs: RandomRuns, delta: float) -> float:
 
 
 def _by_renyi(mechanisms: Sequence[Mechanism], runs: RandomRuns, delta: float) -> float:
-    """A mixture over candidates has no larger divergence than its parts."""
+    """Return epsilon by `renyi`: a mixture over candidates has no larger divergence than its parts."""
     orders = min((rdp.orders(one) for one in mechanisms), key=len)
     try:
         curve = np.max([rdp.curve(one, orders) for one in mechanisms], axis=0)

@@ -1,12 +1,14 @@
-"""Lower bound under participation schedules: a test of the rounds whose errors are known exactly.
+"""Lower bound under participation schedules: a test of the rounds with exactly known errors.
 
-The attack of `accounting.participation`: nobody else sends anything, the differing client sends C u whenever it takes
-part. Whoever sees the rounds x_t adds up phi(x_t), phi the loss of one round of Poisson sampling at some chance,
-rounded down to a grid. At the client's own chance p to take part that is nearly the loss where rounds show little; at a
-much smaller one phi is nearly p e^(s x - s^2 / 2), whose sum is the loss of a client that takes part in one uniform
-round. Any chance gives a bound, and the largest one counts (`TILTS`). The sum depends on the number K of participations
-alone, not on which rounds they were: given K its law is a convolution of K laws of phi(x), x ~ N(s, 1), and the rest
-with x ~ N(0, 1). Post-processing, so the two laws of the sum are a true pair of lower divergence.
+The attack of `accounting.participation`: no other client sends anything, the differing client sends C u whenever it
+takes part. An observer of the rounds x_t adds up phi(x_t), phi the loss of one round of Poisson sampling at some
+probability, rounded down to a grid. At the client's probability p to take part that is nearly the loss if rounds reveal
+little; at a much smaller one phi is nearly p e^(s x - s^2 / 2), whose sum is the loss of a client that takes part in
+one uniform round. Any probability gives a bound, and the largest bound counts (`TILTS`). The sum depends on the number
+K of
+participations alone, not on their rounds: given K its distribution is a convolution of K distributions of phi(x), x ~
+N(s, 1), and the rest with x ~ N(0, 1). This is post-processing, so the two distributions of the sum are a pair of lower
+divergence.
 """
 
 import math
@@ -20,20 +22,22 @@ from accounting.compose.loss_law import LossLaw, ends_of
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 TILTS = (1.0, 0.3, 0.1, 0.03)
-"""Chances for phi, over p."""
+"""Probabilities for phi, as multiples of p."""
 _PER_SPREAD = 25.0
 _FARTHEST = 12.0
 _LARGEST_PHI = 200.0
-"""Above, phi is cut off: whoever sees so much knows it all, and cells up to s^2 / 2 would not fit in memory."""
+"""Value above which phi is cut off: it identifies the neighbour, and cells up to s^2 / 2 would not fit in memory."""
 MASS_ERROR = 1e-14
 """Mass that rounding of the transform and wrapped tails can misplace in a group of cells."""
 _GROUP = 1e-9
-"""Cells of less mass than this are seen together."""
+"""Mass below which cells are joined."""
 _CUT = 1e-15
 
 
 def independent(schedule: Schedule, count: int) -> tuple[tuple[int, int], ...]:
-    """The first `count` rounds in stretches that are drawn independently and alike: (rounds, how often)."""
+    """Return the first `count` rounds as independent, identically distributed stretches: (rounds, number of
+    stretches).
+    """
     if not isinstance(schedule, BallsAndBins):
         return ((count, 1),)
     whole, rest = divmod(count, schedule.bins)
@@ -42,8 +46,10 @@ def independent(schedule: Schedule, count: int) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=64)
 def shown_pair(schedule: Schedule, shift: float, count: int, tilt: float) -> tuple[Floats, Floats]:
-    """Masses of the sum's cells over the first `count` rounds, with the client and without it. shift: s; tilt: the
-    chance of phi over p. Error of a mass: at most MASS_ERROR."""
+    """Return masses of the sum's cells over the first `count` rounds, with the client and without it.
+
+    shift: s; tilt: the probability of phi over p. Error of a mass: at most MASS_ERROR.
+    """
     without, with_ = _one_round(tilt * schedule.probability, shift)
     law = counts_law(schedule, count)
     numbers = np.flatnonzero(law > 1e-18)
@@ -58,7 +64,7 @@ def shown_pair(schedule: Schedule, shift: float, count: int, tilt: float) -> tup
 
 
 def _one_round(chance: float, shift: float) -> tuple[LossLaw, LossLaw]:
-    """The laws of phi on one grid, without and with the client."""
+    """Return the distributions of phi on one grid, without and with the client."""
     spread = chance * math.sqrt(math.expm1(min(shift * shift, 50.0)))
     spacing = min(max(spread, 1e-6), 0.5) / _PER_SPREAD
     x = np.linspace(-_FARTHEST, _FARTHEST + shift, 400_001)
@@ -76,15 +82,17 @@ def _one_round(chance: float, shift: float) -> tuple[LossLaw, LossLaw]:
 
 
 def _grouped(p: Floats, q: Floats) -> tuple[Floats, Floats]:
-    """Cells in a row, joined until they hold enough."""
+    """Return cells in a row, joined until their mass is large enough."""
     group = np.floor(np.cumsum(np.minimum(p, q)) / _GROUP).astype(np.int64)
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     return np.add.reduceat(p, starts), np.add.reduceat(q, starts)
 
 
 def counts_law(schedule: Schedule, count: int) -> Floats:
-    """Probabilities of 0, 1, 2, ... participations of one client in the first `count` rounds. Exact to rounding; of a
-    cyclic order, those of the client that comes first."""
+    """Return the probabilities of 0, 1, 2, ... participations of one client in the first `count` rounds.
+
+    Exact to rounding; for a cyclic order those of the first client.
+    """
     if isinstance(schedule, BallsAndBins):
         law = np.zeros(count // schedule.bins + 2)
         law[-1] = (count % schedule.bins) / schedule.bins

@@ -1,4 +1,6 @@
-"""Compositions as Gaussians, where their noise is, nearly is, or stays below Gaussian noise; delta that this costs."""
+"""Compositions as Gaussians: noise that is Gaussian, nearly Gaussian or dominated by it, and the part of delta for
+that.
+"""
 
 import math
 from dataclasses import dataclass
@@ -29,29 +31,30 @@ from accounting.rounding import upwards
 _LOSS_SHARE = 1e-3
 _ROUNDING = 1 + 1e-12
 _PAIRWISE = ("poisson", "capped-poisson", "fixed", "all", "cyclic")
-"""Samplers under which a pair of worlds that stays below a Gaussian pair is proven to be enough. In a public order a
-participation is a release without sampling, and every other round is the same in both worlds."""
+"""Samplers for which domination by a Gaussian pair is proven to suffice. In a public order a participation is a release
+without sampling, and every other round is equal for both neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dominating(Composed):
     """Gaussian releases whose pairs dominate those of other releases, one by one: their adjacencies may differ.
 
-    A loss distribution of each part is that of its own pair, in the same order of the worlds, so composition needs no
-    adjacency in common.
+    The loss distribution of each part is that of its own pair, in the same order of the neighbours, so composition
+    needs no common adjacency.
     """
 
     def __post_init__(self) -> None:
-        """Accept parts that a `Composed` was made of before they were replaced."""
+        """Accept parts of a `Composed` with their releases replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Continuous:
-    """A mechanism of Gaussians, and `closeness`: the log-ratio of the laws asked about to post-processings of it.
+    """Mechanism of Gaussians near another; `closeness`: log-ratio of the other's distributions to post-processings of
+    it.
 
     So delta(epsilon) <= e^closeness delta_continuous(epsilon - 2 closeness) + lost, for every pair of neighbours.
-    pairwise: some release is below its Gaussian for every pair of worlds, and no more is known of it: an account that
-    looks at three vectors of a round at once (an adaptive one of fixed-size sampling) does not follow for it.
+    pairwise: True if some release is only known to be below its Gaussian for every pair of neighbours: accounts that
+    compare three vectors of a round (the adaptive one of fixed-size sampling) do not apply.
     """
 
     mechanism: Mechanism
@@ -61,13 +64,13 @@ class Continuous:
 
 
 def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous:
-    """`mechanism` with every release that has a twin (discrete Gaussians), sampled or not, replaced by that Gaussian;
-    with `lost`, what each release may lose of delta, releases that stay below a Gaussian (`Account.above`) by that
-    one; other parts stay.
+    """Return `mechanism` with every release replaced by a Gaussian near or above it, if there is one.
 
+    Releases with a twin (discrete Gaussians), sampled or not, become that Gaussian; with `lost`, the part of delta of
+    each release, those dominated by a Gaussian (`Account.above`) become that one; other parts stay.
     Claim: that of each kind's twin, or of `Account.above`. Every sampler is a mixture over cohorts, which keeps the
-    ratio; the closeness of a composition is the sum, and so is what is lost (docs/theory-bernoulli.md, Theorem 7).
-    Direction of error: upper bound. UnsupportedMechanism where a twin is infinitely far.
+    ratio; the closeness of a composition is the sum, and so is the part of delta (docs/theory-bernoulli.md, Theorem 7).
+    Direction of error: upper bound. Errors: UnsupportedMechanism for a twin at infinite distance.
     """
     parts = parts_of(mechanism)
     replaced = [_replaced(part, count, lost) for part, count in parts]
@@ -84,7 +87,7 @@ def continuous(mechanism: Mechanism, *, lost: float | None = None) -> Continuous
 
 
 def _replaced(part: SingleRelease, count: int, lost: float | None) -> Continuous:
-    """`count` times this release: what stands in the place of one, and how far off all are."""
+    """Return the release in place of this one, and the closeness of `count` of them."""
     account = account_of(unsampled(part))
     if account.twin is not None:
         twin, closeness = _twin(part, count)
@@ -97,11 +100,11 @@ def _replaced(part: SingleRelease, count: int, lost: float | None) -> Continuous
 
 
 def _above(part: SingleRelease, lost: float) -> SingleRelease | None:
-    """The Gaussian that one release stays below; None where there is none.
+    """Return the Gaussian that dominates one release; None if there is none.
 
-    Under fixed-size sampling it is that of replacing a client, 2 clips apart, also for zero-out: the client that is
-    drawn instead may send anything. In full rounds under a cap it is that, too. Under Poisson sampling with replace-one
-    a pair is not enough (docs/theory.md, Theorem 3).
+    Under fixed-size sampling it is that of replacing a client, 2 clips apart, also for zero-out: the client drawn
+    instead may send anything. The same holds in full rounds under a cap. Under Poisson sampling with replace-one a pair
+    does not suffice (docs/theory.md, Theorem 3).
     """
     noise, sampling = unsampled(part), sampling_of(part)
     adjacency = Adjacency.REPLACE_ONE if sampling.name == "fixed" else noise.adjacency
@@ -121,7 +124,9 @@ def _above(part: SingleRelease, lost: float) -> SingleRelease | None:
 
 
 def _multiplier_above(noise: Any, in_clips: float, lost: float) -> float | None:
-    """Noise multiplier of the Gaussian above `noise` for neighbours that lie `in_clips` clips apart; None without."""
+    """Return the noise multiplier of the Gaussian above `noise` for neighbours `in_clips` clips apart; None without
+    one.
+    """
     above = account_of(noise).above
     assert above is not None  # the caller has asked
     mu = above(noise, in_clips, lost)
@@ -138,12 +143,12 @@ def _twin(part: SingleRelease, count: int) -> tuple[SingleRelease, float]:
     twin, one_release = find(noise, count)
     if noise is part:
         return twin, count * one_release
-    never = sampling_of(part).probability == 0  # then both worlds are the same
+    never = sampling_of(part).probability == 0  # then both neighbours are the same
     return Subsampled(mechanism=twin, sampling=sampling_of(part)), 0.0 if never else count * one_release
 
 
 def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, float]:
-    """The mechanism with continuous noise, and the delta to ask it at: its epsilon plus 2 closeness is a bound."""
+    """Return the mechanism with continuous noise, and the delta for its epsilon: that plus 2 closeness is a bound."""
     for part, _ in parts_of(mechanism):
         account_of(unsampled(part))  # refuses what is no mechanism
     left = without_overflow(mechanism, delta)
@@ -157,42 +162,46 @@ def nearly_gaussian(mechanism: Mechanism, delta: float) -> tuple[Continuous, flo
 
 
 def allowed_loss(delta: float, releases: int) -> float:
-    """Return the share of delta that each of so many releases may lose: a thousandth in all.
+    """Return the share of delta that each of `rounds` releases may take: a thousandth in all.
 
-    Rounded down to a power of ten, so that neighbouring questions ask for the same."""
+    Rounded down to a power of ten, so that similar compositions have equal shares.
+    """
     return 10.0 ** math.floor(math.log10(_LOSS_SHARE * delta / releases))
 
 
 def overflow(mechanism: Mechanism) -> float:
-    """Return the part of delta for failures: the probability that some release had more clients than slots.
+    """Return the part of delta for failures: the probability that some release draws more clients than its sum has
+    uploads.
 
-    The account is silent about that event. It is the only one that an account of sums leaves to chance: wrap-around of
-    a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
+    The account does not cover that event. It is the only one that an account of sums leaves to probability: wrap-around
+    of a ring is post-processing (docs/theory.md, section 7), norms of integers are checked. Direction of error: upper
     bound (union over the releases).
     """
     return math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
 
 
 def without_overflow(mechanism: Mechanism, delta: float) -> float:
-    """Return the part of delta that is left to the account."""
+    """Return delta minus the part for failures."""
     target = delta - overflow(mechanism)
     if target <= 0:
         raise UnsupportedMechanism(
-            f"delta={delta}: the cohort overflows its slots with probability {upwards(overflow(mechanism))} over the "
-            "run, which alone is more. Use more slots."
+            f"delta={delta}: the cohort exceeds the uploads of a sum with probability "
+            f"{upwards(overflow(mechanism))} over the run, which alone is more. Raise that number of uploads."
         )
     return target
 
 
 def plain_shift(mechanism: Mechanism) -> float | None:
-    """mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is secret."""
+    """Return mu of Gaussians, plain or in a public order, which are one Gaussian together; None if anything is
+    secret.
+    """
     shifts = [_squared_shift(part, count) for part, count in parts_of(mechanism)]
     known = [one for one in shifts if one is not None]
     return math.sqrt(sum(known)) if len(known) == len(shifts) else None
 
 
 def _squared_shift(part: SingleRelease, count: int) -> float | None:
-    """mu^2 of `count` times this release; None if anything is secret."""
+    """Return mu^2 of `count` such releases; None if anything is secret."""
     if (plain := plain_gaussian(part)) is not None:
         return count * plain.mu**2
     schedule, public = schedule_of(part), loss_grid.public_order(part)

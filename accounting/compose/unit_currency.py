@@ -1,10 +1,10 @@
-"""Prices of releases in units of one planned release: for whom a result decides what is released next.
+"""Prices of releases in units of one planned release, for projects in which results decide the next releases.
 
-Composing privacy loss distributions is no stopping rule where later releases are chosen by earlier results. A filter in
+Composing privacy loss distributions is no stopping rule if later releases are chosen by earlier results. A filter in
 units is one (docs/theory.md, section 10): a budget is N units, and a plan of other releases is bought whole for the
-least k that hides it,
+least k that covers it,
 
-    h_(plan, unit^(K-k))(gamma) <= h_(unit^K)(gamma) + slack   for all gamma >= 0, in both orders of the worlds.  (P)
+    h_(plan, unit^(K-k))(gamma) <= h_(unit^K)(gamma) + slack   for all gamma >= 0, both orders of the neighbours.  (P)
 """
 
 import math
@@ -36,58 +36,59 @@ from accounting.mechanisms import (
 )
 
 SMALLEST_DELTA = 1e-8
-"""Below this the slack of a purchase is not large against the rounding of a comparison: only units can be charged."""
+"""Delta below which the slack of a purchase is not large against rounding errors: only units can be charged."""
 MOST_UNITS = 10**6
 _PLANNED = 1000
 _LOOSE = 1.05
-"""Times more units by the best account than by the Gaussian above a release from which on prices are given up."""
+"""Ratio of the units by the best account to those by a dominating Gaussian above which no prices are offered."""
 _SHARE = 0.1
-"""Share of the remaining reserve that one purchase takes as its slack, so that the reserve never runs out."""
+"""Share of the remaining reserve that one purchase takes as its slack, so that the reserve is never used up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Units of a purchase, and what it takes of the reserve."""
+    """Units of a purchase, and the part of the reserve that it takes."""
 
     units: int
     reserve: float
 
 
 class Currency(Protocol):
-    """N units of a project, and prices in them."""
+    """Currency of a project: its N units, and prices in them."""
 
     @property
     def units(self) -> int:
-        """The most units that are within (epsilon, delta - reserve), whoever chooses what follows."""
+        """The most units within (epsilon, delta - reserve), for any rule that chooses later releases."""
         ...
 
     @property
     def has_prices(self) -> bool:
-        """True if other releases can be bought at all."""
+        """True if releases other than units can be bought."""
         ...
 
     def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        """The least price of a whole plan where `left` units and `reserve` are left; None where they do not pay it."""
+        """Return the least price of a whole plan with `left` units and `reserve` left; None if they do not suffice."""
         ...
 
     def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
-        """The purchase at this price, if (P) holds for it; else None."""
+        """Return the purchase at this price if (P) holds for it, else None."""
         ...
 
     def covers(self, release: SingleRelease) -> float | None:
-        """Return the part of the reserve for a release that costs one unit, since its profile is below the unit's at
-        every gamma in both orders of the worlds. Returns None if it is not."""
+        """Return the part of the reserve for a release at the price of one unit; None if one unit does not cover it.
+
+        One unit covers it if its profile is below the unit's at every gamma in both orders of the neighbours.
+        """
         ...
 
 
 @lru_cache(maxsize=64)
 def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta: float, reserve: float) -> Currency:
-    """The currency of a project: units that fit beside the `declared` releases.
+    """Return the currency of a project: units that fit beside the `declared` releases.
 
-    unit: one release, or an epoch or run of a schedule as a whole. reserve: the part of delta, absolute, that
-    purchases may use. Without a reserve, below SMALLEST_DELTA and for units without a loss distribution nothing can be
-    bought; in the last two cases the units are counted by the best account of N adaptive rounds. Direction of error:
-    fewer units.
+    unit: one release, or an epoch or run of a schedule as a whole. reserve: the part of delta, absolute, for purchases.
+    Without a reserve, below SMALLEST_DELTA and for units without a loss distribution nothing can be bought; in the last
+    two cases the units are counted by the best account of N adaptive rounds. Direction of error: fewer units.
     """
     found: _Pairs | _FixedSize | None = None
     if delta >= SMALLEST_DELTA:
@@ -104,9 +105,9 @@ def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta
 
 
 def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
-    """True if a release is the unit, or the unit with more Gaussian noise or a smaller sampling probability.
+    """Return True for the unit, or the unit with more Gaussian noise or a smaller sampling probability.
 
-    Noise added is post-processing. A smaller probability of Poisson sampling, fixed-size sampling or of all clients is
+    Added noise is post-processing. A smaller probability of Poisson sampling, fixed-size sampling or of all clients is
     a mixture of the unit and of no release; other samplers are compared by their profiles (`Currency.covers`).
     """
     if release == unit:
@@ -124,7 +125,7 @@ def is_quieter(release: SingleRelease, unit: SingleRelease) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Counted:
-    """Units alone."""
+    """Currency in which only units can be charged."""
 
     units: int
     has_prices: ClassVar[bool] = False
@@ -140,7 +141,7 @@ class _Counted:
 
 
 def _together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:
-    """Epsilon of units and declared releases in any order; each unit of a schedule is drawn by itself."""
+    """Return epsilon of units and declared releases in any order; each unit of a schedule is drawn independently."""
     parts: list[tuple[SingleRelease, int]] = list(declared.parts) if declared is not None else []
     for part, times in unit.parts:
         if schedule_of(part) is None:
@@ -151,7 +152,7 @@ def _together(unit: Composed, count: int, declared: Composed | None, delta: floa
 
 
 def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
-    """A round of a schedule under another name of its stream; any other release as it is."""
+    """Return a round of a schedule with another stream name; any other release unchanged."""
     if not isinstance(release, Subsampled) or schedule_of(release) is None:
         return release
     sampling: Any = release.sampling
@@ -160,7 +161,7 @@ def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Near:
-    """Loss distributions on a grid, the log-ratio of the true ones to them, and what they are silent about."""
+    """Loss distributions on a grid, the log-ratio of the true ones to them, and the probability outside the account."""
 
     laws: LossLaws
     closeness: float
@@ -168,7 +169,9 @@ class _Near:
 
     @classmethod
     def of(cls, mechanism: Composed, interval: float, lost: float) -> "_Near":
-        """Return it for a composition. `lost`: delta that Gaussians above all its releases may cost together."""
+        """Return the loss distributions of a composition. `lost`: delta that dominating Gaussians of all releases may
+        take.
+        """
         releases = sum(count for _, count in mechanism.parts)
         near = continuous(mechanism, lost=allowed_loss(lost, releases))
         beside = near.lost + overflow(mechanism)
@@ -176,12 +179,12 @@ class _Near:
 
     @property
     def failures(self) -> float:
-        """Delta that a purchase costs beside its slack: Lemma P3 of docs/theory.md, section 10."""
+        """Return the delta that a purchase takes beside its slack: Lemma P3 of docs/theory.md, section 10."""
         return self.lost + math.expm1(3 * self.closeness)
 
 
 class _Pairs:
-    """The unit as the pair of distributions on a grid that connects the dots of its profile.
+    """Unit as the pair of distributions on a grid that connects the dots of its profile.
 
     This pair dominates the release and *is* the currency: prices compare pairs on the grid alone, whose profiles are
     linear between grid points, so (P) for all gamma is (P) at the grid points.
@@ -189,9 +192,7 @@ class _Pairs:
 
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
-        times = (
-            1 if scheduled else rounds
-        )  # the twin of integer noise is chosen for so many releases, and holds for all
+        times = 1 if scheduled else rounds  # the twin of integer noise is chosen for `rounds` releases, valid for all
         many: Any = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
         near = continuous(Composed(parts=many), lost=allowed_loss(delta, rounds * releases))
@@ -221,9 +222,10 @@ class _Pairs:
             rounds *= 16
 
     def _within(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
-        """Return the test whether h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units.
+        """Return the test of h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units.
 
-        k is the closeness of a unit, o its failures: what was spent of the reserve grows with the closeness, too."""
+        k is the closeness of a unit, o its failures: the used part of the reserve grows with the closeness, too.
+        """
         before = self.declared
 
         def fits(count: int) -> bool:
@@ -265,7 +267,9 @@ class _Pairs:
         return _near(plan, self.interval, _SHARE**2 * self._delta / 10)
 
     def _holds(self, plan: _Near, units: int, left: int, slack: float) -> bool:
-        """(P), by the grid; what transforms and cut ends of both sides may misplace is taken off the slack."""
+        """Return True if (P) holds on the grid; errors of transforms and cut ends of both sides are subtracted from the
+        slack.
+        """
         one = self._composed(plan.laws, left - units)
         two = self._power(left)
         return all(_worst_gap(a, b) <= slack - _rounding(left) for a, b in zip(one, two, strict=True))
@@ -282,7 +286,7 @@ class _Pairs:
         return [composed([(law, 1), (unit, count)]) if count else law for law, unit in pairs]
 
     def _orders(self, one: LossLaws, two: LossLaws) -> list[tuple[LossLaw, LossLaw]]:
-        """Both orders of the worlds, whichever laws are alike in them."""
+        """Return both orders of the neighbours, also for distributions that are equal in both."""
         return [(one.orders[-k], two.orders[-k]) for k in (0, 1)]
 
 
@@ -292,13 +296,15 @@ def _near(plan: Composed, interval: float, lost: float) -> _Near:
 
 
 def _rounding(count: int) -> float:
-    """The error of a comparison of so many composed units: transforms and cut ends of both sides
-    (`pld.composition_slack`, twice each), and sums of profiles, 4e-14 against 40 digits."""
+    """Return the error of comparing `rounds` composed units: transforms and cut ends of both sides
+    (`pld.composition_slack`, twice each), and sums of profiles, 4e-14 against 40 digits.
+    """
     return 2e-13 + 4 * pld.composition_slack(count)
 
 
 def _worst_gap(one: LossLaw, two: LossLaw) -> float:
-    """The largest H_gamma of the first less that of the second over all gamma >= 0, of distributions on one grid.
+    """Return the largest H_gamma of the first minus that of the second over all gamma >= 0, for distributions on one
+    grid.
 
     Both are linear in gamma between grid points, from 0 to the lowest and beyond the highest.
     """
@@ -308,7 +314,7 @@ def _worst_gap(one: LossLaw, two: LossLaw) -> float:
 
 
 def _profile(law: LossLaw, first: int, last: int) -> Floats:
-    """H at gamma = e^(j d), j = first..last: p_inf + sum over i > j of p_i (1 - e^((j-i)d)).
+    """Return H at gamma = e^(j d), j = first..last: p_inf + sum over i > j of p_i (1 - e^((j-i)d)).
 
     By two recursions whose terms are positive, so that nothing cancels:
         B_j = e^-d (p_(j+1) + B_(j+1)),      h_j = h_(j+1) + (1 - e^-d) (p_(j+1) + B_(j+1))
@@ -324,11 +330,11 @@ def _profile(law: LossLaw, first: int, last: int) -> Floats:
 
 
 class _FixedSize:
-    """Rounds of fixed-size sampling by the adaptive account: R_K = V_K of Theorem 7 of docs/theory.md in the place of
-    the profile of unit^K, and T_plan V_(K-k) <= V_K + slack in the place of (P).
+    """Fixed-size rounds by the adaptive account.
 
-    V_K is kept at the points of its grid, T_plan V is computed from above, and the adversary's kernels are on the grid,
-    so the inequality at the grid points is enough (docs/theory.md, section 10).
+    R_K = V_K of Theorem 7 of docs/theory.md replaces the profile of unit^K, and T_plan V_(K-k) <= V_K + slack replaces
+    (P). V_K is kept at the points of its grid, T_plan V is computed from above, and the adversary's kernels are on the
+    grid, so the inequality at the grid points suffices (docs/theory.md, section 10).
     """
 
     def __init__(self, pairs: _Pairs, values: list[Values]) -> None:
@@ -339,7 +345,10 @@ class _FixedSize:
     def of(
         cls, unit: Composed, declared: Composed | None, *, epsilon: float, target: float, pairs: _Pairs
     ) -> "_FixedSize | None":
-        """Returns None where the unit has no adaptive account. Twins of integer noise keep the account of one pair."""
+        """Return the currency by the adaptive account; None if the unit has none.
+
+        Twins of integer noise keep the account of one pair.
+        """
         fixed = all(sampling_of(part).name == "fixed" for part, _ in unit.parts)
         if not fixed or declared is not None or continuous(unit).mechanism is not unit or not pairs.units:
             return None
@@ -382,7 +391,7 @@ class _FixedSize:
 
 
 def _most(fits: Callable[[int], bool], limit: int = MOST_UNITS) -> int:
-    """The most units that fit, up to `limit`, where fewer fit if more do."""
+    """Return the most units that fit, up to `limit`, for a test that is monotone."""
     low, high = 0, 1
     while high <= limit and fits(high):
         low, high = high, 2 * high

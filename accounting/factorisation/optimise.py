@@ -1,8 +1,8 @@
-"""Factorisations of the least error: |A C^-1|_F sens(C), over banded and over buffered Toeplitz matrices.
+"""Factorisations of least error |A C^-1|_F sens(C), over banded and over buffered Toeplitz matrices.
 
-Both are searched among columns that are positive and do not increase, for which the sensitivity is exact. Gradients are
-in closed form, in about T log T steps each, so that a search takes a second; it ends in a local minimum, which is as
-private as any other.
+Both searches are over positive, non-increasing columns, for which the sensitivity is exact. Gradients are in closed
+form, in about T log T steps each, so a search takes a second; it ends in a local minimum, which is as private as any
+other.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _OPTIONS = {"maxiter": 1000, "maxfun": 2000, "ftol": 1e-11, "gtol": 1e-7}
 
 @dataclass(frozen=True, kw_only=True)
 class _Loss:
-    """log of the squared error at equal privacy, and its gradient in the first column of C."""
+    """Logarithm of the squared error at equal privacy, and its gradient in the first column of C."""
 
     workload: Workload
     separation: int
@@ -49,9 +49,9 @@ class _Loss:
 
 
 def banded(bands: int, workload: Workload, *, separation: int, participations: int | None = None) -> Floats:
-    """The first column of a banded C of nearly the least error at equal privacy. Shape: [bands], or [rounds] if less.
+    """Return the first column of a banded C of nearly least error at equal privacy. Shape: [bands] or [rounds].
 
-    c_j = c_(j-1) expit(u_j), from the square root's. Rounded to 9 digits. bands = 1: independent noise.
+    c_j = c_(j-1) expit(u_j), started at the square root. Rounded to 9 digits. bands = 1: independent noise.
     """
     width = min(require.count(bands=bands), workload.rounds)
     loss = _Loss(workload=workload, separation=separation, participations=participations)
@@ -72,7 +72,7 @@ def banded(bands: int, workload: Workload, *, separation: int, participations: i
 def buffers(
     count: int, workload: Workload, *, separation: int, participations: int | None = None
 ) -> tuple[Floats, Floats]:
-    """Weights and decays of a BLT with `count` buffers of nearly the least error at equal privacy. Shapes: [count].
+    """Return weights and decays of a BLT with `count` buffers of nearly least error at equal privacy. Shapes: [count].
 
     Decays start spread from 1/2 to 1 - 2/T. Rounded to 9 digits, weights downwards.
     """

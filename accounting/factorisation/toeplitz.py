@@ -11,20 +11,31 @@ from accounting.mechanisms.schedules import BallsAndBins, Cyclic, Schedule
 
 
 def square_root(bands: int) -> Floats:
-    """The first `bands` coefficients of the square root of the matrix of prefix sums, c_j = c_(j-1) (2j - 1) / 2j.
+    """Return the first `bands` coefficients c_j = c_(j-1) (2j - 1) / 2j of the square root of prefix sums.
 
-    (1 - x)^(-1/2), whose square is 1 / (1 - x) (Fichtenberger, Henzinger, Upadhyay 2023). bands = 1: independent noise.
-    Positive and non-increasing. Shape: [bands].
+    These are the coefficients of (1 - x)^(-1/2), whose square is 1 / (1 - x); positive and non-increasing. bands = 1:
+    independent noise. Source: Fichtenberger, Henzinger, Upadhyay 2023. Shape: [bands].
+    Errors: InvalidParameter for bands below 1.
+
+    >>> from accounting.factorisation import square_root
+    >>> square_root(4).tolist()
+    [1.0, 0.5, 0.375, 0.3125]
     """
     j = np.arange(1, require.count(bands=bands), dtype=float)
     return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
 
 
 def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
-    """The first column of a buffered linear Toeplitz matrix (BLT): c_0 = 1, c_j = sum_i weights_i decays_i^(j-1).
+    """Return the first column of a buffered Toeplitz matrix (BLT): c_0 = 1, c_j = sum_i weights_i decays_i^(j-1).
 
-    Its noise needs one vector for each weight, whatever the rounds (McMahan, Xu, Zhang 2024). Weights >= 0 that add up
-    to at most 1 and decays in [0, 1] let it not increase. Shape: [rounds].
+    Its noise needs one vector for each weight, for any number of rounds. Weights >= 0 that sum to at most 1 and decays
+    in [0, 1] make it non-increasing. Source: McMahan, Xu, Zhang 2024. Shapes: weights and decays [buffers], result
+    [rounds].
+    Errors: InvalidParameter for rounds below 1.
+
+    >>> from accounting.factorisation import buffered
+    >>> buffered([0.5], [0.5], rounds=4).tolist()
+    [1.0, 0.5, 0.25, 0.125]
     """
     by, how = np.asarray(weights, dtype=float), np.asarray(decays, dtype=float)
     powers = how[:, None] ** np.arange(require.count(rounds=rounds) - 1)
@@ -32,21 +43,35 @@ def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
 
 
 def column(rounds: CorrelatedRounds, count: int) -> Floats:
-    """The first column of C for the first `count` rounds of a stream: cut off where the rest is 0."""
+    """Return the first column of C for the first `count` rounds of a stream, without zeros at its end.
+
+    Source: `mechanisms.CorrelatedRounds` defines C. Shapes: [count] for buffers, [bands] or less for bands. Errors:
+    none of its own.
+
+    >>> from accounting.factorisation import column
+    >>> from accounting.mechanisms import CorrelatedRounds
+    >>> column(CorrelatedRounds(separation=10, coefficients=(1.0, 0.5)), 5).tolist()
+    [1.0, 0.5]
+    """
     if rounds.weights:
         return buffered(rounds.weights, rounds.decays, rounds=count)
     return np.array(rounds.coefficients[:count])
 
 
 def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, participations: int | None = None) -> float:
-    """L2 sensitivity of C x in clip norms: at most `participations` of a client, `separation` rounds apart or more.
+    """Return the L2 sensitivity of C x, for at most `participations` of a client, `separation` rounds apart or more.
 
-    sens^2 = |sum over i of column i * separation of C|^2, over as many i as there is room for: the largest over all
-    patterns. With G(s, t) the product of columns s and t, G falls in max(s, t) and in |s - t|, since c does not
+    Claim: sens^2 = |sum over i of column i * separation of C|^2, over as many i as there is room for: the largest over
+    all patterns. With G(s, t) the product of columns s and t, G falls in max(s, t) and in |s - t|, since c does not
     increase; the i-th participation is in round i * separation or later, the i-th and j-th are |i - j| * separation
-    apart or more; and all products are >= 0, so that updates that point the same way are the worst. Adjacency: zero-out
-    and add-remove; twice that for replace-one. Error: exact to rounding. Errors: InvalidParameter for coefficients that
-    are negative or increase.
+    apart or more; and all products are >= 0, so updates in one direction are the worst.
+    Source: Kalinin, Lampert 2024, Theorem 2, and the proof above. Shape: coefficients [bands]. Units: clip norms.
+    Adjacency: zero-out and add-remove; twice that for replace-one. Direction of error: none but rounding.
+    Errors: InvalidParameter for coefficients that do not begin with 1, are negative or increase.
+
+    >>> from accounting.factorisation import sensitivity
+    >>> round(sensitivity([1.0, 0.5], rounds=4, separation=2), 4)
+    1.5811
     """
     c = _checked(coefficients)[: require.count(rounds=rounds)]
     return float(np.linalg.norm(worst_pattern(c, rounds=rounds, separation=separation, participations=participations)))
@@ -55,9 +80,9 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
 def worst_pattern(
     coefficients: Floats, *, rounds: int, separation: int, participations: int | None, back: bool = False
 ) -> Floats:
-    """The sum of the columns of C that begin in rounds 0, B, 2B, ...: of the client that shows most. Shape: [rounds].
+    """Return the sum of the columns of C that begin in rounds 0, B, 2B, ..., the worst client's. Shape: [rounds].
 
-    back: the transpose, from what is seen in the rounds to the first column. Time: linear in the rounds.
+    back: the transpose, from the released rounds to the first column. Time: linear in the rounds.
     """
     gap = min(require.count(separation=separation), rounds)
     times = rounds if participations is None else require.count(participations=participations)
@@ -72,7 +97,14 @@ def worst_pattern(
 
 
 def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
-    """The first column of C^-1: what of a round's fresh noise comes back in the rounds after it. Shape: [rounds]."""
+    """Return the first column of C^-1: the part of a round's fresh noise in that round and the rounds after it.
+
+    Source: power series division. Shapes: coefficients [bands], result [rounds]. Errors: as `sensitivity`.
+
+    >>> from accounting.factorisation import inverse
+    >>> inverse([1.0, 0.5], rounds=4).tolist()
+    [1.0, -0.5, 0.25, -0.125]
+    """
     from scipy.signal import lfilter
 
     once = np.zeros(require.count(rounds=rounds))
@@ -90,10 +122,10 @@ def _checked(coefficients: ArrayLike) -> Floats:
 
 
 def squares(schedule: Schedule, count: int) -> float:
-    """Squared sensitivity of the first `count` rounds in clip norms, for updates whose sensitivity is one clip norm.
+    """Return the squared sensitivity of the first `count` rounds, for updates whose sensitivity is one clip norm.
 
-    Of independent noise: the most participations. Of correlated noise: sens(C)^2 (`factorisation.sensitivity`), in
-    units of the fresh noise. Direction of error: exact to rounding. UnsupportedMechanism for a secret schedule.
+    With independent noise: the most participations. With correlated noise: sens(C)^2 (`factorisation.sensitivity`), in
+    units of the fresh noise. Direction of error: none but rounding. Errors: UnsupportedMechanism for a secret schedule.
     """
     if isinstance(schedule, CorrelatedRounds):
         c = column(schedule, count)

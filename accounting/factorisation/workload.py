@@ -15,9 +15,10 @@ from accounting.factorisation.toeplitz import inverse
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A: after each of `rounds` rounds the model is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
+    """Workload A: the model after each of `rounds` rounds.
 
-    The server's momentum and the decay of its learning rate. momentum 0, decay 1: prefix sums. Errors: InvalidParameter
+    It is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
+    momentum, decay: of the server and of its learning rate. momentum 0, decay 1: prefix sums. Errors: InvalidParameter
     for a momentum outside [0, 1) or a decay outside (0, 1].
     """
 
@@ -34,28 +35,31 @@ class Workload:
 
     @property
     def powers(self) -> Floats:
-        """decay^0, decay^1, ..."""
+        """Vector decay^0, decay^1, ..."""
         return np.asarray(self.decay ** np.arange(self.rounds, dtype=float))
 
     def column(self, inverse_column: Floats) -> Floats:
-        """The first column of A C^-1, from that of C^-1. Column s is its beginning, times decay^s."""
+        """Return the first column of A C^-1 from that of C^-1.
+
+        Column s is the beginning of the first one, times decay^s.
+        """
         return np.asarray(np.cumsum(self.powers * lfilter([1.0], [1.0, -self.momentum], inverse_column)))
 
     def columns_back(self, gradient: Floats) -> Floats:
-        """The transpose of `column`."""
+        """Return the transpose of `column`, applied to a gradient."""
         summed = self.powers * np.cumsum(gradient[::-1])[::-1]
         return np.asarray(lfilter([1.0], [1.0, -self.momentum], summed[::-1])[::-1])
 
     @property
     def times(self) -> Floats:
-        """In |A C^-1|_F^2, how much the square of each entry of the first column weighs: once a column that has it."""
+        """Weight of each squared entry of the first column in |A C^-1|_F^2: a sum over the columns that contain it."""
         return np.asarray(np.cumsum(self.powers**2)[::-1])
 
 
 def error(coefficients: ArrayLike, workload: Workload) -> float:
-    """Root mean square, over rounds, of the noise in the model for z of variance 1: |A C^-1|_F / sqrt(T).
+    """Return the root mean square, over rounds, of the noise in the model for z of variance 1: |A C^-1|_F / sqrt(T).
 
-    Independent noise in prefix sums: sqrt((T + 1) / 2). Error: rounding.
+    Independent noise in prefix sums: sqrt((T + 1) / 2). Direction of error: none but rounding.
     """
     column = workload.column(inverse(coefficients, rounds=workload.rounds))
     return math.sqrt(float(workload.times @ column**2) / workload.rounds)

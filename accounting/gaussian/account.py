@@ -15,13 +15,16 @@ _SAMPLED = {"poisson": poisson_rdp.renyi, "fixed": fixed_size_rdp.renyi}
 
 
 def renyi(orders: Floats, noise: Gaussian) -> Floats:
-    """alpha mu^2 / 2, exact (Mironov 2017, Prop. 7)."""
+    """Return alpha mu^2 / 2, exact (Mironov 2017, Prop. 7)."""
     return np.asarray(orders * (noise.mu**2 / 2))
 
 
 def sampled(orders: Floats, noise: Gaussian, sampling: Sampling) -> Floats:
-    """`gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output laws), `gaussian.fixed_size_rdp`
-    (replace-one, shift 2C; under zero-out the displaced client still moves the sum by 2C)."""
+    """Return Renyi bounds of a sampled round.
+
+    `gaussian.poisson_rdp` (add-remove; zero-out has the same pair of output distributions), `gaussian.fixed_size_rdp`
+    (replace-one, shift 2C; under zero-out the displaced client still moves the sum by 2C).
+    """
     if sampling.name not in _SAMPLED:
         raise UnsupportedMechanism(f"sampling={sampling!r}: no Renyi curve is implemented.")
     refuse_replacement_under_poisson(noise.adjacency, sampling, "Use accountant 'pld' (exact for this case), or")
@@ -41,7 +44,7 @@ def _sampled_shares(orders: Floats, noise: GaussianShares, sampling: Sampling) -
 
 
 def _whole(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
-    """The noise of the sum is that very Gaussian; what may overflow is charged by itself."""
+    """Return the Gaussian of the whole sum, with closeness 0; overflow is charged separately."""
     return noise.gaussian, 0.0
 
 

@@ -1,4 +1,4 @@
-"""The sharpest known neighbours of one sampled round: what they show, no accountant can deny."""
+"""Neighbours of one sampled round with the largest known divergence: lower bounds on every accountant."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Mixture = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class AttackPair:
-    """Output laws of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
+    """Output distributions of two neighbours along the attacked direction: mixtures of unit-variance Gaussians.
 
     `p` and `q` hold (weight, mean); the loss log p(x)/q(x) must rise with x, or fall and then rise.
     """
@@ -24,15 +24,17 @@ class AttackPair:
     q: Mixture
 
     def reversed(self) -> "AttackPair":
-        """The two worlds exchanged, mirrored so that the loss rises again."""
+        """Return the two neighbours exchanged, mirrored so that the loss rises again."""
         return AttackPair(p=tuple((w, -m) for w, m in self.q), q=tuple((w, -m) for w, m in self.p))
 
     def loss(self, x: Floats) -> Floats:
-        """log p(x) / q(x)."""
+        """Return log p(x) / q(x)."""
         return log_density(self.p, x) - log_density(self.q, x)
 
     def loss_moments(self) -> tuple[float, float]:
-        """Mean and variance of the loss under p, by quadrature: good to a few percent, to choose a grid with."""
+        """Return mean and variance of the loss under p, by quadrature: accurate to a few percent, for choosing a
+        grid.
+        """
         means = [m for _, m in (*self.p, *self.q)]
         x = np.unique(np.concatenate([m + np.linspace(-9, 9, 2001) for m in set(means)]))
         weights = np.exp(log_density(self.p, x)) * np.gradient(x)
@@ -43,11 +45,11 @@ class AttackPair:
 
 
 def attack_pairs(mechanism: SingleRelease) -> list[AttackPair]:
-    """The sharpest known fixed pair of neighbours of one sampled round, in both orders.
+    """Return the best known fixed pair of neighbours of one sampled round, in both orders.
 
-    Poisson: nobody else sends anything; one client sends +C or nothing (replace-one: -C). Under a cap, too, where the
-    chance of that client to take part is less.
-    Fixed size: all others send -C; one client sends +C or -C (zero-out: +C or 0, and 0 or -C).
+    Poisson: no other client sends anything; one client sends +C or nothing (replace-one: -C). Under a cap the same,
+    with the smaller probability of that client to take part. Fixed size: all others send -C; one client sends +C or -C
+    (zero-out: +C or 0, and 0 or -C).
     """
     noise, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     if noise is None:
@@ -74,6 +76,6 @@ def _pair(p: list[tuple[float, float]], q: list[tuple[float, float]]) -> AttackP
 
 
 def log_density(mixture: Mixture, x: Floats) -> Floats:
-    """Up to a common constant."""
+    """Return the log density, up to a common constant."""
     terms = [math.log(w) - (x - m) ** 2 / 2 for w, m in mixture]
     return np.asarray(np.logaddexp.reduce(terms, axis=0))

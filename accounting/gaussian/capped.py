@@ -1,10 +1,11 @@
 """One round of Poisson sampling with a cap: of more than K drawn clients a secret, uniformly random K take part.
 
-With R the number drawn among the other clients, zeta = Pr[R >= K] and p = E[q K / (R + 1) | R >= K], the hockey stick
-of a round is at most (1 - zeta) h + zeta h' in each order of the worlds (docs/theory.md, Theorem 9): h is the profile
-of plain Poisson sampling; h', with the chance p to take part, is that of fixed-size sampling (zero-out, replace-one),
-or of Poisson sampling with a shift of 2 clips (add-remove). Both are convex in gamma, so that the sum is the profile of
-a pair, and rounds compose. Memory of a client, or its knowledge that it was drawn and left out, is not covered.
+With R the number drawn among the other clients, zeta = Pr[R >= K] and p = E[q K / (R + 1) | R >= K], the hockey-stick
+divergence of a round is at most (1 - zeta) h + zeta h' in each order of the neighbours (docs/theory.md, Theorem 9): h
+is the profile of plain Poisson sampling; h', with the probability p to take part, is that of fixed-size sampling
+(zero-out, replace-one), or of Poisson sampling with a shift of 2 clips (add-remove). Both are convex in gamma, so the
+sum is the profile of a pair, and rounds compose. Not covered: memory of a client, and its knowledge that it was drawn
+and left out.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import CappedByPairs, CappedPoissonSampling
 
 Orders = tuple[Floats, Floats]
-"""Profiles of both orders of the worlds, at losses >= 0."""
+"""Profiles of both orders of the neighbours, at losses >= 0."""
 
 
 def profiles(
@@ -42,7 +43,7 @@ def _mean(
     adjacency: Adjacency,
     noise_multiplier: float,
 ) -> Orders:
-    """Return the mean of the profiles of rounds that are not full, and of full rounds (their chance zeta, p)."""
+    """Return the mean of the profiles of rounds that are not full, and of full rounds (their probability zeta, p)."""
     zeta, p = full
     plain = {"sampling_probability": sampling.probability, "noise_multiplier": noise_multiplier}
     restoring = {"sampling_probability": p, "noise_multiplier": noise_multiplier}

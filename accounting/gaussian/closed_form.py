@@ -23,13 +23,18 @@ def _blur(delta: float) -> float:
 
 
 def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
-    """The exact privacy profile of a Gaussian mechanism: the smallest delta at `epsilon`.
+    """Return the privacy profile of a Gaussian mechanism: the smallest delta at `epsilon`.
 
-    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)     (Balle, Wang 2018, Thm 8)
+    Claim: delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), symmetric in the two neighbours.
+    Source: Balle, Wang 2018, Theorem 8.
+    Domain: mu > 0; any real epsilon, negative ones too (the hockey-stick divergence of order e^epsilon).
+    Shape: that of `epsilon`. Adjacency: the one whose sensitivity is in mu.
+    Direction of error: either, by rounding: epsilon shifts by about 1e-16 (1 + log 1/delta).
+    Errors: InvalidParameter for mu not above 0, or an epsilon that is nan.
 
-    Domain: mu > 0, any real epsilon (negative ones too: the hockey-stick divergence of order e^epsilon).
-    Shape: that of `epsilon`. Holds for the adjacency whose sensitivity is in mu; symmetric in the two worlds.
-    Error: rounding of the logarithms, which shifts epsilon by about 1e-16 (1 + log 1/delta).
+    >>> from accounting.gaussian import privacy_profile
+    >>> round(float(privacy_profile(1.0, mu=1.0)), 4)
+    0.1269
     """
     mu = require.positive(mu=mu)
     eps = np.asarray(epsilon, dtype=float)
@@ -44,10 +49,15 @@ def privacy_profile(epsilon: ArrayLike, *, mu: float) -> NDArray[np.float64]:
 
 
 def smallest_epsilon(delta: float, *, mu: float) -> float:
-    """The smallest epsilon >= 0 at which a mu-Gaussian mechanism has `delta`; rounded upwards.
+    """Return the smallest epsilon >= 0 at which a mu-Gaussian mechanism has `delta`.
 
-    Inverse of `privacy_profile` (Balle, Wang 2018), by a bracketed root. Direction of error: upper bound,
-    by 1e-12 relative and 2e-15 (1 + log 1/delta + log 1/(1 - delta)) absolute at most.
+    Claim: inverse of `privacy_profile`, by a bracketed root. Source: Balle, Wang 2018. Adjacency: the one whose
+    sensitivity is in mu. Direction of error: upper bound, by at most 1e-12 relative and 2e-15 (1 + log 1/delta + log
+    1/(1 - delta)) absolute. Errors: InvalidParameter for a delta outside (0, 1), or mu not above 0.
+
+    >>> from accounting.gaussian import smallest_epsilon
+    >>> round(smallest_epsilon(1e-5, mu=1.0), 4)
+    4.3772
     """
     target = require.open_probability(delta=delta)
     blur, shift = _blur(target), require.positive(mu=mu)
@@ -57,13 +67,21 @@ def smallest_epsilon(delta: float, *, mu: float) -> float:
 
 
 def epsilon_from_below(delta: float, *, mu: float) -> float:
-    """`smallest_epsilon` rounded downwards: no mu-Gaussian mechanism has a smaller epsilon at `delta`."""
+    """Return `smallest_epsilon` rounded downwards.
+
+    Claim: no mu-Gaussian mechanism has a smaller epsilon at `delta`. Source: Balle, Wang 2018. Adjacency: the one whose
+    sensitivity is in mu. Direction of error: lower bound. Errors: as `smallest_epsilon`.
+
+    >>> from accounting.gaussian import epsilon_from_below, smallest_epsilon
+    >>> epsilon_from_below(1e-5, mu=1.0) < smallest_epsilon(1e-5, mu=1.0)
+    True
+    """
     target = require.open_probability(delta=delta)
     return max(0.0, _root(target, require.positive(mu=mu)) * (1 - _ROUNDING) - _blur(target))
 
 
 def _root(target: float, mu: float) -> float:
-    """Epsilon with delta(epsilon) = target, to rounding; 0 where delta(0) is not above it."""
+    """Return epsilon with delta(epsilon) = target, to rounding; 0 if delta(0) is not above the target."""
     from scipy.optimize import brentq  # scipy.optimize takes longer to load than all of this package
 
     def excess(eps: float) -> float:
@@ -77,11 +95,11 @@ def _root(target: float, mu: float) -> float:
 
 
 def _log_ratio(eps: float, *, mu: float, target: float) -> float:
-    """log(delta / target), or log((1 - target) / (1 - delta)) where target is above 1/2: each rises with delta.
+    """Return log(delta / target), or log((1 - target) / (1 - delta)) for a target above 1/2: each rises with delta.
 
     With t = mu/2 - eps/mu, b = mu/2 + eps/mu and erfcx(x) = e^(x^2) erfc(x),
         1 - delta(eps) = Phi(-t) + e^eps Phi(-b) = e^(-t^2/2) (erfcx(t/sqrt 2) + erfcx(b/sqrt 2)) / 2,
-    a sum in which nothing cancels where delta is near 1.
+    a sum in which nothing cancels for delta near 1.
     """
     t, b = mu / 2 - eps / mu, mu / 2 + eps / mu
     if target > 0.5 and t > 0:
@@ -100,13 +118,18 @@ def noise_std(
     l2_sensitivity: float,
     calibration: Literal["analytic", "classical"] = "analytic",
 ) -> float:
-    """Noise standard deviation that makes one Gaussian release (epsilon, delta)-DP.
+    """Return the noise standard deviation that makes one Gaussian release (epsilon, delta)-DP.
 
-    analytic:   the smallest one, sensitivity / mu with delta(epsilon; mu) = delta   (Balle, Wang 2018, Alg. 1)
-    classical:  sensitivity sqrt(2 ln(1.25/delta)) / epsilon   (Dwork, Roth 2014, Thm A.1), a theorem for
-                epsilon < 1 only and refused above it: at epsilon = 9 it delivers delta 1.7e-4 for a stated 1e-4.
+    Claim: "analytic" is the smallest one, sensitivity / mu with delta(epsilon; mu) = delta; "classical" is sensitivity
+    sqrt(2 ln(1.25/delta)) / epsilon, a theorem for epsilon < 1 only and rejected above it: at epsilon = 9 it gives
+    delta 1.7e-4 for a stated 1e-4.
+    Source: Balle, Wang 2018, Algorithm 1; Dwork, Roth 2014, Theorem A.1. Units: those of `l2_sensitivity`.
+    Adjacency: the one of the sensitivity. Direction of error: upwards, by 1e-12 relative (analytic).
+    Errors: InvalidParameter for a number outside its domain, or epsilon >= 1 with "classical".
 
-    Units: those of `l2_sensitivity`. Direction of error: never too small (rounded upwards by 1e-12).
+    >>> from accounting.gaussian import noise_std
+    >>> round(noise_std(1.0, 1e-5, l2_sensitivity=2.0), 4)
+    7.4613
     """
     eps = require.positive(epsilon=epsilon)
     target = require.open_probability(delta=delta)

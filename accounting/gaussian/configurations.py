@@ -1,9 +1,9 @@
-"""All neighbours of one round of fixed size, covered by finitely many pairs of profiles.
+"""All neighbours of one fixed-size round, covered by finitely many pairs of profiles.
 
-Replace-one: it is enough to look at x0, a, b on a circle of radius s = 1/sigma whose triangle is not obtuse (Lemma 4
-of docs/theory.md), so at angles alpha at a, beta at b in [0, pi/2] with alpha + beta >= pi/2. A `Box` of such angles
-is below the corners of its largest distances and least angles (Lemma 5). Zero-out: x0 and the client's vector lie on
-the circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta. Bounds of boxes and arcs are whole
+Replace-one: it suffices to consider x0, a, b on a circle of radius s = 1/sigma whose triangle is not obtuse (Lemma 4 of
+docs/theory.md), so at angles alpha at a, beta at b in [0, pi/2] with alpha + beta >= pi/2. A `Box` of such angles is
+below the corners of its largest distances and least angles (Lemma 5). Zero-out: x0 and the client's vector are on the
+circle around 0, at an angle theta in [0, pi]; an `Arc` is an interval of theta. Bounds of boxes and arcs are whole
 numbers of `UNIT`, so that halves fit without a gap.
 """
 
@@ -20,17 +20,17 @@ RIGHT = 2**20
 """A right angle, in units."""
 UNIT = math.pi / 2 / RIGHT
 _NARROWEST = RIGHT // 64
-"""Arcs are not divided further: a corner of more than 0.97 pi is taken as that, which no division mends."""
+"""Width below which arcs are not divided: a corner above 0.97 pi counts as that angle, which no division improves."""
 _UP = 1 + 1e-14
-"""Distances are rounded up by this."""
+"""Factor by which distances are rounded up."""
 
 Profiles = tuple[Floats, Floats]
-"""At losses >= 0: H_gamma(P || Q) and H_gamma(Q || P)."""
+"""Profiles H_gamma(P || Q) and H_gamma(Q || P) at losses >= 0."""
 
 
 @dataclass(kw_only=True, eq=False)
 class FixedSizeRound:
-    """One round of fixed size: its sampling probability q, s = 1/sigma, and the losses at which profiles are wanted."""
+    """One fixed-size round: its sampling probability q, s = 1/sigma, and the losses at which profiles are computed."""
 
     q: float
     s: float
@@ -38,7 +38,7 @@ class FixedSizeRound:
     _known: dict[tuple[float, float, int], Floats] = field(default_factory=dict)
 
     def corner(self, near: float, far: float, angle: int) -> Floats:
-        """A corner of distances in units of s, from above; each is computed once."""
+        """Return a corner of distances in units of s, from above; each is computed once."""
         key = near, far, angle
         if key not in self._known:
             self._known[key] = corner_profile.upper(
@@ -52,14 +52,14 @@ class FixedSizeRound:
 
 
 class Configurations(Protocol):
-    """A part of the configurations, which can be halved."""
+    """Part of the configurations, which can be halved."""
 
     def profiles(self, of: FixedSizeRound) -> Profiles:
-        """Above those of every configuration in it, in both orders and at every loss."""
+        """Return profiles above those of every configuration in it, in both orders and at every loss."""
         ...
 
     def parts(self) -> Iterable[Self]:
-        """Cells that cover it together; itself alone where dividing it would gain nothing."""
+        """Return cells that cover it together; itself alone if dividing it would gain nothing."""
         ...
 
 
@@ -71,13 +71,15 @@ class Box:
     beta: tuple[int, int]
 
     def profiles(self, of: FixedSizeRound) -> Profiles:
-        """D <= 2s sin(alpha + beta) at the least sum, |a - x0| = 2s sin(beta), |b - x0| = 2s sin(alpha)."""
+        """Return corners: D <= 2s sin(alpha + beta) at the least sum, |a - x0| = 2s sin(beta), |b - x0| = 2s
+        sin(alpha).
+        """
         (alpha, most_alpha), (beta, most_beta) = self.alpha, self.beta
         far = 2 * _sine(max(RIGHT, alpha + beta))
         return of.corner(2 * _sine(most_beta), far, alpha), of.corner(2 * _sine(most_alpha), far, beta)
 
     def parts(self) -> Iterable["Box"]:
-        """Quarters, but for those of obtuse triangles."""
+        """Return quarters, without those of obtuse triangles."""
         halves = [(low, (low + high) // 2, high) for low, high in (self.alpha, self.beta)]
         for alpha in (halves[0][:2], halves[0][1:]):
             for beta in (halves[1][:2], halves[1][1:]):
@@ -87,23 +89,25 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Arc:
-    """Zero-out: angles theta between the other client's vector and the one that counts or is zero.
+    """Angles theta under zero-out between the other client's vector and the one that counts or is zero.
 
-    `restored`: the order of the worlds in which the client's vector is zero first.
+    `restored`: the order of the neighbours in which the client's vector is zero first.
     """
 
     theta: tuple[int, int]
     restored: bool
 
     def profiles(self, of: FixedSizeRound) -> Profiles:
-        """Return corners. From a = C: x0 at 2s sin(theta/2), 0 at s, (pi - theta)/2 between. From 0: at s, theta."""
+        """Return corners: seen from a = C, x0 at 2s sin(theta/2), 0 at s, (pi - theta)/2 between; seen from 0, at s,
+        theta.
+        """
         least, most = self.theta
         counted = of.corner(2 * _sine(most / 2), 1.0, (2 * RIGHT - most) // 2)
         zero = of.corner(1.0, 1.0, least)
         return (zero, counted) if self.restored else (counted, zero)
 
     def parts(self) -> Iterable["Arc"]:
-        """Halves; itself where it is narrow."""
+        """Return halves; the arc itself if it is narrow."""
         least, most = self.theta
         if most - least <= _NARROWEST:
             return [self]
@@ -112,25 +116,24 @@ class Arc:
 
 
 def all_triangles() -> list[Configurations]:
-    """Replace-one: the whole of it."""
+    """Return all configurations of replace-one."""
     return list(Box(alpha=(0, RIGHT), beta=(0, RIGHT)).parts())
 
 
 def all_arcs(*, restored: bool) -> list[Configurations]:
-    """Zero-out, one order of the worlds: the whole of it."""
+    """Return all configurations of zero-out in one order of the neighbours."""
     bounds = range(0, 2 * RIGHT + 1, RIGHT // 8)
     return [Arc(theta=(least, most), restored=restored) for least, most in itertools.pairwise(bounds)]
 
 
 def extremes(of: FixedSizeRound) -> list[Profiles]:
-    """Replace-one's two directions, exactly: all others send -C u, the client C u or -C u, and the other way round."""
+    """Return replace-one's two directions, exactly: all others send -C u, the client C u or -C u, and the reverse."""
     removed, added = _row(of, 2.0, 2.0), _row(of, 0.0, 2.0)
     return [(removed, added), (added, removed)]
 
 
 def shown(of: FixedSizeRound, angles: Iterable[int]) -> list[Profiles]:
-    """Zero-out: what the client's vector against zero shows, with x0 opposite to it, and from below with x0 at even
-    angles theta from it."""
+    """Return lower profiles of zero-out: x0 opposite to the client's vector, and x0 at even angles theta from it."""
     across = corner_profile.opposite(of.losses, sampling_probability=of.q, distance=of.s)
     return [(_row(of, 2.0, 1.0), across), *(_arc(of, theta) for theta in angles)]
 

@@ -1,11 +1,11 @@
-"""The profile of three Gaussians in a corner: what bounds every configuration of a fixed-size round.
+"""Profile of three Gaussians in a corner: the bound on every configuration of a fixed-size round.
 
-In units of the noise a round of fixed size shows P = (1-q) N(x0) + q N(a) against Q = (1-q) N(x0) + q N(b)
-(docs/theory.md, (F)). With A = |x0 - a|, D = |b - a| and alpha the angle at a,
+In units of the noise a fixed-size round has P = (1-q) N(x0) + q N(a) against Q = (1-q) N(x0) + q N(b) (docs/theory.md,
+(F)). With A = |x0 - a|, D = |b - a| and alpha the angle at a,
 
     corner(gamma; A, D, alpha) = q sup over S of  N(a)(S) - w N(x0)(S) - gamma N(b)(S),    w = (1-q)(gamma-1)/q,
 
-is H_gamma(P || Q) for gamma >= 1. It rises with A, with D where alpha <= pi/2, and falls in alpha (Lemma 5 there).
+is H_gamma(P || Q) for gamma >= 1. It rises with A, with D if alpha <= pi/2, and falls in alpha (Lemma 5 there).
 """
 
 import math
@@ -21,7 +21,7 @@ _ROUNDING, _TAIL = 1e-9, 1e-16
 """Margins of every value: for quadrature (relative) and its cut ends (absolute)."""
 
 _WIDEST = 0.97 * math.pi
-"""A wider angle is taken as this one, from above; the lines cross ever more steeply there."""
+"""Largest angle: a wider one counts as this one, an upper bound; the lines cross ever more steeply there."""
 _FAR = 60.0
 _END = 8.5
 _NEWTON = 5
@@ -30,7 +30,7 @@ _WIDE = 0.5
 
 
 def upper(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: float, angle: float) -> Floats:
-    """corner(e^epsilon; near, far, angle) for epsilon >= 0, from above.
+    """Return corner(e^epsilon; near, far, angle) for epsilon >= 0, from above.
 
     near, far: A and D in units of the noise's standard deviation; angle: alpha, in [0, pi]. Shape: that of `epsilon`.
     Direction of error: upper bound, by 1e-9 relative and 1e-16; beyond 0.97 pi the value at that angle.
@@ -40,18 +40,18 @@ def upper(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: 
 
 
 def lower(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: float, angle: float) -> Floats:
-    """Return what `upper` does, from below, for a round with this corner. angle: at most 0.97 pi."""
+    """Return corner(e^epsilon; near, far, angle) from below, for a round with this corner. angle: at most 0.97 pi."""
     exact = corner(epsilon, sampling_probability=sampling_probability, near=near, far=far, angle=angle)
     return np.asarray(np.maximum(exact * (1 - _ROUNDING) - _TAIL, 0.0))
 
 
 def corner(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: float, angle: float) -> Floats:
-    """corner(e^epsilon; near, far, angle), by quadrature.
+    """Return corner(e^epsilon; near, far, angle), by quadrature.
 
     In the plane, the x-axis against the bisector at a: on each line of constant y both likelihood ratios fall with x,
     so the best S is a half-line x > t(y), and the masses on it are those of one dimension. The integrand is analytic in
-    |Im y| < pi / (2 max(A, D) sin(alpha/2)), so the trapezoidal rule converges like exp(-2 pi Im y / step).
-    Error: 1e-11 relative for noise multipliers from 0.2 (tests), and the mass beyond |y| = 8.5, 2e-17.
+    |Im y| < pi / (2 max(A, D) sin(alpha/2)), so the trapezoidal rule converges like exp(-2 pi Im y / step). Error:
+    1e-11 relative for noise multipliers from 0.2 (tests), and the mass beyond |y| = 8.5, 2e-17.
     """
     eps, q = np.asarray(epsilon, dtype=float).reshape(-1, 1), sampling_probability
     if far <= 0:
@@ -71,7 +71,9 @@ def corner(epsilon: ArrayLike, *, sampling_probability: float, near: float, far:
 
 
 def in_a_row(epsilon: ArrayLike, *, sampling_probability: float, near: float, far: float) -> Floats:
-    """corner(e^epsilon; near, far, 0): x0 and b on one ray from a, where a half-line is best. Exact to rounding."""
+    """Return corner(e^epsilon; near, far, 0): x0 and b on one ray from a, where a half-line is best. Exact to
+    rounding.
+    """
     eps, q = np.asarray(epsilon, dtype=float), sampling_probability
     if far <= 0:
         return np.zeros(eps.shape)
@@ -84,10 +86,10 @@ def in_a_row(epsilon: ArrayLike, *, sampling_probability: float, near: float, fa
 
 
 def opposite(epsilon: ArrayLike, *, sampling_probability: float, distance: float) -> Floats:
-    """corner(e^epsilon; distance, distance, pi): x0 and b on opposite sides of a, where an interval is best.
+    """Return corner(e^epsilon; distance, distance, pi): x0 and b on opposite sides of a, where an interval is best.
 
-    On it w e^(-s x - s^2/2) + gamma e^(s x - s^2/2) < 1, so its ends are the roots of a quadratic in e^(s x).
-    Exact to rounding.
+    On it w e^(-s x - s^2/2) + gamma e^(s x - s^2/2) < 1, so its ends are the roots of a quadratic in e^(s x). Exact to
+    rounding.
     """
     eps, q, s = np.asarray(epsilon, dtype=float), sampling_probability, distance
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -102,14 +104,14 @@ def opposite(epsilon: ArrayLike, *, sampling_probability: float, distance: float
 
 
 def _mass(left: Floats, right: Floats) -> Floats:
-    """Phi(right) - Phi(left), in the tail where it does not cancel."""
+    """Return Phi(right) - Phi(left), in the tail in which it does not cancel."""
     upper = left > 0
     one, two = np.where(upper, -right, left), np.where(upper, -left, right)
     return np.asarray(scipy.special.ndtr(two) - scipy.special.ndtr(one))
 
 
 def _step(near: float, far: float, half: float) -> float:
-    """Narrow against the strip in which the integrand is analytic, and against the gap between two far Gaussians."""
+    """Return a step narrow against the strip of analyticity and against the gap between two far Gaussians."""
     sine = math.sin(half)
     if sine == 0:
         return _WIDE
@@ -117,10 +119,10 @@ def _step(near: float, far: float, half: float) -> float:
 
 
 def _crossing(log_other: Floats, log_far: Floats, slope: float, far_slope: float) -> Floats:
-    """t with e^(log_other - slope t) + e^(log_far - far_slope t) = 1; at most 60, beyond which nothing is.
+    """Return t with e^(log_other - slope t) + e^(log_far - far_slope t) = 1, at most 60, beyond which there is no mass.
 
     Newton on the logarithm from the larger single root: the sum is log-convex and falls, so every step stays left of
-    the root, and a t that is not quite there loses the square of its error.
+    the root, and an error of t enters the result squared.
     """
     with np.errstate(all="ignore"):
         if slope > 0:

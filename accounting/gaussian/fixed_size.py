@@ -1,9 +1,9 @@
-"""A tight account of fixed-size sampling without replacement; no library has one. Proofs: docs/theory.md.
+"""Tight account of fixed-size sampling without replacement; no library has one. Proofs: docs/theory.md.
 
-A round draws r of n clients without replacement, sums their vectors of norm at most C, adds N(0, sigma^2 C^2).
-With q = r/n, s = 1/sigma, gamma = e^epsilon and g = 1 + (gamma - 1)/q, each profile here is the supremum of the
-hockey-stick divergence over all neighbouring pairs in one order of the two worlds, and it is attained. It is the
-profile of one dominating pair, so T copies of that pair bound T adaptive rounds in that order.
+A round draws r of n clients without replacement, sums their vectors of norm at most C, adds N(0, sigma^2 C^2). With q =
+r/n, s = 1/sigma, gamma = e^epsilon and g = 1 + (gamma - 1)/q, each profile here is the supremum of the hockey-stick
+divergence over all neighbouring pairs in one order of the two neighbours, and it is attained. It is the profile of one
+dominating pair, so T copies of that pair bound T adaptive rounds in that order.
 """
 
 import numpy as np
@@ -15,20 +15,21 @@ from accounting.gaussian.closed_form import privacy_profile
 
 
 def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """One client's vector replaced by any other: both orders alike.
+    """Return H_gamma for one client's vector replaced by any other; both orders are equal.
 
     h = q H_g(N(2s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 1); 1 - gamma + gamma h(1/gamma) below.
-    Shape: that of `epsilon`. Adjacency: replace-one. Error: exact to rounding.
+    Shape: that of `epsilon`. Adjacency: replace-one. Direction of error: none but rounding.
     """
     eps = np.asarray(epsilon, dtype=float)
     return symmetric(eps, _amplified(np.abs(eps), sampling_probability, 2 / noise_multiplier))
 
 
 def zeroing_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of the world where a client's vector counts, from the world where it is zero.
+    """Return H_gamma of the neighbour with a client's vector from the neighbour with zero in its place.
 
     h = sup_t q Phi(t+s) - gamma q Phi(t) - (1-q)(gamma-1) Phi(t-s) for gamma >= 1 (docs/theory.md, Theorem 2, first
-    order); below 1 from the other order. Shape: that of `epsilon`. Adjacency: zero-out. Error: exact to rounding.
+    order); below 1 from the other order. Shape: that of `epsilon`. Adjacency: zero-out. Direction of error: none but
+    rounding.
     """
     eps = np.asarray(epsilon, dtype=float)
     forth, back = _zero_out_orders(np.abs(eps), sampling_probability, 1 / noise_multiplier)
@@ -36,10 +37,10 @@ def zeroing_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_mu
 
 
 def restoring_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of the world where a client's vector is zero, from the world where it counts.
+    """Return H_gamma of the neighbour with zero in place of a client's vector from the neighbour with it.
 
     h = q H_g(N(s) || N(0)) for gamma >= 1 (docs/theory.md, Theorem 2, second order); below 1 from the other order.
-    Shape: that of `epsilon`. Adjacency: zero-out. Error: exact to rounding.
+    Shape: that of `epsilon`. Adjacency: zero-out. Direction of error: none but rounding.
     """
     eps = np.asarray(epsilon, dtype=float)
     forth, back = _zero_out_orders(np.abs(eps), sampling_probability, 1 / noise_multiplier)
@@ -47,7 +48,7 @@ def restoring_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_
 
 
 def from_orders(epsilon: Floats, forth: Floats, back: Floats) -> Floats:
-    """A profile from its values (`forth`) and those of the exchanged worlds (`back`), both at |epsilon|.
+    """Return a profile from its values (`forth`) and those of the exchanged neighbours (`back`), both at |epsilon|.
 
     Below gamma = 1:  h(gamma) = 1 - gamma + gamma h_back(1/gamma).
     """
@@ -57,7 +58,7 @@ def from_orders(epsilon: Floats, forth: Floats, back: Floats) -> Floats:
 
 
 def symmetric(epsilon: Floats, at_absolute: Floats) -> Floats:
-    """A profile that is its own reverse, from its values at |epsilon|."""
+    """Return a profile equal to that of the exchanged neighbours, from its values at |epsilon|."""
     return from_orders(epsilon, at_absolute, at_absolute)
 
 
@@ -68,6 +69,6 @@ def _zero_out_orders(size: Floats, q: float, s: float) -> tuple[Floats, Floats]:
 
 
 def _amplified(size: Floats, q: float, mu: float) -> Floats:
-    """q H_g(N(mu) || N(0)) at gamma = e^size >= 1."""
+    """Return q H_g(N(mu) || N(0)) at gamma = e^size >= 1."""
     log_g = np.logaddexp(0.0, half_lines.log_expm1(size) - np.log(q))
     return np.asarray(q * privacy_profile(log_g, mu=mu))

@@ -20,7 +20,7 @@ from accounting.arrays import Floats, Ints
 from accounting.gaussian.poisson_rdp import flat_settings
 
 LARGEST_ORDER = 256
-"""Above it, the curve of a sampled round is infinite: its sums are as long as the order."""
+"""Order above which the curve of a sampled round is infinite: its sums are as long as the order."""
 
 # The trapezoid rule's relative error, e^-_DIGITS, and what is cut off at both ends of it.
 _DIGITS = 30.0
@@ -29,7 +29,7 @@ _SPACING = math.pi * math.sqrt(2 / (_DIGITS * (1 + math.e)))
 _LEAST_PROBABILITY = 1e-100
 # Covers all rounding: about 1e-12, as the tests show.
 _ROUNDING = 1 + 1e-10
-# Of so many integrands only the first is an exponential; the next are products with u^2, which is at most e^40.
+# Integrands from one exponential: the first is computed, the next are products with u^2, which is at most e^40.
 _PRODUCTS = 8
 _NUMBERS_AT_ONCE = 100_000
 
@@ -37,9 +37,9 @@ _LOG_FACTORIAL = np.array([math.lgamma(n + 1) for n in range(LARGEST_ORDER + 1)]
 
 
 def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplier: ArrayLike) -> Floats:
-    """rho(alpha) of one round in both orders of the worlds; the three arguments broadcast.
+    """Return rho(alpha) of one round in both orders of the neighbours; the three arguments broadcast.
 
-    Claim: `clients` q of them drawn without replacement, clip norm C, noise sigma C: for replace-one neighbours (and so
+    Claim: `clients` q of them drawn without replacement, clip norm C, noise sigma C: for replace-one neighbours (and
     zero-out: there the client that takes the place moves the sum by 2C as well) the Renyi divergence of order alpha > 1
     is at most rho. q = 0: 0. q = 1: 2 alpha / sigma^2, which is exact. Otherwise the formula above at whole orders, and
     chords of (alpha - 1) rho, which is convex, between them (their Corollary 10); infinite above LARGEST_ORDER.
@@ -68,7 +68,7 @@ def _chords(a: Floats, q: Floats, s: Floats) -> Floats:
 
 
 def _cumulants(k: Ints, q: Floats, s: Floats) -> Floats:
-    """log(1 + sum_i C(k, i) q^i t_i) of every row, rows of about the same order together."""
+    """Return log(1 + sum_i C(k, i) q^i t_i) of every row, rows of about the same order together."""
     result = np.empty(len(k))
     by_order = np.argsort(k, kind="stable")
     for rows in _chunks(by_order, LARGEST_ORDER):
@@ -84,7 +84,7 @@ def _cumulants(k: Ints, q: Floats, s: Floats) -> Floats:
 
 
 def _log_t(s: Floats, largest: int) -> Floats:
-    """log t_i, [settings, i = 2..largest]."""
+    """Return log t_i, [settings, i = 2..largest]."""
     i = np.arange(2, largest + 1)
     log_b = _log_even_moments(s, largest)
     around = (log_b[:, i // 2] + log_b[:, (i + 1) // 2]) / 2
@@ -92,7 +92,7 @@ def _log_t(s: Floats, largest: int) -> Floats:
 
 
 def _log_even_moments(s: Floats, largest: int) -> Floats:
-    """log B_l, [settings, l/2 = 0..]; infinite where it is not the smaller of the two in t.
+    """Return log B_l, [settings, l/2 = 0..]; infinite if it is not the smaller of the two in t.
 
     (1 - w)^l >= 1 - l w for even l, so B_l >= e^(l (l-1) s^2/2) (1 - l e^-(l-1) s^2): once l e^-(l-1) s^2 is at most
     1/2, and from there on it falls, 4 B_l is at least 2 e^(l (l-1) s^2/2), and 4 sqrt(B_lo B_hi) as well.
@@ -121,7 +121,7 @@ def _nodes(largest: int, s: float) -> Floats:
 
 
 def _log_trapezoid(s: Floats, even: Ints, x: Floats) -> Floats:
-    """log of the trapezoid rule's sum for B_l, [settings, l]: the spacing h of x leaves a relative error e^-_DIGITS.
+    """Return log of the trapezoid rule's sum for B_l, [settings, l]: spacing h leaves a relative error e^-_DIGITS.
 
     The integrand f is entire, so the error is at most 2 e^(-2 pi y/h) times the integral of |f(x + iy)|, for every y.
     With A = s Z - s^2/2 and m = l/2, |e^(A + isy) - 1|^2 <= (e^A - 1)^2 + e^A s^2 y^2, and by Minkowski's inequality
@@ -143,6 +143,6 @@ def _log_trapezoid(s: Floats, even: Ints, x: Floats) -> Floats:
 
 
 def _chunks(rows: Ints, width: int) -> Iterator[Ints]:
-    """`rows` in pieces that have about _NUMBERS_AT_ONCE numbers, `width` each."""
+    """Yield `rows` in pieces of about _NUMBERS_AT_ONCE numbers, `width` each."""
     step = max(1, _NUMBERS_AT_ONCE // int(width))
     return (rows[at : at + step] for at in range(0, len(rows), step))

@@ -1,4 +1,4 @@
-"""The best half-line against three Gaussians in a row: the one optimisation behind the sampled profiles."""
+"""Best half-line against three Gaussians in a row: the optimisation behind the sampled profiles."""
 
 import math
 
@@ -9,11 +9,12 @@ from accounting.arrays import Floats
 
 
 def supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float) -> Floats:
-    """sup over t of  far Phi(t + s) - middle Phi(t) - near Phi(t - s),  weights given by their logarithms, s = shift.
+    """Return sup over t of far Phi(t + s) - middle Phi(t) - near Phi(t - s), for weights given by their logarithms, s =
+    shift.
 
-    Phi(t - s), Phi(t), Phi(t + s) are the masses that N(-s, 1), N(0, 1), N(s, 1) give to the half-line {x >= -t}.
-    The derivative over phi(t) e^(-s^2/2) is  far / x - middle e^(s^2/2) - near x  with x = e^(ts), which falls in x:
-    its one root is the maximum. Elementwise over arrays; never below 0 (t -> -infinity). Error: second order in the
+    Phi(t - s), Phi(t), Phi(t + s) are the masses that N(-s, 1), N(0, 1), N(s, 1) give to the half-line {x >= -t}. The
+    derivative over phi(t) e^(-s^2/2) is  far / x - middle e^(s^2/2) - near x  with x = e^(ts), which falls in x: its
+    one root is the maximum. Elementwise over arrays; never below 0 (t -> -infinity). Error: second order in the
     rounding of the root, so that of the difference itself, about 1e-15 of its largest term.
     """
     log_b = log_middle + shift * shift / 2
@@ -26,11 +27,11 @@ def supremum(log_near: Floats, log_middle: Floats, log_far: Floats, shift: float
 
 
 def log_expm1(size: Floats) -> Floats:
-    """log(e^size - 1) for size >= 0, without overflow; -infinity at 0."""
+    """Return log(e^size - 1) for size >= 0, without overflow; -infinity at 0."""
     with np.errstate(divide="ignore"):
         return np.asarray(size + np.log(-np.expm1(-size)))
 
 
 def log_complement(probability: float) -> float:
-    """log(1 - probability); -infinity at 1."""
+    """Return log(1 - probability); -infinity at 1."""
     return math.log1p(-probability) if probability < 1 else -math.inf

@@ -14,7 +14,7 @@ from accounting.gaussian.fixed_size import symmetric
 
 
 def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of (1-q) N(0) + q N(s) from N(0), gamma = e^epsilon.
+    """Return H_gamma of (1-q) N(0) + q N(s) from N(0), gamma = e^epsilon.
 
     = q H_g(N(s) || N(0)), g = (gamma - 1 + q)/q, for gamma > 1 - q; else 1 - gamma. Exact to rounding.
     """
@@ -28,7 +28,7 @@ def removal_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_mu
 
 
 def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of N(0) from (1-q) N(0) + q N(s), gamma = e^epsilon.
+    """Return H_gamma of N(0) from (1-q) N(0) + q N(s), gamma = e^epsilon.
 
     = a H_(gamma q / a)(N(0) || N(s)) with a = 1 - gamma (1-q), for a > 0; else 0. Exact to rounding.
     """
@@ -40,7 +40,7 @@ def addition_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_m
 
 
 def replacement_profile(epsilon: ArrayLike, *, sampling_probability: float, noise_multiplier: float) -> Floats:
-    """H_gamma of (1-q) N(0) + q N(s) from (1-q) N(0) + q N(-s), gamma = e^epsilon: replace-one.
+    """Return H_gamma of (1-q) N(0) + q N(s) from (1-q) N(0) + q N(-s), gamma = e^epsilon: replace-one.
 
     For gamma >= 1 the supremum over t of  -gamma q Phi(t-s) + (1-q)(1-gamma) Phi(t) + q Phi(t+s)  (docs/theory.md,
     Theorem 3: no other values of the replaced client do better); below 1 by symmetry. Exact to rounding.

@@ -1,7 +1,7 @@
 """Renyi divergence of the Poisson-sampled Gaussian, for whole arrays of settings at once.
 
-With q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two laws at
-x and Z standard normal,
+With q the sampling probability, s = 1/sigma, u(x) = q (e^(s x - s^2/2) - 1) the relative difference of the two
+distributions at x and Z standard normal,
 
     (alpha - 1) rho(alpha) = log(1 + E g),   g = (1 + u(Z))^alpha - 1 - alpha u(Z) >= 0   (E u = 0).
 
@@ -29,18 +29,18 @@ _NODES_AT_ONCE = 6_000
 
 
 def renyi(orders: ArrayLike, *, sampling_probability: ArrayLike, noise_multiplier: ArrayLike) -> Floats:
-    """rho(alpha) of one round in both orders of the worlds; the three arguments broadcast.
+    """Return rho(alpha) of one round in both orders of the neighbours; the three arguments broadcast.
 
     Claim: for add-remove and zero-out neighbours, clip norm C, noise sigma C, the Renyi divergence of order alpha > 1
-    between the sums of a Poisson-sampled round is at most rho, and one pair attains it.
-    q = 0: 0. q = 1: alpha / 2 sigma^2. Otherwise E g by the trapezoid rule. |1 + u(x + iy)| <= 1 + u(x) for
-    |y| <= pi sigma, where the integrand is analytic, so with spacing h the sum of (1 + u)^alpha is within
-    2 e^(y^2/2 - 2 pi y / h) of itself for every such y: e^-36, with no series whose convergence depends on alpha.
-    Subtracting 1 + alpha u node by node keeps the accuracy relative where rho is tiny.
-    Noise below 0.02, where the strip is thin: the leading terms of the binomial series and its remainder,
-    (1 + t)^alpha <= sum_(k < alpha) C(alpha, k) t^k + t^alpha  for t >= 0, whose moments are in closed form: exact
-    at whole orders, and otherwise above the truth (by 1e-5 at alpha = 1.01 and noise 0.02, and falling fast with both).
-    Direction of error: upper bound, 1e-10 (relative) above the value where that is exact.
+    between the sums of a Poisson-sampled round is at most rho, and one pair attains it. q = 0: 0. q = 1: alpha / 2
+    sigma^2. Otherwise E g by the trapezoid rule. |1 + u(x + iy)| <= 1 + u(x) for |y| <= pi sigma, where the integrand
+    is analytic, so with spacing h the sum of (1 + u)^alpha is within 2 e^(y^2/2 - 2 pi y / h) of itself for every such
+    y: e^-36, with no series whose convergence depends on alpha. Subtracting 1 + alpha u node by node keeps the accuracy
+    relative for tiny rho. Noise below 0.02, where the strip is thin: the leading terms of the binomial series and its
+    remainder, (1 + t)^alpha <= sum_(k < alpha) C(alpha, k) t^k + t^alpha  for t >= 0, whose moments are in closed form:
+    exact at whole orders, and otherwise an upper bound (by 1e-5 at alpha = 1.01 and noise 0.02, falling fast with
+    both).
+    Direction of error: upper bound, 1e-10 (relative) above the exact value.
     """
     shape, a, q, sigma = flat_settings(orders, sampling_probability, noise_multiplier)
     return np.asarray(_rho(a, q, sigma).reshape(shape))
@@ -61,11 +61,11 @@ def _rho(a: Floats, q: Floats, sigma: Floats) -> Floats:
 
 
 def _log_excess(a: Floats, q: Floats, sigma: Floats) -> Floats:
-    """log E g by the trapezoid rule, over one stretch of nodes or two: around 0, and around alpha s."""
+    """Return log E g by the trapezoid rule, over one stretch of nodes or two: around 0, and around alpha s."""
     y = np.minimum(math.pi * sigma, math.sqrt(2 * _DIGITS))  # further out the spacing would fall again
     spacing = 2 * math.pi * y / (_DIGITS + y * y / 2)
-    # As 1 + u <= 2 max(1 - q, q e^..), what lies beyond `reach` of both 0 and alpha s is e^-_DIGITS of the integral.
-    # 2 s is where u^2 peaks, which is all of g while q is tiny.
+    # Since 1 + u <= 2 max(1 - q, q e^..), the part beyond `reach` of both 0 and alpha s is e^-_DIGITS of the integral.
+    # u^2, which is all of g for tiny q, peaks at 2 s.
     reach, near, far = np.sqrt(2 * (_DIGITS + a * math.log(2))), 2 / sigma, a / sigma
     apart = far - near > 2 * reach + 4 * spacing
     first = np.where(apart, near, np.maximum(near, far)) + 2 * reach
@@ -80,7 +80,7 @@ def _log_excess(a: Floats, q: Floats, sigma: Floats) -> Floats:
 
 
 def _in_chunks(a: Floats, q: Floats, s: Floats, begin: Floats, spacing: Floats, nodes: NDArray[np.int64]) -> Floats:
-    """`_log_sum` of every row, rows with about as many nodes together."""
+    """Return `_log_sum` of every row, rows with about as many nodes together."""
     result = np.empty(len(a))
     by_nodes = np.argsort(nodes, kind="stable")
     at = 0
@@ -97,7 +97,7 @@ def _in_chunks(a: Floats, q: Floats, s: Floats, begin: Floats, spacing: Floats, 
 
 
 def _log_sum(a: Floats, q: Floats, s: Floats, x: Floats, counts: NDArray[np.bool_]) -> Floats:
-    """log of the sum over the nodes x that count of g e^(-x^2/2)."""
+    """Return log of the sum over the counted nodes x of g e^(-x^2/2)."""
     y = s * x - s * s / 2
     u = q * np.expm1(np.minimum(y, 600.0))
     log_ratio = np.log1p(u)
@@ -120,7 +120,7 @@ def _log_sum(a: Floats, q: Floats, s: Floats, x: Floats, counts: NDArray[np.bool
 
 
 def _near_zero(a: Floats, u: Floats) -> Floats:
-    """g where alpha |u| < 0.03: the binomial series from k = 2 on, to 1e-12."""
+    """Return g for alpha |u| < 0.03: the binomial series from k = 2 on, to 1e-12."""
     tail: Floats | float = 1.0
     for k in (7, 6, 5, 4, 3):
         tail = 1 + (a - k + 1) / k * u * tail
@@ -128,9 +128,9 @@ def _near_zero(a: Floats, u: Floats) -> Floats:
 
 
 def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
-    """log of  sum_k C(alpha, k) (1-q)^(alpha-k) q^k e^(k(k-1)/2 sigma^2) + q^alpha e^(alpha(alpha-1)/2 sigma^2).
+    """Return log of  sum_k C(alpha, k) (1-q)^(alpha-k) q^k e^(k(k-1)/2 sigma^2) + q^alpha e^(alpha(alpha-1)/2 sigma^2).
 
-    k is whole, 2 <= k < alpha. The terms k = 0, 1, which grow by no exponential, sum up to less than 1.
+    k is whole, 2 <= k < alpha. The terms k = 0, 1, which have no growing exponential, sum to less than 1.
     """
     half = 1 / (2 * sigma**2)
     result = a * np.log(q) + a * (a - 1) * half
@@ -147,7 +147,7 @@ def _log_leading_terms(a: Floats, q: Floats, sigma: Floats) -> Floats:
 def flat_settings(
     orders: ArrayLike, sampling_probability: ArrayLike, noise_multiplier: ArrayLike
 ) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
-    """The shape that the three broadcast to, and each of them in that shape, flattened.
+    """Return the common broadcast shape of the three, and each of them in that shape, flattened.
 
     Errors: InvalidParameter unless orders are finite and above 1, probabilities in [0, 1], noise from 1e-9 to 1e9.
     """

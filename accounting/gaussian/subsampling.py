@@ -1,7 +1,6 @@
 """Amplification by subsampling of ANY mechanism with a known Renyi curve, at integer orders.
 
-The Gaussian mechanism has tighter bounds of its own (`compose.rdp`, `gaussian.fixed_size`); these are for
-everything else. All sums run in logarithms.
+The Gaussian mechanism has tighter bounds (`compose.rdp`, `gaussian.fixed_size`). All sums run in logarithms.
 """
 
 from collections.abc import Callable
@@ -17,13 +16,15 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import Sampling
 
 LARGEST_ORDER = 100_000
-"""Sums over all orders up to the wanted one: beyond this, only memory and minutes are spent."""
+"""Largest order: sums run over all orders up to it, in memory and minutes."""
 
 RenyiCurve = Callable[[Floats], Floats]
 
 
 def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
-    """`orders` as integers of at least 2, or an error: these bounds are theorems at integer orders only."""
+    """Return `orders` as integers of at least 2. Errors: InvalidParameter, as these bounds hold at integer orders
+    only.
+    """
     try:
         given = np.atleast_1d(np.asarray(orders, dtype=float))
         valid = given.ndim == 1 and given.size > 0 and bool(np.all((given >= 2) & (given <= LARGEST_ORDER)))
@@ -35,7 +36,7 @@ def integer_orders(orders: ArrayLike) -> NDArray[np.int64]:
 
 
 def _base(curve: RenyiCurve, largest: int) -> Floats:
-    """The curve at orders 0..largest, where 0 and 1 stand empty."""
+    """Return the curve at orders 0..largest, with 0 at the orders 0 and 1."""
     orders = np.arange(2.0, largest + 1)
     values = np.asarray(curve(orders), dtype=float)
     if values.shape != orders.shape or not np.all(values >= 0):
@@ -50,13 +51,17 @@ def _log_binomial(n: int, k: Floats) -> Floats:
 
 
 def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
-    """Renyi curve of a mechanism run on a Poisson-sampled cohort.
+    """Return the Renyi curve of a mechanism on a Poisson-sampled cohort.
 
     Claim: with q the sampling probability and rho(k) a bound on the divergence of order k in BOTH directions,
         rho'(a) = 1/(a-1) log( (1-q)^(a-1) (1 + (a-1) q) + sum_{k=2..a} C(a,k) (1-q)^(a-k) q^k e^((k-1) rho(k)) )
     (Zhu, Wang 2019, Thm 6; Steinke 2022, Thm 11). `curve` maps an array of orders to such bounds.
     Adjacency: add-remove or zero-out. Orders: integers >= 2. Direction of error: upper bound.
     With a one-directional curve the formula is NOT a bound.
+
+    >>> from accounting import subsampling
+    >>> subsampling.poisson([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
+    [0.000172, 0.000265]
     """
     q = require.probability(sampling_probability=sampling_probability)
     whole = integer_orders(orders)
@@ -76,7 +81,7 @@ def poisson(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float
 
 
 def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: float) -> Floats:
-    """Renyi curve of a mechanism run on a fixed-size cohort drawn without replacement.
+    """Return the Renyi curve of a mechanism on a fixed-size cohort drawn without replacement.
 
     Claim: with q = cohort / clients and rho a Renyi curve under replace-one,
         rho'(a) = 1/(a-1) log( 1 + q^2 C(a,2) min{4 (e^rho(2) - 1), 2 e^rho(2)}
@@ -84,6 +89,10 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
     (Wang, Balle, Kasiviswanathan 2019, Thm 9 without its unbounded-order refinement; Lemma 3 of the Fed-SMP
     paper). The base curve must be that of replacing one member of the cohort by another: 2C for clipped sums.
     Adjacency: replace-one (so zero-out too). Orders: integers >= 2. Direction of error: upper bound.
+
+    >>> from accounting import subsampling
+    >>> subsampling.fixed_size([2, 3], lambda orders: orders / 2, sampling_probability=0.01).round(6).tolist()
+    [0.000544, 0.000835]
     """
     q = require.probability(sampling_probability=sampling_probability)
     whole = integer_orders(orders)
@@ -111,7 +120,7 @@ def fixed_size(orders: ArrayLike, curve: RenyiCurve, *, sampling_probability: fl
 
 
 def amplified(orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling: Sampling, *, largest: float) -> Floats:
-    """`poisson` or `fixed_size`, as the sampler is, at whole orders from 2 to `largest`; infinite at the others.
+    """Return `poisson` or `fixed_size`, by the sampler, at whole orders from 2 to `largest`; infinite at the others.
 
     `curve`: of the release under `lemma_adjacency`. Direction of error: upper bound. Errors: UnsupportedMechanism for
     replace-one under Poisson sampling.
@@ -126,13 +135,12 @@ def amplified(orders: Floats, curve: RenyiCurve, adjacency: Adjacency, sampling:
 
 
 def lemma_adjacency(adjacency: Adjacency, sampling: Sampling) -> Adjacency:
-    """The neighbours that the sampling lemma asks of its base curve: replace-one under fixed size, which covers
-    zero-out."""
+    """Return the neighbours of the sampling lemma's base curve: replace-one under fixed size, which covers zero-out."""
     return Adjacency.REPLACE_ONE if sampling.name == "fixed" else adjacency
 
 
 def refuse_replacement_under_poisson(adjacency: Adjacency, sampling: Sampling, remedy: str) -> None:
-    """UnsupportedMechanism where no Renyi bound is known; `remedy` begins the advice."""
+    """Raise UnsupportedMechanism if no Renyi bound is known; `remedy` begins the advice."""
     if adjacency is Adjacency.REPLACE_ONE and sampling.name != "fixed":
         raise UnsupportedMechanism(
             "accountant='rdp' with Poisson sampling and replace-one: no Renyi bound is implemented. "

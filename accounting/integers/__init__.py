@@ -1,1 +1,1 @@
-"""Integer noise on sums of integers: discrete Gaussian, Skellam, and what rounding to integers adds."""
+"""Integer noise on sums of integers: discrete Gaussian, Skellam, and the effect of rounding to integers."""

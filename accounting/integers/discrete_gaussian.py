@@ -1,6 +1,6 @@
 """Sums of discrete Gaussians, accounted as the continuous Gaussian that they nearly are (docs/theory.md, section 7).
 
-The Poisson summation formula says how far the lattice is felt: for real c,
+The Poisson summation formula bounds the effect of the lattice: for real c,
     sum over n of exp(-(n + c)^2 / 2 s^2)  lies in  s sqrt(2 pi) [1 - e(s^2), 1 + e(s^2)],
     e(s^2) = 2 sum_{k>=1} exp(-2 pi^2 s^2 k^2),
 which is 5e-9 at s = 1 and 1e-34 at s = 2. Everything here follows from it; all variances are in squared steps.
@@ -26,9 +26,9 @@ _ROUNDING = 1 + 1e-12
 
 
 def lattice_distortion(variance: ArrayLike) -> Floats:
-    """2 artanh(e(variance)): how much a law may change, in log-ratio, through sums over shifted integers.
+    """Return 2 artanh(e(variance)): the largest log-ratio by which sums over shifted integers change a distribution.
 
-    log((1 + e)/(1 - e)), elementwise; infinite where e >= 1 (variances below 0.04). Direction of error: upper bound.
+    log((1 + e)/(1 - e)), elementwise; infinite for e >= 1 (variances below 0.04). Direction of error: upper bound.
     """
     v = np.asarray(variance, dtype=float)
     k = np.arange(1, _TERMS + 1)
@@ -39,10 +39,11 @@ def lattice_distortion(variance: ArrayLike) -> Floats:
 
 
 def shares_distortion(share_variance: float, shares: int) -> float:
-    """tau: one coordinate's sum of `shares` draws of N_Z(0, share_variance) is within e^±tau of N_Z(0, their variance).
+    """Return tau: one coordinate's sum of `shares` draws of N_Z(0, share_variance) is within e^±tau of N_Z(0, their
+    variance).
 
     tau = sum_{k=1}^{shares-1} lattice_distortion(share_variance k / (k+1)). Claim: for every integer, the ratio of the
-    two probabilities lies in [e^-tau, e^tau]. Direction of error: upper bound; infinite for tiny noise.
+    two probabilities is in [e^-tau, e^tau]. Direction of error: upper bound; infinite for tiny noise.
     """
     variance, count = require.positive(share_variance=share_variance), require.count(shares=shares)
     k = np.arange(1, min(count, _EXACT_SHARES), dtype=float)
@@ -54,12 +55,12 @@ def shares_distortion(share_variance: float, shares: int) -> float:
 
 
 def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
-    """Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
+    """Return the Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
 
     With D the sensitivity, V the variance, tau as above, n = min(dimension, D^2) coordinates in which integers differ:
         min{ a/2 (D / sqrt V + 2 tau sqrt n)^2,  a D^2 / 2V + n tau (2a - 1)/(a - 1) }
-    Adjacency: the mechanism's, both orders of the worlds. For one share tau = 0: Canonne, Kamath, Steinke 2020.
-    Direction of error: upper bound. UnsupportedMechanism where tau is infinite.
+    Adjacency: the mechanism's, both orders of the neighbours. For one share tau = 0: Canonne, Kamath, Steinke 2020.
+    Direction of error: upper bound. Errors: UnsupportedMechanism for infinite tau.
     """
     a = np.asarray(orders, dtype=float)
     tau = _finite(shares_distortion(mechanism.share_variance, mechanism.shares), mechanism)
@@ -69,11 +70,12 @@ def renyi(orders: ArrayLike, mechanism: DiscreteGaussian) -> Floats:
 
 
 def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
-    """A Gaussian, and how near: a sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a
-    Gaussian of variance V - t^2, eta = dimension (tau + lattice_distortion(t^2)), for each t.
+    """Return a Gaussian, and its log-ratio.
 
-    t is chosen near the best for `count` releases. Direction of error: upper bound. UnsupportedMechanism where no t
-    gives a finite eta: the noise is below 0.2 steps.
+    A sum of discrete Gaussians of variance V is within e^±eta of a post-processing of a Gaussian of variance V - t^2,
+    eta = dimension (tau + lattice_distortion(t^2)), for each t. t is chosen near the best for `count` releases.
+    Direction of error: upper bound. Errors: UnsupportedMechanism if no t gives a finite eta: the noise is below 0.2
+    steps.
     """
     smoothing, eta = _smoothing(noise, count)
     strength = math.sqrt(noise.variance - smoothing) / noise.l2_bound
@@ -81,7 +83,7 @@ def twin(noise: DiscreteGaussian, count: int) -> tuple[Gaussian, float]:
 
 
 def words(noise: DiscreteGaussian, closeness: float) -> str:
-    """Return the closeness of the sums to discrete and to continuous Gaussians, in words."""
+    """Return the closeness of the sums to discrete and to continuous Gaussians, as text."""
     tau = shares_distortion(noise.share_variance, noise.shares)
     size = f"= {upwards(tau)}" if tau > 1e-300 else "below 1e-300"
     return (
@@ -91,8 +93,11 @@ def words(noise: DiscreteGaussian, closeness: float) -> str:
 
 
 def _smoothing(noise: DiscreteGaussian, count: int) -> tuple[float, float]:
-    """t^2 and the eta of one release. Any t^2 below the variance is valid; the one taken weighs the two losses as an
-    epsilon near 1 would feel them: 2 eta in every release, t^2 / 2 (V - t^2) relative."""
+    """Return t^2 and the eta of one release.
+
+    Any t^2 below the variance is valid; this one weighs the two errors by their effect on an epsilon near 1: 2 eta in
+    every release, t^2 / 2 (V - t^2) relative.
+    """
     tau = _finite(shares_distortion(noise.share_variance, noise.shares), noise)
     candidates = np.linspace(0.04, min(0.99 * noise.variance, 10.0), 500)
     left = noise.variance - candidates

@@ -16,25 +16,28 @@ from accounting.mechanisms.kinds import KINDS
 NoiseLaw = Literal["discrete-gaussian", "skellam"]
 
 REDRAW = math.exp(-0.5)
-"""The default beta: one rounding is too long with at most this probability (in practice hardly ever)."""
+"""Default beta: largest probability that one rounding is too long (in practice far smaller)."""
 
 # Shares with this standard deviation, in steps, are as good as continuous ones.
 _GOOD_SHARE = 2.0
 
 
 def padded_dimension(dimension: int, *, rotate: bool) -> int:
-    """Integers that a client sends for `dimension` coordinates: a rotation fills up to a power of two."""
+    """Return the number of integers that a client sends for `dimension` coordinates: a rotation fills up to a power of
+    two.
+    """
     size = require.count(dimension=dimension)
     return 1 << (size - 1).bit_length() if rotate else size
 
 
 def rounded_l2_squared(scaled_clip: float, dimension: int, beta: float = REDRAW) -> int:
-    """The largest squared L2 norm that a rounded vector may keep; a longer one is redrawn. Whole, so exact to check.
+    """Return the largest squared L2 norm of an accepted rounded vector; a longer one is redrawn. Whole, so exact to
+    check.
 
-    floor of min{ S^2 + d/4 + sqrt(2 ln(1/beta)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip
-    (Kairouz, Liu, Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S stays
-    within the first with probability at least 1 - beta, and always within the second. Privacy rests on the check of
-    every upload, not on this claim.
+    floor of min{ S^2 + d/4 + sqrt(2 ln(1/beta)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip (Kairouz, Liu,
+    Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S stays within the first
+    with probability at least 1 - beta, and always within the second. Privacy rests on the check of every upload, not on
+    this claim.
     """
     clip, size = _whole(scaled_clip), require.count(dimension=dimension)
     if not 0 < require.real("a number in (0, 1)", beta=beta) < 1:
@@ -44,18 +47,18 @@ def rounded_l2_squared(scaled_clip: float, dimension: int, beta: float = REDRAW)
 
 
 def rounded_l2(scaled_clip: float, dimension: int, beta: float = REDRAW) -> float:
-    """L2 norm of one client's integers: the root of `rounded_l2_squared`, rounded upwards."""
+    """Return the L2 norm of one client's integers: the root of `rounded_l2_squared`, rounded upwards."""
     return math.nextafter(math.sqrt(rounded_l2_squared(scaled_clip, dimension, beta)), math.inf)
 
 
 def rounded_l1(l2: float, dimension: int) -> float:
-    """Largest L1 norm of an integer vector of L2 norm at most `l2`: min(sqrt(d) l2, l2^2), as |v| <= v^2 for all v."""
+    """Return the largest L1 norm of an integer vector of L2 norm at most `l2`: min(sqrt(d) l2, l2^2), as |v| <= v^2."""
     size = require.count(dimension=dimension)
     return min(math.sqrt(size) * require.positive(l2=l2), l2**2)
 
 
 def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
-    """The least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
+    """Return the least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
     size, factor = require.count(dimension=dimension), 1 + require.positive(overhead=overhead)
     low, high = 0, 1
     while rounded_l2(high, size) > factor * high:
@@ -67,8 +70,11 @@ def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
 
 
 def default_scale(dimension: int, uploads: int) -> int:
-    """Steps per clip norm at which rounding lengthens the bound by at most 1%, and noise shares of `uploads` clients
-    have a standard deviation of at least 2 steps for noise multipliers from 1/2."""
+    """Return the default steps per clip norm.
+
+    Rounding then lengthens the bound by at most 1%, and noise shares of `uploads` clients have a standard deviation of
+    at least 2 steps for noise multipliers from 1/2.
+    """
     return max(least_scale(dimension), math.ceil(2 * _GOOD_SHARE * math.sqrt(uploads)))
 
 
@@ -81,8 +87,10 @@ def sized_noise(
     shares: int,
     adjacency: Adjacency,
 ) -> NoisyIntegers:
-    """Integer noise of variance at least (noise_multiplier scale)^2 on a sum of `dimension` rounded integers, in equal
-    shares whose variance is a whole number, for exact samplers."""
+    """Return integer noise of variance at least (noise_multiplier scale)^2 on a sum of `dimension` rounded integers.
+
+    In equal shares whose variance is a whole number, for exact samplers.
+    """
     variance = (require.noise_multiplier(noise_multiplier) * scale) ** 2 / shares
     description: type[NoisyIntegers] = KINDS[law].description
     return description(
@@ -104,20 +112,21 @@ def sum_bits(
     rotate: bool,
     wrap_probability: float = 1e-6,
 ) -> int:
-    """The least b such that a sum modulo 2^b wraps around anywhere with at most `wrap_probability` in a round.
+    """Return the least b such that a sum modulo 2^b wraps around anywhere with at most `wrap_probability` in a round.
 
-    Claim: for any vectors of norm at most `scaled_clip` (all the same is the worst), `uploads` of them, rounded, plus
-    noise of `noise_variance` in all, lie within (-2^(b-1), 2^(b-1)) in all `dimension` coordinates with probability at
+    Claim: for any vectors of norm at most `scaled_clip` (all equal is the worst), `uploads` of them, rounded, plus
+    noise of `noise_variance` in all, are within (-2^(b-1), 2^(b-1)) in all `dimension` coordinates with probability at
     least 1 - wrap_probability. Chernoff's bound with the moment generating function exp(V l^2 / 2) for sums of discrete
-    Gaussians (Canonne, Kamath, Steinke 2020) or exp(V (cosh l - 1)) for Skellam; union over the coordinates.
-    Not rotated: uploads (scaled_clip + 1) is certain. rotate: after random signs and a Hadamard transform over
-    `dimension` coordinates (Hoeffding) a coordinate of the sum is subgaussian with variance
-    (uploads scaled_clip)^2 / dimension, for vectors chosen before the signs; rounding moves it by less than 1 for each
-    upload. `dimension` counts the integers sent: `padded_dimension`. Direction of error: bits never too few.
+    Gaussians (Canonne, Kamath, Steinke 2020) or exp(V (cosh l - 1)) for Skellam; union over the coordinates. Not
+    rotated: uploads (scaled_clip + 1) is certain. rotate: after random signs and a Hadamard transform over `dimension`
+    coordinates (Hoeffding) a coordinate of the sum is subgaussian with variance (uploads scaled_clip)^2 / dimension,
+    for vectors chosen before the signs; rounding moves it by less than 1 for each upload. `dimension` counts the
+    integers sent: `padded_dimension`. Direction of error: bits never too few.
 
     The bound is about accuracy alone, and no account may rest on it: clients who choose vectors after the signs are
-    public make a sum wrap around with certainty. That costs no privacy where the noise is added to the integers and
-    their sum is reduced after it (docs/theory.md, section 7); noise that is added after the reduction hides nothing.
+    public make a sum wrap around with certainty. That does not increase epsilon if the noise is added to the integers
+    and their sum is reduced after it (docs/theory.md, section 7); noise that is added after the reduction hides
+    nothing.
     """
     if law not in ("discrete-gaussian", "skellam"):
         raise InvalidParameter(f"law={law!r}: must be 'discrete-gaussian' or 'skellam'.")
@@ -135,14 +144,14 @@ def sum_bits(
 
 
 def _whole(scaled_clip: float) -> float:
-    """A scaled clip norm whose integers a double still holds."""
+    """Return a scaled clip norm with integers that a double still holds."""
     if require.positive(scaled_clip=scaled_clip) > 2**53:
         raise InvalidParameter(f"scaled_clip={scaled_clip}: must be at most 2^53, the whole numbers of a double.")
     return float(scaled_clip)
 
 
 def _log_tail(law: str, distance: float, gaussian_part: float, variance: float) -> float:
-    """Chernoff's bound of log Pr[X >= distance], X the sum of a `gaussian_part`-subgaussian and the noise."""
+    """Return Chernoff's bound of log Pr[X >= distance], X the sum of a `gaussian_part`-subgaussian and the noise."""
     if distance <= 0:
         return 0.0
     if gaussian_part + variance == 0:

@@ -1,4 +1,4 @@
-"""The Skellam mechanism: integers plus the difference of two Poisson variables. Sums of shares are Skellam exactly.
+"""Skellam mechanism: integers plus the difference of two Poisson variables. Sums of shares are Skellam exactly.
 
 A shift by k integers is below a Gaussian shift of s k (docs/theory.md, section 7): with y(x) = -Phi^-1(Pr[X >= x]) for
 X of the Skellam distribution of variance V, s is the largest step y(x) - y(x - 1), nearly 1/sqrt(V).
@@ -20,13 +20,14 @@ from accounting.mechanisms.samplings import Sampling
 
 
 def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
-    """Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
+    """Return the Renyi divergence of neighbouring sums, unsampled, at real orders above 1.
 
-    At whole orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the L1 norm that an
-    integer vector of L2 norm D can have:
+    At whole orders a >= 2, with D the sensitivity, V the variance, D1 = min(sqrt(d) D, D^2) the largest L1 norm of an
+    integer vector of L2 norm D:
         a D^2 / 2V + min{ ((2a - 1) D^2 + 6 D1) / 4V^2,  3 D1 / 2V }          (Agarwal, Kairouz, Liu 2021, Thm 3.5)
-    Between them chords of (a - 1) times that, which is convex for every pair of laws and 0 at a = 1.
-    Adjacency: the mechanism's; the law is symmetric, so both orders of the worlds. Direction of error: upper bound.
+    Between them chords of (a - 1) times that, which is convex for every pair of distributions and 0 at a = 1.
+    Adjacency: the mechanism's; the distribution is symmetric, so both orders of the neighbours. Direction of error:
+    upper bound.
     """
     a = np.asarray(orders, dtype=float)
     below, variance = np.floor(a), mechanism.variance
@@ -42,7 +43,7 @@ def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
 
 
 def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
-    """The generic bounds of `gaussian.subsampling`, at whole orders."""
+    """Return the generic bounds of `gaussian.subsampling`, at whole orders."""
     base = replace(noise, adjacency=subsampling.lemma_adjacency(noise.adjacency, sampling))
 
     def curve(at: Floats) -> Floats:
@@ -52,7 +53,7 @@ def sampled(orders: Floats, noise: Skellam, sampling: Sampling) -> Floats:
 
 
 def gaussian_above(noise: Skellam, in_clips: float, lost: float) -> float | None:
-    """mu of a Gaussian pair above one release (`integers.skellam`): nearly that of equal variance."""
+    """Return mu of a Gaussian pair above one release (`integers.skellam`): nearly that of equal variance."""
     return shift_above(noise.variance, in_clips * noise.l2_bound, lost)
 
 
@@ -68,13 +69,12 @@ _LARGEST_EXPONENT = 600.0
 
 
 def shift_above(variance: float, sensitivity: float, lost: float) -> float | None:
-    """mu of a Gaussian pair above shifts of integer vectors with independent Skellam noise of this variance.
+    """Return mu of a Gaussian pair above shifts of integer vectors with independent Skellam noise of this variance.
 
     Claim: for integer shifts k of L2 norm at most `sensitivity` and every gamma >= 0, H_gamma of X + k from X is at
-    most H_gamma of N(mu) from N(0) plus `lost`; the law is symmetric, so in both orders. mu = s sensitivity, s the
-    largest step of y up to where the law's tail, once for each coordinate that can move (at most sensitivity^2), is
-    `lost`.
-    Direction of error: upwards. None where doubles do not reach that far.
+    most H_gamma of N(mu) from N(0) plus `lost`; the distribution is symmetric, so in both orders. mu = s sensitivity, s
+    the largest step of y up to the point where the distribution's tail, once for each coordinate that can move (at most
+    sensitivity^2), is `lost`. Direction of error: upwards. None if doubles do not reach that far.
     """
     if not _SMALLEST_VARIANCE <= variance <= _LARGEST_VARIANCE or not 0 < lost < 1:
         return None
@@ -86,7 +86,9 @@ def shift_above(variance: float, sensitivity: float, lost: float) -> float | Non
 
 
 def _rounded_down(variance: float) -> float:
-    """Large variances to twelve bits, so that neighbouring questions ask for the same; less noise hides less."""
+    """Return large variances rounded down to twelve bits, so that similar ones share a result; less noise is an upper
+    bound.
+    """
     if variance < _COARSE:
         return variance
     unit = 2.0 ** (math.floor(math.log2(variance)) - 12)
@@ -94,13 +96,13 @@ def _rounded_down(variance: float) -> float:
 
 
 def _exponent(x: float, variance: float) -> float:
-    """V h(x / V), h(r) = r asinh r - sqrt(1 + r^2) + 1: Pr[X >= x] <= exp of minus this (Chernoff)."""
+    """Return V h(x / V), h(r) = r asinh r - sqrt(1 + r^2) + 1: Pr[X >= x] <= exp of minus this (Chernoff)."""
     r = x / variance
     return variance * (r * math.asinh(r) - r * r / (1 + math.sqrt(1 + r * r)))
 
 
 def _tail(variance: float, log_mass: float) -> int:
-    """A whole x with Pr[X >= x] at most e^log_mass."""
+    """Return a whole x with Pr[X >= x] at most e^log_mass."""
     low, high = 0, 1
     while _exponent(high, variance) < -log_mass:
         low, high = high, 2 * high
@@ -112,10 +114,10 @@ def _tail(variance: float, log_mass: float) -> int:
 
 @lru_cache(maxsize=256)
 def largest_step(variance: float, far: int) -> float:
-    """The largest y(x) - y(x - 1) for x from 2 - far to far, from above: x >= 1 are enough, as y(1 - x) = -y(x).
+    """Return the largest y(x) - y(x - 1) for x from 2 - far to far, from above: x >= 1 suffice, as y(1 - x) = -y(x).
 
-    Rounding: masses are good to 1e-13 or 4e-16 V (Bessel functions), their sums to as many units as terms; a relative
-    error of a tail moves y by at most 1.26 of it.
+    Rounding: masses are accurate to 1e-13 or 4e-16 V (Bessel functions), their sums to as many units as terms; a
+    relative error of a tail moves y by at most 1.26 of it.
     """
     # I_(x+1)(V) / I_x(V) <= e^-asinh(x/V): what is left out of the tails up to `far` is below rounding.
     beyond = far + 2 + math.ceil(45 / math.asinh(far / variance))
@@ -134,8 +136,9 @@ def _quantiles(tails: Floats) -> Floats:
 
 
 def _masses(x: Floats, variance: float) -> Floats:
-    """e^-V I_x(V), for x >= 0: by Debye's expansion (Olver 1974, ch. 10, section 7) where its fourth term is below
-    1e-16."""
+    """Return e^-V I_x(V) for x >= 0, by Debye's expansion (Olver 1974, ch. 10, section 7) if its fourth term is below
+    1e-16.
+    """
     if variance < _EXPANDED:
         from scipy.special import ive
 

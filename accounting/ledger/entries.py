@@ -1,7 +1,7 @@
 """Lines of a ledger: a header, then one entry for every round that released something or ended without a result.
 
-Unit "client": a `Release`, something about all clients of a round. Unit "record": a `LocalRelease`, what each client of
-a round released of its own records.
+Unit "client": a `Release`, about all clients of a round. Unit "record": a `LocalRelease`, the releases of each client
+of a round about its records.
 """
 
 import math
@@ -24,10 +24,14 @@ class Header:
     """First line of a ledger, which holds for the whole file.
 
     randomness: "simulated" (seeded, not for release) or "secure" (of the operating system).
-    population: a fingerprint, under a secret key, of who the clients are and what each of them holds.
-    binding:    hashes of what else the run is made of (configuration, start model), by name.
-    plan:       most that may be released, fixed before the first result (`ledger.planned`).
-    Ledgers of 0.1 have none of the three, ledgers of 0.2 have no plan.
+    population: fingerprint, under a secret key, of the clients and their data.
+    binding:    hashes of everything else the run consists of (configuration, start model), by name.
+    plan:       most that may be released, fixed before the first result (`ledger.planned`). Ledgers of 0.1 have none of
+    the three, ledgers of 0.2 have no plan.
+
+    >>> from accounting import Header
+    >>> Header(unit="client", clients=6000, randomness="secure").to_dict()["version"]
+    1
     """
 
     unit: str
@@ -54,11 +58,18 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Release:
-    """One release. `mechanism` carries adjacency, sampler and noise; the rest says how it was carried out.
+    """One release. `mechanism` has adjacency, sampler and noise; the other fields say how it was carried out.
 
-    `noise_std` is the standard deviation of the noise on the sum, `noise_placement` "server" or "clients" (shares),
-    `detail` anything else that was fixed beforehand (dimension, denominators, parts of a joint release). `nonce` marks
-    the charge of a run's fresh noise, in the run's ledger and in its project's: equal nonces are one release.
+    noise_std: standard deviation of the noise on the sum. noise_placement: "server" or "clients" (shares). detail:
+    anything else fixed beforehand (dimension, denominators, parts of a joint release). nonce: identifies the charge of
+    a run's fresh noise, in the run's ledger and in its project's: equal nonces are one release. Units: clip_norm and
+    noise_std in those of the updates.
+
+    >>> from accounting import Gaussian, Release
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
+    >>> release = Release(round=0, mechanism=noise, clip_norm=0.5, noise_std=1.0, noise_placement="server")
+    >>> release.to_dict()["sensitivity_in_clips"]
+    1.0
     """
 
     round: int
@@ -85,9 +96,16 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalRelease:
-    """A round of clients that train privately by themselves: who took which steps, none in `steps` took any.
+    """Round of clients that train privately by themselves: their steps, none for clients missing in `steps`.
 
-    `noise_std` is the standard deviation of the noise on the sum over a batch.
+    noise_std: standard deviation of the noise on the sum over a batch. Units: clip_norm and noise_std in those of the
+    gradients.
+
+    >>> from accounting import Gaussian, LocalRelease, Steps
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
+    >>> steps = Steps(mechanism=noise, count=5, clients=(0, 2))
+    >>> LocalRelease(round=0, steps=(steps,), clip_norm=0.5, noise_std=1.0).to_dict()["steps"][0]["count"]
+    5
     """
 
     round: int
@@ -112,11 +130,16 @@ class LocalRelease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aborted:
-    """A round that ended without a result: nothing of it was released, so it costs nothing.
+    """Round that ended without a result: nothing of it was released, so epsilon does not grow.
 
-    Sound where ending does not depend on the data nor on who was drawn: too many clients were lost of a number that is
-    fixed (`dpfed.methods.aborts` refuses the rest). `reason` is published: it holds no counts, clients or steps.
-    `nonce` takes back the line of this nonce: its project was never charged for it, so nothing was released.
+    Sound if ending depends neither on the data nor on the drawn clients: too many clients dropped out of a number that
+    is fixed (`dpfed.methods.aborts` rejects everything else). reason: published; it has no counts, clients or steps.
+    nonce:
+    takes back the line of this nonce: its project was never charged for it, so nothing was released.
+
+    >>> from accounting import Aborted
+    >>> Aborted(round=3, reason="too few uploads").to_dict()
+    {'kind': 'aborted', 'round': 3, 'reason': 'too few uploads'}
     """
 
     round: int
@@ -129,9 +152,15 @@ class Aborted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Purchase:
-    """Releases of other kinds than a project's unit, bought whole for `units` before the first of them.
+    """Releases of other kinds than a project's unit, bought together for `units` before the first of them.
 
-    round: the first round they are for. `detail`: the run and its population, as in the releases of a project.
+    round: the first round they are for. detail: the run and its population, as in the releases of a project.
+
+    >>> from accounting import Gaussian
+    >>> from accounting.ledger import Purchase
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
+    >>> Purchase(round=0, units=10, plan=((noise, 5),)).to_dict()["units"]
+    10
     """
 
     round: int
@@ -150,7 +179,7 @@ class Purchase:
 
 
 Entry = Release | LocalRelease | Aborted | Purchase
-"""A line after the header."""
+"""Line of a ledger after its header."""
 
 
 def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[Any]]:
@@ -159,7 +188,7 @@ def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[Any]]:
 
 
 def plan_from(record: Any) -> tuple[tuple[SingleRelease, int], ...]:
-    """The plan that `plan_to_list` wrote. InvalidParameter for anything else."""
+    """Return the plan that `plan_to_list` wrote. InvalidParameter for anything else."""
     if not isinstance(record, list) or not record or any(not isinstance(one, list) or len(one) != 2 for one in record):
         raise InvalidParameter("plan: must be a list of pairs of a mechanism and a count.")
     parts = tuple((_single(mechanism), require.count(count=count)) for mechanism, count in record)
@@ -187,7 +216,7 @@ def misplaced(header: Header, entry: Entry) -> str | None:
 
 
 _ROUNDING = 1e-9
-"""Relative: two ways to compute one standard deviation."""
+"""Relative difference of two computations of one standard deviation."""
 
 
 def short_of_noise(entry: Entry) -> str | None:
@@ -195,7 +224,7 @@ def short_of_noise(entry: Entry) -> str | None:
 
     noise_std is compared with `least_noise_std` of each mechanism, up to 1e-9 of it: z C for Gaussians (a release that
     shares its noise multiplier with a count states more), the root of what all shares add, in clip norms, for integers
-    (in the steps of `detail`, where it states them), the noise on the probabilities for coins.
+    (in the steps of `detail`, where it states them), the noise on the probabilities for Bernoulli samples.
     """
     if isinstance(entry, Aborted | Purchase):
         return None
@@ -216,7 +245,7 @@ def _least_noise_std(mechanism: SingleRelease, entry: Release | LocalRelease) ->
 
 
 def header_from(record: Mapping[str, Any]) -> Header:
-    """The header that `to_dict` wrote. InvalidParameter for anything else."""
+    """Return the header that `to_dict` wrote. Errors: InvalidParameter for anything else."""
     match record:
         case {"unit": "client" | "record" as unit, "clients": clients, "randomness": str(where), "about": dict(about)}:
             return Header(
@@ -232,15 +261,17 @@ def header_from(record: Mapping[str, Any]) -> Header:
 
 
 class Entries:
-    """Reads records one by one. A record that says the same as the one before, of another round and nonce, shares its
-    parts: a million rounds of a run take the memory of their numbers.
+    """Reader of records, one by one.
+
+    A record equal to the one before up to round and nonce shares its parts: a million rounds of a run take the memory
+    of their numbers.
     """
 
     def __init__(self) -> None:
         self._before: tuple[Mapping[str, Any], Entry] | None = None
 
     def read(self, record: dict[str, Any]) -> Entry:
-        """The entry that `to_dict` wrote. InvalidParameter for anything else."""
+        """Return the entry that `to_dict` wrote. Errors: InvalidParameter for anything else."""
         round = require.count(0, round=record.pop("round", None))
         nonce = _text(nonce=record.pop("nonce")) if "nonce" in record else None
         if self._before is None or self._before[0] != record:

@@ -1,8 +1,8 @@
-"""The ledger: what a run released, one line each, on disk before it is published.
+"""Ledger of a run: its releases, one line each, on disk before they are published.
 
-A JSON-lines file. The first line is a header (version, unit, where the randomness came from), every further line one
-entry (`ledger.entries`) with everything that a stated epsilon must name. The lines are chained by hashes
-(`ledger.hash_chain`), so that an edited, lost or reordered line is found when the file is read.
+A JSON-lines file. The first line is a header (version, unit, origin of the randomness), every further line one entry
+(`ledger.entries`) with everything that a stated epsilon must name. The lines are chained by hashes
+(`ledger.hash_chain`), so an edited, missing or reordered line is found when the file is read.
 """
 
 import itertools
@@ -48,13 +48,27 @@ _DIGEST = 32
 """Bytes of a hash."""
 
 LONGEST_LINE = 2**26
-"""Bytes; a round of a million clients that train privately by themselves takes a tenth of it."""
+"""Most bytes of a line; a round of a million clients that train privately by themselves takes a tenth of it."""
 
 
 class Ledger:
-    """An open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind.
+    """Open ledger. `create` a new one, `read` a finished one, `resume` one that a killed run left behind.
 
     One process writes; any number may read `so_far` meanwhile.
+    Claim: every release is on disk before it is published, so `guarantee` covers everything published.
+    Direction of error: epsilon upwards.
+
+    >>> import tempfile
+    >>> from accounting import Gaussian, Header, Ledger, Release
+    >>> noise = Gaussian(noise_multiplier=2.0, adjacency="add-remove")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     header = Header(unit="client", clients=6000, randomness="secure")
+    ...     ledger = Ledger.create(f"{folder}/ledger.jsonl", header)
+    ...     release = Release(round=0, mechanism=noise, clip_norm=0.5, noise_std=1.0, noise_placement="server")
+    ...     ledger.record(release)
+    ...     epsilon = Ledger.read(ledger.path).guarantee(1e-5).epsilon
+    >>> round(epsilon, 4)
+    1.9931
     """
 
     def __init__(self, path: Path, header: Header, chain: str, size: int) -> None:
@@ -65,7 +79,7 @@ class Ledger:
 
     @property
     def standing(self) -> list[Entry]:
-        """Entries in order, without charges that were taken back and the marks that say so."""
+        """Entries in order, without charges that were taken back and the lines that take them back."""
         void = {entry.nonce for entry in self.entries if isinstance(entry, Aborted) and entry.nonce is not None}
         if not void:
             return self.entries
@@ -83,18 +97,19 @@ class Ledger:
 
     @property
     def head(self) -> str:
-        """The hash of the last line, which stands for all of them: 64 hexadecimal digits."""
+        """Hash of the last line, which depends on all lines: 64 hexadecimal digits."""
         return self._chain
 
     @property
     def identity(self) -> str:
-        """The hash of the header, the same however long the ledger grows."""
+        """Hash of the header, which stays equal while the ledger grows."""
         return self._heads[:_DIGEST].hex()
 
     def entries_after(self, head: str) -> int | None:
         """Return the number of entries after the line of this hash, or None if no line has it.
 
-        Then lines that were stored when it was the head are gone, or the file is another one."""
+        None means that lines stored when it was the head are missing, or that the file is another one.
+        """
         wanted, place = _digest(head), len(self._heads)
         while wanted is not None and (place := self._heads.rfind(wanted, 0, place + len(wanted) - 1)) >= 0:
             if place % len(wanted) == 0:
@@ -103,7 +118,7 @@ class Ledger:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], header: Header) -> "Ledger":
-        """A new file holding only the header. An existing file is never touched: LedgerError."""
+        """Return the ledger of a new file with the header alone. Errors: LedgerError if the file exists."""
         target = Path(path)
         line, chain = sealed(header.to_dict(), "")
         try:
@@ -118,7 +133,7 @@ class Ledger:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """The ledger in this file, every line checked. TruncatedLedger, EditedLedger, LedgerVersionError."""
+        """Return the ledger in this file, every line checked. Errors: LedgerError and its kinds."""
         ledger, unfinished = cls._read(Path(path))
         if unfinished:
             raise TruncatedLedger(
@@ -129,7 +144,7 @@ class Ledger:
 
     @classmethod
     def header_of(cls, path: str | os.PathLike[str]) -> Header:
-        """The first line alone, checked; LedgerError."""
+        """Return the first line alone, checked. Errors: LedgerError."""
         first = next(_lines(Path(path), 0), b"")
         if not first.endswith(b"\n"):
             raise TruncatedLedger(f"{path}, line 1: not even a whole header was written, so nothing was released.")
@@ -137,12 +152,12 @@ class Ledger:
 
     @classmethod
     def so_far(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """Like `read`, while another process may be writing: a last line that is not finished yet is left out."""
+        """Return the ledger while another process may be writing: as `read`, without an unfinished last line."""
         return cls._read(Path(path))[0]
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> "Ledger":
-        """Like `read`, for appending: an unfinished last line is cut off first."""
+        """Return the ledger for appending: as `read`, after cutting off an unfinished last line."""
         ledger, unfinished = cls._read(Path(path))
         if unfinished:
             ledger._cut()
@@ -150,7 +165,7 @@ class Ledger:
 
     @classmethod
     def _read(cls, path: Path) -> "tuple[Ledger, bool]":
-        """The ledger of the whole lines, and whether there is an unfinished one after them."""
+        """Return the ledger of the whole lines, and True if an unfinished line is after them."""
         lines = _lines(path, 0)
         first = next(lines, b"")
         if not first.endswith(b"\n"):
@@ -164,7 +179,7 @@ class Ledger:
         """Take over the lines that another process has written since, and return them.
 
         The caller holds a lock that every writer holds: an unfinished last line is then one of a process that died, and
-        is cut off. EditedLedger, LedgerError.
+        is cut off. Errors: EditedLedger, LedgerError.
         """
         before = len(self.entries)
         if self._take(_lines(self.path, self._size)):
@@ -172,7 +187,7 @@ class Ledger:
         return self.entries[before:]
 
     def look(self) -> None:
-        """Take over the whole lines that others have written since; needs no lock. EditedLedger, LedgerError."""
+        """Take over the whole lines that others have written since, without a lock. Errors: LedgerError."""
         self._take(_lines(self.path, self._size))
 
     def _take(self, lines: Iterable[bytes]) -> bool:
@@ -200,15 +215,15 @@ class Ledger:
             raise LedgerError(f"{self.path}: its unfinished last line cannot be cut off ({error}).") from error
 
     def record(self, entry: Entry) -> None:
-        """Append one line and force it to the disk. Only after this returns may a release be published.
+        """Append one line and force it to the disk. A release may be published only after this returns.
 
-        On failure (a full disk) the file is cut back to what it was and LedgerError says that nothing was released. An
-        entry that states less noise than its mechanism charges for is refused: LedgerError.
+        Errors: LedgerError on failure (a full disk), with the file cut back to its previous state and nothing released,
+        and for an entry that states less noise than its mechanism charges.
         """
         self.record_all([entry])
 
     def record_all(self, entries: Iterable[Entry]) -> None:
-        """Append many lines and force them to the disk together: all of them, or none and LedgerError."""
+        """Append many lines together, all or none, and force them to the disk. Errors: LedgerError."""
         new, lines, chain, heads = list(entries), [], self._chain, bytearray()
         if not new:
             return
@@ -231,8 +246,11 @@ class Ledger:
         self._heads += heads
 
     def mechanism(self) -> Composed | None:
-        """Everything released so far as one composition; None before the first release. Not for unit "record", where
-        every client has its own: `histories`. UnsupportedMechanism for releases that have no account together."""
+        """Return everything released so far as one composition; None before the first release.
+
+        Errors: LedgerError for unit "record", where every client has its own (`histories`); UnsupportedMechanism for
+        releases without a joint account.
+        """
         if self.header.unit == "record":
             raise LedgerError(f"{self.path}: unit 'record', every client has its own mechanism. Use histories().")
         shared = [release.mechanism for release in self.releases if isinstance(release, Release)]
@@ -242,7 +260,7 @@ class Ledger:
             raise UnsupportedMechanism(f"{self.path}: {error}") from None
 
     def histories(self) -> Histories:
-        """Return the releases of each client about its own records so far."""
+        """Return the releases of each client about its records so far."""
         histories = Histories()
         for release in self.releases:
             if isinstance(release, LocalRelease):
@@ -250,8 +268,10 @@ class Ledger:
         return histories
 
     def charged(self, delta: float, *, accountant: Accountant = "best") -> Composed | None:
-        """Mechanism of `if_fixed_in_advance`: everything released, with unit "record" by the worst client. None before
-        the first release."""
+        """Return the mechanism of `if_fixed_in_advance`: everything released, for unit "record" by the worst client.
+
+        Returns None before the first release.
+        """
         if self.header.unit == "record":
             return worst(self.histories().distinct(), delta=delta, accountant=accountant)
         return self.mechanism()
@@ -264,10 +284,10 @@ class Ledger:
         units: int | None = None,
         with_lower_bound: bool = True,
     ) -> Guarantee:
-        """Epsilon at `delta` that may be stated, whatever the end of the run was chosen by.
+        """Return the guarantee at `delta` that may be stated, for any rule that ended the run.
 
-        Claim: an upper bound for what ran if every release was recorded. Where all planned rounds were released: the
-        epsilon of the releases. Where fewer were: the smaller of the plan's and the budget's, as the header has them
+        Claim: an upper bound for what ran if every release was recorded. If all planned rounds were released: the
+        epsilon of the releases. If fewer were: the smaller of the plan's and the budget's, as in the header
         (`ledger.planned`); a project's ledger has its budget. A ledger without a plan (version 0.2): the epsilon of the
         releases, with the condition in the notes. Unit, `units`: as for `if_fixed_in_advance`.
         """
@@ -294,14 +314,16 @@ class Ledger:
         units: int | None = None,
         with_lower_bound: bool = True,
     ) -> Guarantee:
-        """Epsilon at `delta` of the releases as they stand. An upper bound for what ran if every release was recorded,
-        and if number and kind of the releases were fixed before the first result was seen.
+        """Return the guarantee at `delta` of the releases as recorded.
 
-        Unit "record", claim: for any client and any record added to it or taken away, all that this client ever sent
-        is (epsilon, delta)-indistinguishable: epsilon is that of the worst client's own composition. The sampling
-        probabilities of records and the numbers of steps count as public; so does who took part.
+        Claim: an upper bound for what ran if every release was recorded, and if number and kind of the releases were
+        fixed before the first result was seen.
 
-        `units`: how many records there are, where they are the unit and a delta too large for so many is to be noted.
+        Unit "record", claim: for any client and any record added to it or removed, everything this client ever sent is
+        (epsilon, delta)-indistinguishable: epsilon is that of the worst client's composition. The sampling
+        probabilities of records, the numbers of steps and the participants count as public.
+
+        units: number of records, if they are the unit and a delta above 1/units is to be noted.
         """
         record_level = self.header.unit == "record"
         units = units if record_level else self.header.clients
@@ -327,7 +349,7 @@ class Ledger:
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
-    """The lines from byte `start`, each with its end; LedgerError."""
+    """Yield the lines from byte `start`, each with its end. Errors: LedgerError."""
     try:
         with open_input(path) as file:
             if file.seek(0, os.SEEK_END) < start:
@@ -345,7 +367,7 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
 
 
 def _digest(head: str) -> bytes | None:
-    """The bytes of a head; None for what can be none."""
+    """Return the bytes of a head; None for text that is no head."""
     try:
         digest = bytes.fromhex(head)
     except ValueError:

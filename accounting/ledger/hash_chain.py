@@ -1,8 +1,8 @@
-"""Lines that are chained by hashes: an edited, lost, repeated or reordered line is found, and the first one named.
+"""Lines chained by hashes: an edited, missing, repeated or reordered line is found, and the first one is named.
 
-A line is a JSON object in canonical form (sorted keys, no blanks), with the hash put in as `"chain"`: SHA-256 over the
-chain of the line before and over the line's bytes without `"chain"`. The hash has no key: it finds accidents and
-careless edits, not a forger who writes the whole file anew.
+A line is a JSON object in canonical form (sorted keys, no blanks), with the hash as `"chain"`: SHA-256 over the chain
+of the line before and over the line's bytes without `"chain"`. The hash has no key: it finds accidents and careless
+edits, not a forger who rewrites the whole file.
 """
 
 import hashlib
@@ -16,14 +16,16 @@ from accounting.errors import EditedLedger
 
 
 def sealed(record: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
-    """The line to write, with its end, and its chain."""
+    """Return the line to write, with its end, and its chain."""
     content = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     chain = _chain(content, previous)
     return b"".join((b"{", _seal(chain), content[1:], b"\n")), chain
 
 
 def opened(path: Path, number: int, line: bytes, previous: str) -> tuple[dict[str, Any], str]:
-    """The record of a line, with or without its end, and its chain; EditedLedger naming the line."""
+    """Return the record of a line, with or without its end, and its chain. Errors: EditedLedger, which names the
+    line.
+    """
     try:
         record = _DECODER.decode(line.decode())
         if not isinstance(record, dict):

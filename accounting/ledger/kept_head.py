@@ -1,7 +1,7 @@
-"""The last hash of a ledger's chain, kept in a file beside it: a ledger that was cut at the end of a line is found.
+"""Last hash of a ledger's chain, kept in a file beside it: a ledger that was cut at the end of a line is found.
 
-PATH.head is written after every append, so the ledger may be ahead of it (a crash between the two), never behind.
-It finds a ledger that was cut or replaced alone, not one whose head was put back with it.
+PATH.head is written after every append, so the ledger may be ahead of it (a crash between the two), never behind. It
+finds a ledger that was cut or replaced alone, not one whose head was replaced with it.
 """
 
 import re
@@ -20,7 +20,7 @@ def path_of(ledger: Path) -> Path:
 
 
 def read(ledger: Path) -> str | None:
-    """Return the head that was kept, or None. LedgerError. Read it before the ledger, which others may lengthen."""
+    """Return the stored head, or None. Read it before the ledger, which others may lengthen. Errors: LedgerError."""
     path = path_of(ledger)
     try:
         with open(path, "rb") as file:
@@ -35,7 +35,7 @@ def read(ledger: Path) -> str | None:
 
 
 def write(ledger: Path, head: str) -> None:
-    """Keep this head, forced to the disk. LedgerError."""
+    """Store this head, forced to the disk. Errors: LedgerError."""
     path = path_of(ledger)
     try:
         regular_file.put(path, f"{head}\n".encode())
@@ -51,7 +51,7 @@ def is_head(text: str) -> bool:
 
 
 def entries_after(ledger: Ledger, head: str) -> int:
-    """Return the number of entries after the line of this hash. LedgerError if the ledger has no such line."""
+    """Return the number of entries after the line of this hash. Errors: LedgerError if the ledger has no such line."""
     follow = ledger.entries_after(head)
     if follow is None:
         raise LedgerError(
@@ -62,7 +62,7 @@ def entries_after(ledger: Ledger, head: str) -> int:
 
 
 def check(ledger: Ledger, head: str | None, *, needed: bool) -> None:
-    """LedgerError unless the ledger has the line of this head; without one, if it is `needed`."""
+    """Raise LedgerError unless the ledger has the line of this head; without a head, only if it is `needed`."""
     path = path_of(ledger.path)
     if head is None:
         if needed:

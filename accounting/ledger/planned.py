@@ -1,9 +1,9 @@
 """Plan of a run, fixed before its first result, and the epsilon that may be stated whatever its results were.
 
 Claim: an analyst who ends a run by looking at its results may state the epsilon of the plan, or of a budget that was
-there before the first result. The epsilon of the releases made so far holds only where their number and kind were fixed
-in advance. Stated at an end that was chosen by looking, it fails with more than delta in all: 7.51 delta for 180
-Poisson rounds of 100 of 6,000 clients at noise multiplier 1.4 (tests/accounting/ledger/test_planned.py).
+fixed before the first result. The epsilon of the releases made so far holds only if their number and kind were fixed in
+advance. Stated at an end chosen by looking at results, it fails with more than delta in all: 7.51 delta for 180 Poisson
+rounds of 100 of 6,000 clients at noise multiplier 1.4 (tests/accounting/ledger/test_planned.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,17 @@ FIXED = "true where number and kind of the releases were fixed before the first 
 class Planned:
     """Most that a run may release.
 
-    rounds:         planned rounds; None where only a budget was fixed
-    most:           all planned rounds as one composition, at the most that they may be charged. Unit "record": one
+    rounds:         planned rounds; None if only a budget was fixed
+    most:           all planned rounds as one composition, at most that they may be charged. Unit "record": one
                     composition for each size of client. Empty: every round is like the first release
     epsilon, delta: budget, which no round of the run may exceed; None without one
     skips:          True if the caller may leave rounds out by choice, so that a round without a release is an early end
+
+    Claim: the plan's epsilon, or the budget's, holds however the end of the run is chosen. Direction of error: upwards.
+
+    >>> from accounting.ledger import Planned
+    >>> Planned(epsilon=2.0, delta=1e-5).budget_at(1e-6) is None
+    True
     """
 
     rounds: int | None = None
@@ -48,12 +54,12 @@ class Planned:
         }
 
     def budget_at(self, delta: float) -> float | None:
-        """Epsilon of the budget at this delta; None where it is for a larger one."""
+        """Return the epsilon of the budget at this delta; None if the budget is for a larger one."""
         return self.epsilon if self.delta is not None and delta >= self.delta else None
 
 
 def planned_from(record: Mapping[str, Any]) -> Planned:
-    """The plan that `to_dict` wrote. InvalidParameter for anything else."""
+    """Return the plan that `to_dict` wrote. Errors: InvalidParameter for anything else."""
     most = record.get("most", [])
     if not isinstance(most, list) or not all(isinstance(one, Mapping) for one in most):
         raise InvalidParameter("plan.most: must be a list of compositions.")
@@ -69,7 +75,7 @@ def planned_from(record: Mapping[str, Any]) -> Planned:
 
 
 def budget_of_project(about: Mapping[str, Any]) -> Planned | None:
-    """The budget that the header of a project's ledger has; None in the header of a run."""
+    """Return the budget in the header of a project's ledger; None for the header of a run."""
     match about.get("project"):
         case {"epsilon": int() | float() as epsilon, "delta": int() | float() as delta}:
             return Planned(epsilon=epsilon, delta=delta)
@@ -86,14 +92,14 @@ def statement(
     accountant: Accountant,
     units: int | None,
 ) -> Guarantee:
-    """The guarantee that holds whatever was chosen by looking at results.
+    """Return the guarantee that holds for any rule by which the run ended.
 
     lines:  that of the releases themselves, at least one
     rounds: the round of each release; `aborted`: rounds that ended without a result
-    first:  the first release to all clients, which stands for a planned round where the plan names none
-    units:  how many clients or records there are, for notes on a large epsilon
+    first:  the first release to all clients, which stands for a planned round if the plan names none
+    units:  number of clients or records, for notes on a large epsilon
 
-    All planned rounds and no others were done: `lines`. Fewer: the smaller of the plan's and the budget's. Rounds
+    All planned rounds and no others were released: `lines`. Fewer: the smaller of the plan's and the budget's. Rounds
     beyond the plan: the budget's. Direction of error: upwards, and never below `lines`.
     """
     if plan is None:
@@ -140,7 +146,7 @@ def _whole(
 
 
 def _of_all(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guarantee:
-    """A run that did what was planned, with the conditions of its number."""
+    """Return the guarantee of a run that did what was planned, with the conditions of its number."""
     if again:
         lines = _with_note(lines, _AGAIN.format(again))
     if lost:
@@ -148,7 +154,7 @@ def _of_all(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guaran
         lines = _with_note(lines, words)
     budget = plan.budget_at(lines.delta)
     if budget is not None and not lost and lines.epsilon < 0.99 * budget:
-        words = f"whoever would prolong this run because of its results states its budget, {upwards(budget)}"
+        words = f"if this run is prolonged because of its results, its epsilon is its budget, {upwards(budget)}"
         lines = _with_note(lines, words)
     return lines
 

@@ -1,7 +1,7 @@
-"""The secret key under which populations are fingerprinted, in a file of the operator.
+"""Secret key under which populations are fingerprinted, in a file of the operator.
 
-A ledger is published, and a plain hash of private data would let anybody try out which data they were. Under a key of
-256 bits that stays with the operator, the fingerprint says only whether two runs that share the key have the same
+A ledger is published, and a plain hash of private data would let an attacker try out guesses of the data. Under a key
+of 256 bits that stays with the operator, the fingerprint reveals only whether two runs that share the key have the same
 clients.
 """
 
@@ -17,12 +17,12 @@ _HEX = re.compile(rf"[0-9a-f]{{{2 * _BYTES}}}")
 
 
 def fresh() -> bytes:
-    """A new key, from the operating system."""
+    """Return a new key, from the operating system."""
     return secrets.token_bytes(_BYTES)
 
 
 def read(path: Path) -> bytes | None:
-    """The key in this file; None where there is none. LedgerError."""
+    """Return the key in this file; None if there is none. Errors: LedgerError."""
     try:
         with open(path, "rb") as file:
             text = file.read(2 * _BYTES + 2).decode(errors="replace").strip()
@@ -36,7 +36,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, key: bytes) -> None:
-    """Only its owner may read it. LedgerError."""
+    """Write the key to a file that only its owner may read. Errors: LedgerError."""
     try:
         regular_file.put(path, f"{key.hex()}\n".encode(), mode=0o600)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One budget over several runs on the same clients: a ledger that they all draw from, also at the same time."""
+"""One budget over several runs on the same clients: a ledger that all of them charge, also concurrently."""
 
 import os
 import time
@@ -26,8 +26,8 @@ from accounting.rounding import downwards, upwards
 PATIENCE = 60.0
 """Seconds to wait for another process that is writing."""
 
-# Who waits looks every so often; who let go gives others this long to look. Without it, a process that charges in a
-# tight loop keeps all others out.
+# A waiting process retries at the first interval; a process that released the lock pauses for the second. Without the
+# pause, a process that charges in a tight loop keeps all others out.
 _LOOK, _TURN = 0.002, 0.005
 
 _PLANNED = 1000
@@ -39,18 +39,18 @@ CONDITION = (
 
 
 class ProjectLedger:
-    """A project ledger at PATH, and PATH.lock, which every writer holds while it looks and writes.
+    """Project ledger at PATH, with PATH.lock, which every writer holds while it reads and writes.
 
-    Claim: everything that is charged, by whichever process and however runs are chosen by the results of others, is
-    together within the project's epsilon at its delta (`ledger.unit_filter`): a release is charged, on disk, before it
-    is made, or refused. The runs must be on the same clients under the same adjacency; a line names its run and the
-    fingerprint of its population, of which a project has one. The unit of privacy is the client.
+    Claim: all charges, by any process and for runs chosen by the results of others, are together within the project's
+    epsilon at its delta (`ledger.unit_filter`): a release is charged, on disk, before it is made, or rejected. The runs
+    must be on the same clients under the same adjacency; a line names its run and the fingerprint of its population, of
+    which a project has one. The unit of privacy is the client.
 
-    A project of version 0.2 that holds rounds of several kinds keeps the rule of 0.2, natural composition, which is
-    right only where its list of releases was fixed before the first result (`condition`).
+    A project of version 0.2 with rounds of several kinds keeps the rule of 0.2, natural composition, which is right
+    only if its list of releases was fixed before the first result (`condition`).
 
-    PATH.head keeps the last hash that was written (`ledger.kept_head`), PATH.key the secret key under which the
-    runs fingerprint their population (`ledger.population_key`).
+    PATH.head keeps the last hash that was written (`ledger.kept_head`), PATH.key the secret key under which the runs
+    fingerprint their population (`ledger.population_key`).
     """
 
     def __init__(self, ledger: Ledger, terms: Terms, pay: int | None = None) -> None:
@@ -76,9 +76,11 @@ class ProjectLedger:
         unit: Plan | None = None,
         declared: Plan = (),
     ) -> "ProjectLedger":
-        """A new project; LedgerError if the file is there. `population`: the fingerprint, under `key`, of the clients
-        that all runs must have; without one the first run that is charged says who they are. `reserve`, `unit`,
-        `declared`: see `Terms`."""
+        """Return a new project. Errors: LedgerError if the file exists.
+
+        population: the fingerprint, under `key`, of the clients that all runs must have; without one the first charged
+        run defines it. `reserve`, `unit`, `declared`: see `Terms`.
+        """
         target = Path(path)
         terms = Terms(epsilon=epsilon, delta=delta, reserve=reserve, unit=unit, declared=declared)
         header = Header(
@@ -97,8 +99,10 @@ class ProjectLedger:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, pay: int | None = None) -> "ProjectLedger":
-        """The project in this file. LedgerError if it is none. To look at it (`spent`) needs no lock. `pay`: the most
-        units that a run of another kind may be bought for (`begin`)."""
+        """Return the project in this file. Reading it (`spent`) needs no lock. Errors: LedgerError if it is no project.
+
+        pay: the most units for which a run of another kind may be bought (`begin`).
+        """
         target = Path(path)
         if not target.exists():
             raise LedgerError(f"{target}: no project ledger is there. Make one with `dpfed ledger create`.")
@@ -118,23 +122,24 @@ class ProjectLedger:
 
     @property
     def population(self) -> str | None:
-        """The fingerprint of the clients: of the header, or of the first run that was charged; None where nothing says
-        who they are."""
+        """Fingerprint of the clients: of the header, or of the first charged run; None if there is neither."""
         first = next(iter(self.ledger.entries), None)
         if self.ledger.header.population is None and isinstance(first, Release | Purchase):
             return _population_of(first)
         return self.ledger.header.population
 
     def key(self) -> bytes:
-        """The key under which runs fingerprint their population; a new one for the first of them. LedgerError."""
+        """Return the key under which runs fingerprint their population; a new one for the first of them. Errors:
+        LedgerError.
+        """
         path = _key_of(self.ledger.path)
         with _held(self._lock, self.ledger.path):
             self._look()
             key = population_key.read(path)
             if key is None and self.population is not None:
                 raise LedgerError(
-                    f"{path}: is gone; without it nobody can tell whether a run is on this project's clients. Restore "
-                    "it from a copy."
+                    f"{path}: is missing; without it the clients of a run cannot be compared with this project's. "
+                    "Restore it from a copy."
                 )
             if key is None:
                 key = population_key.fresh()
@@ -142,20 +147,20 @@ class ProjectLedger:
             return key
 
     def look(self) -> None:
-        """Take over what other processes have charged. LedgerError."""
+        """Take over the charges of other processes. Errors: LedgerError."""
         kept = kept_head.read(self.ledger.path)
         self.ledger.look()
         self._check_head(kept)
 
     def require_population(self, population: str | None) -> None:
-        """LedgerError unless a run on these clients may be charged."""
+        """Raise LedgerError unless a run on these clients may be charged."""
         known = self.population
         if population == known or (known is None and not self.ledger.entries):
             return
         if known is None:
             raise LedgerError(
                 f"{self.ledger.path}: was charged by runs of version 0.1, which do not say who their clients are, so "
-                "that one epsilon for them and this run may be about nobody. Make a new project."
+                "that one epsilon for them and this run may be about no client. Make a new project."
             )
         if population is None:
             raise LedgerError(
@@ -170,7 +175,7 @@ class ProjectLedger:
         )
 
     def refusal(self, release: SingleRelease, *, run: str, number: int) -> str | None:
-        """Why round `number` of a run may not release this, as things stand; None where it may."""
+        """Return the reason why round `number` of a run may not release this now; None if it may."""
         with _held(self._lock, self.ledger.path):
             self._catch_up(release)
             return self._refusal(release, run, number)
@@ -183,11 +188,11 @@ class ProjectLedger:
         first: int = 0,
         population: str | None = None,
     ) -> str:
-        """Make sure that the project pays for a run before its first round, and return how, in words.
+        """Ensure that the project pays for a run before its first round, and return the payment as text.
 
-        rounds: the releases of the run from round `first` on, each at the worst that it may be. Rounds that are neither
-        outstanding nor units are bought, all of them and at once, for at most `pay` units of this object. BudgetSpent
-        with the price where that is not enough or not said. A run that has begun before ends where it is not paid.
+        rounds: the releases of the run from round `first` on, each at its worst. Rounds that are neither outstanding
+        nor units are bought, all of them and at once, for at most `pay` units of this object. A run that has begun
+        before ends when it is not paid. Errors: BudgetSpent with the price if `pay` is too low or missing.
         """
         if not rounds:
             return ""
@@ -217,14 +222,14 @@ class ProjectLedger:
         worst: SingleRelease | None = None,
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        """Put the release on the ledger, or raise BudgetSpent and leave everything as it is. LedgerError for other
-        clients than the project's.
+        """Append the release to the ledger, or raise BudgetSpent and leave everything unchanged.
 
-        run: names the run in the line. population: the fingerprint of its clients. repeatable: a line of this run and
-        round that says the same stands for it (a simulated round that was interrupted and is repeated with the same
-        noise is one release). worst: what the round might have released at the worst, where the noise that arrived
-        decides; that is charged, whatever the outcome. first: called under the lock once the budget pays, before the
-        line is written; it writes the line of the run's own ledger, or raises.
+        run: name of the run in the line. population: the fingerprint of its clients. repeatable: True if an equal line
+        of this run and round stands for it (a simulated round that was interrupted and is repeated with the same noise
+        is one release).
+        worst: the worst possible release of the round, if the arrived noise decides; it is charged for any outcome.
+        first: called under the lock once the budget pays, before the line is written; it writes the line of the run's
+        ledger, or raises. Errors: LedgerError for other clients than the project's.
         """
         who = {} if population is None else {"population": population}
         costs = {} if worst in (None, release.mechanism) else {"charged_as": worst.to_dict()}
@@ -240,21 +245,23 @@ class ProjectLedger:
             self._write(line)
 
     def spent(self, *, with_lower_bound: bool = True) -> Guarantee:
-        """Epsilon of everything that was charged, from the file alone, if it was fixed in advance. What may be stated
-        whatever was chosen by looking at results is the budget."""
+        """Return epsilon of all charges, from the file alone, if they were fixed in advance.
+
+        If releases were chosen by looking at results, the budget is what may be stated.
+        """
         self.ledger.look()
         return self.ledger.if_fixed_in_advance(self.terms.delta, with_lower_bound=with_lower_bound)
 
     @property
     def condition(self) -> str | None:
-        """The condition under which the project's number holds; None where it holds whatever is chosen by looking."""
+        """Condition of the project's number; None if it holds for any choice by looking at results."""
         self.ledger.look()
         self._replay()
         return CONDITION if self._natural else None
 
     @property
     def units(self) -> tuple[int, int] | None:
-        """Units of the budget and those that are left; None before there is a unit, and under natural composition."""
+        """Units of the budget and the remaining ones; None before there is a unit, and under natural composition."""
         if self.condition is not None or self._filter.unit is None:
             return None
         try:
@@ -263,7 +270,7 @@ class ProjectLedger:
             return 0, 0
 
     def price(self, plan: Plan) -> int:
-        """The units that a run costs now if it is bought whole; BudgetSpent where the project cannot pay it."""
+        """Return the units of a run that is bought whole now. Errors: BudgetSpent if the project has too few."""
         if self.condition is not None:
             raise BudgetSpent(f"{self.ledger.path}: has no prices: {self.condition}.")
         try:
@@ -300,7 +307,7 @@ class ProjectLedger:
         }
 
     def _catch_up(self, mechanism: SingleRelease) -> None:
-        """Take over everything in the file; under the lock. UnsupportedMechanism for another adjacency."""
+        """Take over everything in the file, under the lock. Errors: UnsupportedMechanism for another adjacency."""
         self._look()
         self._replay()
         first = next(iter(self.ledger.entries), None)
@@ -325,7 +332,7 @@ class ProjectLedger:
         )
 
     def _composed(self, typical: SingleRelease) -> Running:
-        """Natural composition of all lines."""
+        """Return the natural composition of all lines."""
         if self._running is None:
             planned = max(_PLANNED, len(self.ledger.entries))
             self._running, self._run = Running(delta=self.terms.delta, typical=typical, rounds=planned), 0
@@ -341,7 +348,7 @@ class ProjectLedger:
         kept_head.write(self.ledger.path, self.ledger.head)
 
     def _look(self) -> None:
-        """Take over what others have charged, and cut off what one of them did not write to its end; under the lock."""
+        """Take over the charges of others, and cut off an unfinished line of one of them; under the lock."""
         kept = kept_head.read(self.ledger.path)
         self.ledger.catch_up()
         self._check_head(kept)
@@ -350,8 +357,9 @@ class ProjectLedger:
         kept_head.check(self.ledger, kept, needed=bool(self.ledger.header.about.get("head_kept")))
 
     def _replay(self) -> None:
-        """Bring the state up to date with the lines. LedgerError for a line that the budget did not pay, which
-        this package did not write."""
+        """Update the state by the lines. Errors: LedgerError for a line beyond the budget, which this package did not
+        write.
+        """
         for line in self.ledger.entries[self._added :]:
             if not isinstance(line, Release | Purchase):
                 raise LedgerError(f"{self.ledger.path}: holds a line that is no release. It is not a project's.")
@@ -384,7 +392,7 @@ def _population_of(line: Release | Purchase) -> str | None:
 
 @contextmanager
 def _held(lock: FileLock, path: Path) -> Iterator[None]:
-    """The lock, or an error that says who might hold it."""
+    """Yield with the lock held. Errors: LedgerError that names the possible holder."""
     try:
         lock.acquire(timeout=PATIENCE, poll_interval=_LOOK)
     except Timeout:

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 LARGEST_CONFIGURATION = 2**20
-"""Bytes of a TOML file: a run's or an experiment's."""
+"""Most bytes of a TOML file: a run's or an experiment's."""
 
 LARGEST_DOCUMENT = 2**26
-"""Bytes of a file that is one JSON object: summary.json, sweep.json."""
+"""Most bytes of a file that is one JSON object: summary.json, sweep.json."""
 
 LARGEST_LINES = 2**31
-"""Bytes of a JSON-lines file: metrics.jsonl, diagnostics.jsonl, canaries.jsonl."""
+"""Most bytes of a JSON-lines file: metrics.jsonl, diagnostics.jsonl, canaries.jsonl."""
 
 LARGEST_ARRAYS = 2**36
-"""Bytes of a safetensors file."""
+"""Most bytes of a safetensors file."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -31,10 +31,10 @@ _KINDS = {
 
 
 def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> BinaryIO:
-    """The regular file at `path`, or the one that a link leads to, for reading.
+    """Return the regular file at `path`, or at the end of its link, for reading.
 
-    OSError for anything else (a FIFO would wait for a writer, a device never ends), and for more than `at_most` bytes.
-    Never waits: a FIFO is opened without a writer, then refused.
+    Never waits: a FIFO is opened without a writer, then rejected. Errors: OSError for anything but a regular file (a
+    FIFO would wait for a writer, a device never ends), and for more than `at_most` bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -48,8 +48,10 @@ def open_input(path: str | os.PathLike[str], *, at_most: int | None = None) -> B
 
 
 def open_output(path: str | os.PathLike[str], how: int, *, mode: int = 0o666) -> int:
-    """The descriptor of the regular file at `path`, new or not, for writing; `how`: O_TRUNC, O_APPEND ... OSError, and
-    never waits, as `open_input`."""
+    """Return the descriptor of the regular file at `path`, new or not, for writing; `how`: O_TRUNC, O_APPEND ...
+
+    Never waits. Errors: OSError, as `open_input`.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | how, mode)
     try:
         _require_regular(descriptor)
@@ -68,33 +70,33 @@ def _require_regular(descriptor: int) -> os.stat_result:
 
 
 def require_input(path: str | os.PathLike[str], *, at_most: int) -> None:
-    """OSError unless `open_input` opens it: for libraries that open a file by its name."""
+    """Raise OSError unless `open_input` opens it: for libraries that open a file by its name."""
     open_input(path, at_most=at_most).close()
 
 
 def read_input(path: str | os.PathLike[str], *, at_most: int) -> bytes:
-    """The whole of a regular file of up to `at_most` bytes; OSError."""
+    """Return the whole of a regular file of up to `at_most` bytes. Errors: OSError."""
     with open_input(path, at_most=at_most) as file:
         return file.read(os.fstat(file.fileno()).st_size)  # not more, should it grow
 
 
 def read_text(path: Path, *, at_most: int) -> str:
-    """The same as text; OSError, UnicodeDecodeError."""
+    """Return the text of a regular file of up to `at_most` bytes. Errors: OSError, UnicodeDecodeError."""
     return read_input(path, at_most=at_most).decode("utf-8")
 
 
 def create(path: Path, data: bytes) -> None:
-    """A new file of these bytes. FileExistsError where there is one, OSError."""
+    """Create a new file of these bytes. Errors: FileExistsError, OSError."""
     with open(path, "xb") as file:
         write_through(file.fileno(), data)
     sync_folder(path.parent)
 
 
 def append(path: Path, data: bytes, *, at: int) -> None:
-    """Bytes after the first `at`, which must be all that the file holds; OSError, after which it holds them alone."""
+    """Append bytes after the first `at`, which must be the whole file. Errors: OSError, with the file as it was."""
     with open(path, "ab") as file:
         if file.tell() != at:
-            raise OSError(f"it has {file.tell()} bytes, {at} were known: somebody else writes to it")
+            raise OSError(f"it has {file.tell()} bytes, {at} were known: another process writes to it")
         try:
             write_through(file.fileno(), data)
         except OSError:
@@ -103,9 +105,9 @@ def append(path: Path, data: bytes, *, at: int) -> None:
 
 
 def put(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """`path` holds `content`, on the disk, when this returns; until then what it held before. OSError.
+    """Replace the content of `path` by `content`, durably; until then it holds the old content. Errors: OSError.
 
-    Written beside it, forced to the disk, renamed, and the renaming forced to the disk as well.
+    Written to a file beside it, forced to the disk, renamed, and the renaming forced to the disk as well.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -122,14 +124,14 @@ def put(path: Path, content: bytes, *, mode: int = 0o666) -> None:
 
 
 def cut(path: Path, size: int) -> None:
-    """Only the first `size` bytes stay. OSError."""
+    """Keep only the first `size` bytes. Errors: OSError."""
     with open(path, "r+b") as file:
         file.truncate(size)
         os.fsync(file.fileno())
 
 
 def write_through(descriptor: int, data: bytes) -> None:
-    """Write all of `data` and force it to the disk. OSError."""
+    """Write all of `data` and force it to the disk. Errors: OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -137,7 +139,7 @@ def write_through(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force to the disk which files a folder has. OSError."""
+    """Force the list of a folder's files to the disk. Errors: OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

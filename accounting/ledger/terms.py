@@ -1,4 +1,4 @@
-"""The terms of a project: its budget, its unit, and what was planned before the first result."""
+"""Terms of a project: its budget, its unit, and the releases planned before the first result."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ RESERVE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """A project's budget: (epsilon, delta) for any one of its clients, over all its runs.
+    """Budget of a project: (epsilon, delta) for any one of its clients, over all its runs.
 
-    reserve:  the share of delta that runs of other kinds may use; None for a project that version 0.2 made
-    unit:     one round, or an epoch or run of a schedule; None: the first release that is charged says it
-    declared: releases that were planned before the first result, at what they cost in the composition of all
+    reserve:  share of delta for runs of other kinds; None for a project made by version 0.2
+    unit:     one round, or an epoch or run of a schedule; None: the first charged release defines it
+    declared: releases planned before the first result, charged by the composition of all
     """
 
     epsilon: float
@@ -59,7 +59,9 @@ class Terms:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Terms":
-        """The terms that `to_dict` wrote, or those of version 0.2. InvalidParameter for anything else."""
+        """Return the terms that `to_dict` wrote, or those of version 0.2. Errors: InvalidParameter for anything
+        else.
+        """
         known = {"epsilon", "delta"} | (
             {"reserve", "unit", "declared"} & record.keys() if "reserve" in record else set()
         )
@@ -75,7 +77,7 @@ class Terms:
 
 
 def charged_as(line: Release) -> SingleRelease:
-    """The release that a line costs: the worst that it might have been, where a charge depends on the outcome."""
+    """Return the release that a line charges: the worst possible one if the charge depends on the outcome."""
     worst = line.detail.get("charged_as")
     if worst is None:
         return line.mechanism
@@ -87,7 +89,7 @@ def charged_as(line: Release) -> SingleRelease:
 
 
 def words(plan: Plan) -> str:
-    """A plan for people: how often, which sampling, which noise."""
+    """Return a plan as text for a reader: number of releases, sampling, noise."""
     shown = [_words(release) if count == 1 else f"{count} rounds of {_words(release)}" for release, count in plan[:3]]
     return " and ".join([*shown, *(["others"] if len(plan) > 3 else [])])
 
@@ -106,8 +108,10 @@ def _words(release: SingleRelease) -> str:
 
 
 def unit_of(release: SingleRelease) -> Plan | None:
-    """The unit of a project whose first release this is: one round, or one epoch of a schedule whose epochs are drawn
-    apart from each other. None for other schedules and for correlated noise, whose epochs are no product."""
+    """Return the unit of a project with this first release: one round, or one epoch of independent epochs.
+
+    Returns None for other schedules and for correlated noise, whose epochs are no product.
+    """
     schedule = schedule_of(release)
     if schedule is None:
         return ((release, 1),)

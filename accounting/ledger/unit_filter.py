@@ -1,7 +1,7 @@
-"""The rule of a project: its budget is a number of units, and what is not a unit is bought whole before it begins.
+"""Rule of a project: its budget is a number of units, and other releases are bought whole before they begin.
 
 State (K, x, B): K units left, x of the reserve left, B the releases that were bought and not yet made. It follows from
-the file's lines alone. Claim (docs/theory.md, section 10): whatever is chosen by looking at earlier results, everything
+the file's lines alone. Claim (docs/theory.md, section 10): for any choices by looking at earlier results, everything
 that these lines allow is within (epsilon, delta) together, if every run draws its cohorts, schedules and noise anew, a
 client's memory is cleared between runs, and the runs have one population and one adjacency.
 """
@@ -20,7 +20,7 @@ from accounting.rounding import downwards, upwards
 
 
 class Refused(Exception):
-    """A release or purchase that the state does not allow; its message says why."""
+    """Release or purchase that the state does not allow, with the reason as its message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,14 @@ class _Step:
 
 
 class UnitFilter:
-    """The state of a project after the lines that it was given, and what it allows next.
+    """State of a project after the given lines, and the releases that it allows next.
 
     - A round of the unit's kind, or a quieter one (`is_quieter`, `Currency.covers`): one unit.
-    - An epoch of balls-and-bins or of a public order, where that is the unit: one unit, at its first round.
-    - A release that was bought or declared and not yet made: nothing more, whichever run makes it. Such releases are
-      used before units; of a schedule they belong to its one stream.
-    - A plan of anything else that has a loss distribution: bought whole (`price`). No refunds.
+    - An epoch of balls-and-bins or of a public order, if that is the unit: one unit, at its first round.
+    - A release that was bought or declared and not yet made: nothing more, for any run. Such releases are used before
+    units;
+      those of a schedule belong to its one stream.
+    - A plan of anything else with a loss distribution: bought whole (`price`). No refunds.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -56,7 +57,7 @@ class UnitFilter:
 
     @property
     def currency(self) -> Currency:
-        """Prices in the unit. Refused before there is one."""
+        """Prices in the unit. Errors: Refused before there is a unit."""
         if self.unit is None:
             raise Refused("the project has no unit yet: the first release that is charged is one.")
         share = RESERVE if self.terms.reserve is None else self.terms.reserve
@@ -74,11 +75,11 @@ class UnitFilter:
 
     @property
     def left(self) -> int:
-        """Units that are left. Refused before there is a unit."""
+        """Remaining units. Errors: Refused before there is a unit."""
         return self.currency.units - self.used
 
     def refusal(self, release: SingleRelease, *, run: str, number: int) -> str | None:
-        """Why round `number` of a run may not release this now; None where it may."""
+        """Return the reason why round `number` of a run may not release this now; None if it may."""
         try:
             with self._unit_from(unit_of(release), keep=False):
                 self._step(release, run, number)
@@ -88,7 +89,7 @@ class UnitFilter:
 
     @contextmanager
     def _unit_from(self, first: Plan | None, *, keep: bool) -> Iterator[None]:
-        """The project's unit, or this one where it has none; kept if the body ends well."""
+        """Yield the project's unit, or this one if it has none; stored if the body succeeds."""
         before = self.unit
         self.unit = before or first
         try:
@@ -102,7 +103,7 @@ class UnitFilter:
                 self._covered.clear()
 
     def take(self, line: Release | Purchase) -> None:
-        """Change the state by a line of the file. Refused, with the state as it was."""
+        """Change the state by a line of the file. Errors: Refused, with the state unchanged."""
         run = str(line.detail.get("run"))
         if isinstance(line, Purchase):
             self._take_purchase(line)
@@ -141,7 +142,9 @@ class UnitFilter:
         return step
 
     def _step_of_schedule(self, release: SingleRelease, run: str, number: int) -> _Step:
-        """Rounds of one stream are covered once each, all by a purchase or all by epochs."""
+        """Return the step of a schedule's round: rounds of one stream are covered once each, by a purchase or by
+        epochs.
+        """
         schedule = schedule_of(release)
         assert schedule is not None
         owner, by_purchase = self._streams.get(schedule.stream, (run, self.outstanding[release] > 0))
@@ -165,7 +168,7 @@ class UnitFilter:
         return _Step(units=int(epoch not in self._epochs), epoch=epoch)
 
     def price(self, plan: Plan) -> int:
-        """The units that this plan costs now, bought whole. Refused where the project cannot pay it."""
+        """Return the units of this plan, bought whole now. Errors: Refused if the project has too few."""
         with self._unit_from(self.unit_for(plan), keep=False):
             self._check_streams(plan)
             if without_streams(plan) == self._unit():
@@ -193,7 +196,7 @@ class UnitFilter:
             return None
 
     def _each(self, plan: Plan) -> Price | None:
-        """The price round by round; None where a round is no unit."""
+        """Return the price round by round; None if a round is no unit."""
         reserves = [(self._covers(release), count) for release, count in plan if schedule_of(release) is None]
         if len(reserves) < len(plan) or any(one is None for one, _ in reserves):
             return None
@@ -201,9 +204,12 @@ class UnitFilter:
         return Price(units=sum(count for _, count in plan), reserve=reserve) if reserve <= self._reserve else None
 
     def to_buy(self, rounds: Sequence[SingleRelease], *, run: str, pay: int | None) -> tuple[Plan, int] | None:
-        """Return what a run must buy before it makes these rounds, and the price; None if it need not: rounds that are
-        outstanding or units, and a run that has begun and ends where it is not paid. Refused where the price is above
-        `pay`. Where rounds are quieter than the unit, `pay` asks for the price of all together."""
+        """Return the purchase that a run must make before these rounds, and the price; None if it need not buy.
+
+        It need not for rounds that are outstanding or units, nor for a run that has begun and ends when it is not paid.
+        If rounds are quieter than the unit, `pay` requests the price of all together. Errors: Refused for a price above
+        `pay`.
+        """
         left, others = Counter(self.outstanding), list[SingleRelease]()
         for release in rounds:
             if left[release] > 0:
@@ -234,7 +240,7 @@ class UnitFilter:
         return self._unit() == unit_of(release) and not self._streams.get(schedule.stream, (run, False))[1]
 
     def unit_for(self, plan: Plan) -> Plan:
-        """The project's unit, or what it would be with this plan as its first: a round, an epoch, or the whole plan."""
+        """Return the project's unit, or its unit with this plan as its first: a round, an epoch, or the whole plan."""
         return self.unit or unit_of(plan[0][0]) or without_streams(plan)
 
     def _take_purchase(self, line: Purchase) -> None:
@@ -255,7 +261,7 @@ class UnitFilter:
                 )
 
     def _paid(self, line: Purchase) -> float:
-        """Return the part of the reserve that a purchase takes. Refused if its price is not enough."""
+        """Return the part of the reserve that a purchase takes. Errors: Refused if its price is too low."""
         if line.units <= self.left:
             if without_streams(line.plan) == self._unit():
                 return 0.0
@@ -272,7 +278,7 @@ class UnitFilter:
         raise Refused(f"{line.units} of {self.left} units do not pay for {words(line.plan)}.")
 
     def _covers(self, release: SingleRelease) -> float | None:
-        """Return the part of the reserve for a release that costs one unit; None if it does not cost one."""
+        """Return the part of the reserve for a release of one unit; None if it is no unit."""
         if release not in self._covered:
             ((unit, count), *more) = self._unit()
             one_round = not more and count == 1 and schedule_of(unit) is None

@@ -7,12 +7,15 @@ from accounting.errors import InvalidParameter
 
 
 class Adjacency(StrEnum):
-    """Pairs of data sets that are neighbours, for a sum of client vectors of norm at most C.
+    """Neighbouring datasets, for a sum of client vectors of L2 norm at most C.
 
-    - add-remove: one client more or less. The sum moves by at most C.
-    - zero-out: one client's vector becomes zero, and so does all else that the client adds, such as its centred count
-      of an adaptive clip; the number of clients stays. The sum moves by at most C.
+    - add-remove: one client is added or removed. The sum moves by at most C.
+    - zero-out: one client's vector becomes zero, with everything else the client adds, such as its centred count of an
+      adaptive clip; the number of clients stays. The sum moves by at most C.
     - replace-one: one client's vector becomes any other. The sum moves by at most 2C.
+
+    >>> Adjacency.REPLACE_ONE.sensitivity_in_clips
+    2.0
     """
 
     ADD_REMOVE = "add-remove"
@@ -26,7 +29,7 @@ class Adjacency(StrEnum):
 
     @classmethod
     def of(cls, name: object) -> "Adjacency":
-        """The adjacency of this name; an error that lists the names for any other."""
+        """Return the adjacency of this name. Errors: InvalidParameter for any other name, with a list of all."""
         if isinstance(name, str) and name in list(cls):
             return cls(name)
         raise InvalidParameter(f"adjacency={reprlib.repr(name)}: must be one of {', '.join(cls)}.")

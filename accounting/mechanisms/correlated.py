@@ -1,4 +1,4 @@
-"""Rounds whose noise is correlated: one stream of releases under a factorisation, as a frozen description."""
+"""Rounds with correlated noise: one stream of releases under a factorisation, as a frozen description."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,20 @@ _MOST = {"coefficients": 10_000, "weights": 20, "decays": 20}
 
 @dataclass(frozen=True, kw_only=True)
 class CorrelatedRounds:
-    """Clients `separation` rounds apart or more, publicly; noise C^-1 z of fresh noise z of the stated multiplier.
+    """Clients at least `separation` rounds apart, publicly; noise C^-1 z of fresh noise z of the stated multiplier.
 
     C is lower triangular and Toeplitz (`accounting.factorisation`). Banded: its first column begins with `coefficients`
-    and ends there. Buffered (BLT): 1, then sum over i of weights_i decays_i^(j-1). `participations`: of one client, at
-    most. `count` equal releases are the first `count` rounds of the stream, none left out and none twice; another
+    and is 0 afterwards. Buffered (BLT): 1, then sum over i of weights_i decays_i^(j-1). `participations`: most of one
+    client. `count` equal releases are the first `count` rounds of the stream, none left out and none twice; another
     stream has another name.
+    Claim: all rounds are one Gaussian whose shift is `factorisation.sensitivity` over z, also if updates depend on
+    earlier releases. Source: Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1; McMahan, Xu, Zhang 2024 (BLT).
+    Adjacency: any; the shift doubles under replace-one. Errors: InvalidParameter for coefficients that do not begin
+    with 1 or increase, weights that sum above 1, decays above 1.
+
+    >>> from accounting.mechanisms import CorrelatedRounds
+    >>> CorrelatedRounds(separation=60, coefficients=(1.0, 0.5)).most_participations(180)
+    3
     """
 
     separation: int

@@ -1,8 +1,8 @@
 """Releases as frozen descriptions: no numerics here.
 
-A description says everything that a stated epsilon must name: the noise relative to the clip norm, the
-adjacency (from which the sensitivity follows; it is never asked for) and the sampler that really ran.
-`compose.rdp` and `compose.pld` bound its epsilon.
+A description has everything that a stated epsilon must name: the noise relative to the clip norm, the adjacency (the
+sensitivity follows from it and is never asked for) and the sampler that ran. `compose.rdp` and `compose.pld` bound its
+epsilon.
 """
 
 import reprlib
@@ -28,7 +28,7 @@ from accounting.mechanisms.schedules import Cyclic, Schedule, noise_matrix
 
 
 class Mechanism(Protocol):
-    """A release whose cost is known: everything under one adjacency."""
+    """Release with a known account: everything under one adjacency."""
 
     @property
     def adjacency(self) -> Adjacency: ...
@@ -37,7 +37,7 @@ class Mechanism(Protocol):
 
 
 class Unsampled(Protocol):
-    """One release, given who takes part: a description of a kind that `mechanisms.kinds` knows."""
+    """One release given its participants: a description of a kind in `mechanisms.kinds`."""
 
     kind: ClassVar[str]
     sums: ClassVar[bool]
@@ -48,15 +48,15 @@ class Unsampled(Protocol):
 
     @property
     def overflow(self) -> float:
-        """Chance of a failure in a release that is charged to delta."""
+        """Probability of a failure in a release that is charged to delta."""
         ...
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Standard deviation of the noise that is charged for, in the units of `clip_norm`."""
+        """Return the standard deviation of the noise that is charged, in the units of `clip_norm`."""
         ...
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Refuse a sampler under which the release would not be what is accounted. UnsupportedMechanism."""
+        """Reject a sampler under which the release would not be the accounted one. Errors: UnsupportedMechanism."""
         ...
 
     def to_dict(self) -> dict[str, Any]: ...
@@ -64,15 +64,21 @@ class Unsampled(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Subsampled:
-    """`mechanism` run on a random cohort that stays secret, or in a public order (Cyclic).
+    """Release `mechanism` on a random cohort that stays secret, or in a public order (Cyclic).
 
-    A sum of coins keeps its number of coins whatever the cohort: under Poisson sampling the server pads to K uploads
-    with coins of the public probabilities (zero-out), K the cap; under fixed-size sampling K is the cohort. So does
-    integer noise in shares: under Poisson sampling, clients that were not drawn send noise alone until K uploads are
-    together.
-
-    Of a schedule (`mechanisms.schedules`) this is one round of many that belong together: `count` equal ones in a
+    A sum of Bernoulli uploads keeps its number of uploads: under Poisson sampling the server pads to K uploads, K the
+    cap, with samples of the public probabilities (zero-out); under fixed-size sampling K is the cohort. Integer noise
+    in shares
+    does the same: under Poisson sampling, clients that were not drawn send noise alone until there are K uploads. With
+    a schedule (`mechanisms.schedules`) this is one round of many that belong together: `count` equal ones in a
     composition are its first `count` rounds.
+    Errors: InvalidParameter for anything but a release and a sampling; UnsupportedMechanism for a combination without
+    an account, such as fixed-size sampling under add-remove.
+
+    >>> from accounting import Gaussian, PoissonSampling, Subsampled
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
+    >>> Subsampled(mechanism=noise, sampling=PoissonSampling(probability=0.01)).to_dict()["sampling"]
+    {'name': 'poisson', 'probability': 0.01}
     """
 
     mechanism: Unsampled
@@ -116,18 +122,25 @@ class Subsampled:
 
 
 MOST_RUNS = 10_000
-"""Changes from one kind of release to another beyond which a composition no longer keeps their order."""
+"""Number of changes between kinds of releases above which a composition no longer keeps their order."""
 
 SingleRelease = Unsampled | Subsampled
-"""One release: what a composition is made of."""
+"""One release, sampled or not: the part of a composition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Composed:
     """Adaptive composition: each part `count` times.
 
-    order: what followed what, as (place in `parts`, how often in a row); () where the parts came one after the other as
-    they stand, None where it is not known. All accounts but the adaptive one hold for every order.
+    order: (index in `parts`, count in a row) for each run of equal releases; () if the parts ran one after the other as
+    listed, None if the order is unknown. All accounts but the adaptive one hold for every order.
+    Errors: InvalidParameter for an empty or malformed list; UnsupportedMechanism for two adjacencies, or two parts of
+    one schedule.
+
+    >>> from accounting import Composed, Gaussian
+    >>> noise = Gaussian(noise_multiplier=1.4, adjacency="add-remove")
+    >>> Composed.of([noise, noise]).parts[0][1]
+    2
     """
 
     parts: tuple[tuple[SingleRelease, int], ...]
@@ -149,7 +162,7 @@ class Composed:
 
     @classmethod
     def of(cls, mechanisms: Iterable[SingleRelease]) -> "Composed":
-        """The composition of a sequence of releases, equal ones counted together, their order kept."""
+        """Return the composition of a sequence of releases: equal ones counted together, their order kept."""
         return cls._of_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
 
     def then(self, release: SingleRelease, count: int) -> "Composed":
@@ -188,8 +201,16 @@ class Composed:
 
 
 def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
-    """`mechanism` on a sampled cohort; full participation leaves it as it is, unless noise is correlated. A cap that no
-    draw can exceed is left out."""
+    """Return `mechanism` on a sampled cohort.
+
+    Full participation returns `mechanism` itself, unless noise is correlated over rounds. A cap that no draw can exceed
+    is dropped. Errors: those of `Subsampled`.
+
+    >>> from accounting import FullParticipation, Gaussian, subsample
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
+    >>> subsample(noise, FullParticipation()) is noise
+    True
+    """
     if isinstance(sampling, CappedPoissonSampling) and not sampling.binds(mechanism.adjacency):
         Subsampled(mechanism=mechanism, sampling=sampling)  # refuses what it would with a smaller cap
         sampling = PoissonSampling(probability=sampling.probability)
@@ -203,7 +224,13 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
 
 
 def parts_of(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...]:
-    """A mechanism as the parts of a composition."""
+    """Return a mechanism as the parts of a composition.
+
+    >>> from accounting.mechanisms import Composed, Gaussian
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    >>> [count for part, count in parts_of(Composed(parts=((noise, 3),)))]
+    [3]
+    """
     if isinstance(mechanism, Composed):
         return mechanism.parts
     release: Any = mechanism
@@ -211,7 +238,13 @@ def parts_of(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...]:
 
 
 def in_order(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...] | None:
-    """The releases as they followed each other, equal ones in a row counted; None where that is not known."""
+    """Return the releases in the order in which they ran, equal ones in a row counted; None if that order is unknown.
+
+    >>> from accounting.mechanisms import Composed, Gaussian
+    >>> one, two = (Gaussian(noise_multiplier=z, adjacency="zero-out") for z in (1.0, 2.0))
+    >>> [(release.noise_multiplier, count) for release, count in in_order(Composed.of([one, two, two, one]))]
+    [(1.0, 1), (2.0, 2), (1.0, 1)]
+    """
     if not isinstance(mechanism, Composed) or mechanism.order == ():
         return parts_of(mechanism)
     if mechanism.order is None:
@@ -220,36 +253,70 @@ def in_order(mechanism: Mechanism) -> tuple[tuple[SingleRelease, int], ...] | No
 
 
 def unsampled(release: SingleRelease) -> Unsampled:
-    """The release, given who takes part."""
+    """Return the release given its participants: the inner mechanism of a sampled one.
+
+    >>> from accounting import FixedSizeSampling, Gaussian, subsample
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    >>> unsampled(subsample(noise, FixedSizeSampling(cohort=10, clients=100))) is noise
+    True
+    """
     return release.mechanism if isinstance(release, Subsampled) else release
 
 
 def sampling_of(release: SingleRelease) -> Sampling:
-    """Return the sampling of a release: full participation if it has none."""
+    """Return the sampling of a release: full participation if it has none.
+
+    >>> from accounting import Gaussian
+    >>> sampling_of(Gaussian(noise_multiplier=1.0, adjacency="zero-out"))
+    FullParticipation()
+    """
     return release.sampling if isinstance(release, Subsampled) else FullParticipation()
 
 
 def schedule_of(release: SingleRelease) -> Schedule | None:
-    """The schedule that a release is one round of; None where rounds are drawn each by itself."""
+    """Return the schedule that a release is one round of; None if each round is drawn independently.
+
+    >>> from accounting.mechanisms import Cyclic, Gaussian, subsample
+    >>> schedule_of(subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), Cyclic(period=10))).period
+    10
+    """
     sampling = sampling_of(release)
     return sampling if isinstance(sampling, Schedule) else None
 
 
 def gaussian_of(release: SingleRelease) -> Gaussian | None:
-    """The Gaussian noise of a release, sampled or not; None where it has other noise."""
+    """Return the Gaussian noise of a release, sampled or not; None if it has other noise, such as shares.
+
+    >>> from accounting import Gaussian, PoissonSampling, subsample
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    >>> gaussian_of(subsample(noise, PoissonSampling(probability=0.1))) == noise
+    True
+    """
     noise = unsampled(release)
     return noise if isinstance(noise, Gaussian) else None
 
 
 def noise_of(release: SingleRelease) -> Gaussian | None:
-    """The Gaussian noise of a release, whole or in shares: for who looks at noise. Accounts ask `gaussian_of`, as a
-    sum in shares may overflow."""
+    """Return the Gaussian noise of a release, whole or in shares; None if it has other noise.
+
+    For inspecting noise. Accounts use `gaussian_of`, because a sum in shares may overflow.
+
+    >>> from accounting import GaussianShares
+    >>> noise_of(GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=10)).noise_multiplier
+    1.0
+    """
     noise = unsampled(release)
     return noise.gaussian if isinstance(noise, GaussianShares) else gaussian_of(release)
 
 
 def with_whole_noise(mechanism: Mechanism) -> Mechanism:
-    """The same with the noise of each sum as one draw, and without what may overflow (`GaussianShares`)."""
+    """Return the mechanism with the noise of each sum as one draw, without the overflow of `GaussianShares`.
+
+    >>> from accounting import GaussianShares
+    >>> shares = GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=10)
+    >>> with_whole_noise(shares).parts[0][0].kind
+    'gaussian'
+    """
     parts = parts_of(mechanism)
     if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):
         return mechanism
@@ -265,18 +332,31 @@ def _whole(release: SingleRelease) -> SingleRelease:
 
 
 def plain_gaussian(release: SingleRelease) -> Gaussian | None:
-    """The release, if it is Gaussian noise without sampling."""
+    """Return the release if it is Gaussian noise without sampling, else None.
+
+    >>> from accounting import Gaussian, PoissonSampling, subsample
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="zero-out")
+    >>> plain_gaussian(subsample(noise, PoissonSampling(probability=0.1))) is None
+    True
+    """
     return gaussian_of(release) if unsampled(release) is release else None
 
 
 def repeated(release: SingleRelease, rounds: int, *, before: Composed | None = None) -> Composed:
-    """`rounds` rounds of `release`, after all that was released `before` on the same clients."""
+    """Return `rounds` rounds of `release`, after the composition `before` on the same clients.
+
+    Errors: InvalidParameter for a number of rounds below 1; those of `Composed`.
+
+    >>> from accounting import Gaussian
+    >>> repeated(Gaussian(noise_multiplier=1.4, adjacency="add-remove"), 180).parts[0][1]
+    180
+    """
     run = Composed(parts=((release, require.count(rounds=rounds)),))
     return run if before is None else before.then(release, rounds)
 
 
 def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
-    """Refuse what the theorem on participation (`accounting.participation`) does not cover."""
+    """Reject combinations that the theorem on participation (`accounting.participation`) does not cover."""
     if schedule.secret and mechanism.adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedMechanism(
             f"adjacency='replace-one' with sampling={schedule.name!r}: no account of it is known. Use 'add-remove' or "
@@ -294,15 +374,18 @@ def _check_schedule(mechanism: Unsampled, schedule: Schedule) -> None:
         )
     if mechanism.overflow or getattr(mechanism, "shares", 1) > 1:
         raise UnsupportedMechanism(
-            f"mechanism={mechanism.kind!r} in shares or slots with sampling={schedule.name!r}: the number of uploads "
-            "would depend on who takes part. Let the server add the noise to a plain sum."
+            f"mechanism={mechanism.kind!r} in shares or with overflow and sampling={schedule.name!r}: the number of "
+            "uploads would depend on who takes part. Let the server add the noise to a plain sum."
         )
 
 
 def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
-    """Refuse parts of one schedule that are not one part: each is accounted from the first round on, and independent of
-    the others, while who takes part in one of them, or its noise, says something of the next. A public order is no
-    exception: a client may take part in the first round and the eleventh, and these two be a part of their own."""
+    """Reject one schedule split into two parts.
+
+    Each part is accounted from the first round on and independently of the others, while participation or noise in one
+    of them depends on the next. A public order is no exception: a client may take part in rounds 1 and 11, and these
+    two form a part.
+    """
     known: set[str] = set()
     for part, _ in parts:
         schedule = schedule_of(part)
@@ -328,8 +411,8 @@ def _part(part: Any) -> tuple[SingleRelease, int]:
         case (mechanism, count) if isinstance(mechanism, Subsampled) or _is_release(mechanism):
             return mechanism, _count_of(mechanism, count)
     raise InvalidParameter(
-        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, coins or integer noise, "
-        "sampled or not."
+        f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, Bernoulli "
+        "uploads or integer noise, sampled or not."
     )
 
 
@@ -345,7 +428,7 @@ def _count_of(mechanism: SingleRelease, count: int) -> int:
 
 
 def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
-    """Runs that make up the parts, or an error."""
+    """Return the runs that make up the parts. Errors: InvalidParameter."""
     try:
         runs = tuple((require.count(place=place + 1) - 1, require.count(count=count)) for place, count in order)
         sums = [sum(count for place, count in runs if place == k) for k in range(len(counts))] if runs else counts

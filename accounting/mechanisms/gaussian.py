@@ -11,10 +11,16 @@ from accounting.mechanisms.adjacency import Adjacency
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian:
-    """A sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
+    """Sum of vectors of L2 norm at most C plus N(0, (noise_multiplier C)^2) on every coordinate.
 
-    Equivalent to one Gaussian of mean shift `mu` = sensitivity / noise standard deviation
-    (Dong, Roth, Su 2022: mu-Gaussian DP, tight).
+    Claim: one release is `mu`-Gaussian DP, tight; mu is the sensitivity over the noise standard deviation.
+    Source: Dong, Roth, Su 2022. Units: the noise multiplier is the noise standard deviation over C.
+    Adjacency: any; it sets the sensitivity, C or 2C. Errors: InvalidParameter for a noise multiplier outside 1e-9 to
+    1e9.
+
+    >>> from accounting import Gaussian
+    >>> Gaussian(noise_multiplier=1.4, adjacency="replace-one").mu
+    1.4285714285714286
     """
 
     noise_multiplier: float
@@ -34,15 +40,15 @@ class Gaussian:
 
     @property
     def overflow(self) -> float:
-        """Chance of a failure in a release that is charged to delta: none."""
+        """Probability of a failure in a release that is charged to delta: 0."""
         return 0.0
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Standard deviation of the noise that is charged for, on a sum of vectors of norm at most `clip_norm`."""
+        """Return the noise standard deviation that is charged, on a sum of vectors of norm at most `clip_norm`."""
         return self.noise_multiplier * clip_norm
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """The noise is as large whatever the cohort."""
+        """Accept every sampling: the noise does not depend on the cohort."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -53,11 +59,17 @@ class Gaussian:
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
-    """Several Gaussian releases about the same cohort in the same round, as one Gaussian (tight).
+    """Return several Gaussian releases about the same cohort in the same round as one Gaussian.
 
-    The shifts add in squares, mu^2 = sum mu_i^2, so 1 / z^2 = sum 1 / z_i^2 with every z_i in units of that
-    release's own norm bound. Sampled together, they must be charged together: charging each part as its own
-    subsampled release would let the cohort be drawn afresh between them.
+    Claim: the joint release is exactly one Gaussian of 1 / z^2 = sum 1 / z_i^2. Charging each part as a subsampled
+    release of its own would draw the cohort anew between the parts. Source: docs/theory.md, section 5 (squared shifts
+    add).
+    Units: each z_i is a noise standard deviation over that release's own norm bound. Adjacency: any, one for all parts.
+    Direction of error: none but rounding. Errors: InvalidParameter for an empty list or a value that is no multiplier.
+
+    >>> from accounting import simultaneous
+    >>> round(simultaneous([2.0, 2.0], "add-remove").noise_multiplier, 4)
+    1.4142
     """
     if isinstance(noise_multipliers, str) or not isinstance(noise_multipliers, Iterable):
         raise InvalidParameter(f"noise_multipliers={noise_multipliers!r}: must be a list of numbers.")
@@ -69,12 +81,18 @@ def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Ga
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianShares:
-    """A sum of at most `shares` vectors of L2 norm at most C, each with N(0, (noise_multiplier C)^2 / shares) on every
-    coordinate, and of as many further draws of that noise as vectors are missing.
+    """Sum of at most `shares` vectors of norm at most C, each with noise N(0, (noise_multiplier C)^2 / shares).
 
-    So it is `gaussian`, however many take part. `overflow` is the chance that more than `shares` clients are drawn in a
-    release (Poisson sampling; those who are too many are left out by lot); it is added to delta for every release
-    (`mechanisms.slots`).
+    Missing vectors are replaced by further draws of that noise.
+    Claim: the sum has the noise of `gaussian`, however many clients take part; `overflow`, the probability that a
+    release draws more than `shares` clients, is added to delta for every release.
+    Source: independent Gaussians add their variances; overflow: `mechanisms.cohort_caps`. Units: as `Gaussian`.
+    Adjacency: zero-out or replace-one. Errors: UnsupportedMechanism for add-remove, since one client added would add a
+    share; InvalidParameter for a number outside its domain.
+
+    >>> from accounting import GaussianShares
+    >>> GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=100).gaussian.noise_multiplier
+    1.0
     """
 
     noise_multiplier: float
@@ -91,21 +109,21 @@ class GaussianShares:
         object.__setattr__(self, "overflow", require.probability(overflow=self.overflow))
         if self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                f"adjacency='add-remove' with noise in {self.shares} shares: a client more or less is an upload, and "
-                "its noise, more or less. Use 'zero-out' (the client sends its noise alone) or 'replace-one'."
+                f"adjacency='add-remove' with noise in {self.shares} shares: one client added or removed changes "
+                "the uploads and their noise. Use 'zero-out' (the client sends its noise alone) or 'replace-one'."
             )
 
     @property
     def gaussian(self) -> Gaussian:
-        """The noise of the sum."""
+        """Noise of the sum as one draw."""
         return Gaussian(noise_multiplier=self.noise_multiplier, adjacency=self.adjacency)
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Standard deviation of the noise that is charged for, on a sum of vectors of norm at most `clip_norm`."""
+        """Return the noise standard deviation that is charged, on a sum of vectors of norm at most `clip_norm`."""
         return self.noise_multiplier * clip_norm
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """Refuse a sampler that may let in more clients than there are shares."""
+        """Reject a sampler that may draw more clients than there are shares. Errors: UnsupportedMechanism."""
         if name in ("fixed", "capped-poisson") and cohort is not None and cohort > self.shares:
             raise UnsupportedMechanism(
                 f"cohort={cohort} of the sampler, noise in {self.shares} shares: must be at most as many."

@@ -1,8 +1,8 @@
 """Sums of integers with integer noise, as frozen descriptions.
 
-`integers.discrete_gaussian` and `integers.skellam` say what they cost. Uploads are integer vectors (rounded, see
-`integers.fixed_point`), so a secure sum modulo 2^b can hold clients and noise alike; reducing modulo anything,
-scaling back and rotating back are post-processing. Sensitivities follow from `l2_bound` and adjacency.
+Accounts: `integers.discrete_gaussian` and `integers.skellam`. Uploads are integer vectors (rounded, see
+`integers.fixed_point`), so a secure sum modulo 2^b holds clients and noise alike; reducing modulo anything, scaling
+back and rotating back are post-processing. Sensitivities follow from `l2_bound` and adjacency.
 """
 
 import math
@@ -17,7 +17,20 @@ from accounting.rounding import downwards, upwards
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyIntegers:
-    """Sum of integer vectors with integer noise: fields of all its kinds."""
+    """Sum of clients' integer vectors on `dimension` coordinates with integer noise: fields of its two kinds.
+
+    Each vector has L2 norm at most `l2_bound`. `shares`: independent draws of the noise in a sum, at least. `overflow`:
+    the probability that a release draws more clients than the sum has uploads, added to delta for every release.
+    Claim: further independent noise and reduction modulo anything are post-processing. Source: docs/theory.md, section
+    7.
+    Units: integer steps; share_variance in squared steps. Adjacency: any; noise in several shares: not add-remove.
+    Errors: UnsupportedMechanism for shares under add-remove; InvalidParameter for a number outside its domain.
+
+    >>> from accounting import DiscreteGaussian
+    >>> sums = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=25.0, adjacency="zero-out", shares=16)
+    >>> sums.variance, sums.sensitivity
+    (400.0, 10.0)
+    """
 
     dimension: int
     l2_bound: float
@@ -44,8 +57,8 @@ class NoisyIntegers:
             )
         if self.shares > 1 and self.adjacency is Adjacency.ADD_REMOVE:
             raise UnsupportedMechanism(
-                f"adjacency='add-remove' with noise in {self.shares} shares: a client more or less changes the number "
-                "of shares, so the noise itself tells. Use 'zero-out' (the client sends its noise alone) or "
+                f"adjacency='add-remove' with noise in {self.shares} shares: one client added or removed changes "
+                "the number of shares, so the noise reveals it. Use 'zero-out' (the client sends its noise alone) or "
                 "'replace-one', or let the server add the noise (shares=1)."
             )
 
@@ -60,10 +73,10 @@ class NoisyIntegers:
         return self.share_variance * self.shares
 
     def least_noise_std(self, clip_norm: float, steps_per_unit: float) -> float:
-        """Standard deviation of the noise that is charged for, in the units of `clip_norm`, at the least.
+        """Return the least standard deviation of the noise that is charged, in the units of `clip_norm`.
 
-        A step is 1 / steps_per_unit where that is known (0: it is not), and never less than clip_norm / l2_bound:
-        rounding lengthens vectors, so that a clip norm is at most l2_bound steps.
+        A step is 1 / steps_per_unit if that is known (0: unknown), and never less than clip_norm / l2_bound: rounding
+        lengthens vectors, so a clip norm is at most l2_bound steps.
         """
         step = max(clip_norm / self.l2_bound, 1 / steps_per_unit if steps_per_unit else 0.0)
         return math.sqrt(self.variance) * step
@@ -74,7 +87,7 @@ class NoisyIntegers:
         return 0.0
 
     def check_sampling(self, name: str, cohort: int | None) -> None:
-        """The noise is as large whatever the cohort."""
+        """Accept every sampling: the noise does not depend on the cohort."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
@@ -82,12 +95,17 @@ class NoisyIntegers:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussian(NoisyIntegers):
-    """A sum of clients' integer vectors on `dimension` coordinates, each of L2 norm at most `l2_bound`, plus at least
-    `shares` independent draws of the discrete Gaussian N_Z(0, share_variance) on every coordinate.
+    """Sum of integer vectors, as `NoisyIntegers`, with discrete Gaussian noise N_Z(0, share_variance) in each share.
 
-    N_Z(0, s^2) has probabilities proportional to exp(-x^2 / (2 s^2)) on the integers. Further independent noise, and
-    reduction modulo anything, are post-processing. All in integer steps. `overflow` is the chance that more clients are
-    drawn in a release than the sum has slots (Poisson sampling); it is added to delta for every release.
+    N_Z(0, s^2) has probabilities proportional to exp(-x^2 / (2 s^2)) on the integers.
+    Claim: the sum of shares is within e^±eta of a post-processed Gaussian. Source: Canonne, Kamath, Steinke 2020;
+    Kairouz, Liu, Steinke 2021; docs/theory.md, Theorems 5 and 6. Units: integer steps. Adjacency: any, in several
+    shares not add-remove. Errors: UnsupportedMechanism, InvalidParameter.
+
+    >>> from accounting import DiscreteGaussian, guarantee
+    >>> noise = DiscreteGaussian(dimension=8, l2_bound=10.0, share_variance=400.0, adjacency="zero-out")
+    >>> round(guarantee(noise, delta=1e-5).epsilon, 3)
+    1.995
     """
 
     kind: ClassVar[str] = "discrete-gaussian"
@@ -95,10 +113,16 @@ class DiscreteGaussian(NoisyIntegers):
 
 @dataclass(frozen=True, kw_only=True)
 class Skellam(NoisyIntegers):
-    """Sum of integer vectors as `DiscreteGaussian`, with Skellam noise.
+    """Sum of integer vectors, as `NoisyIntegers`, with Skellam noise: differences of two Poisson(share_variance / 2).
 
-    Skellam: the difference of two Poisson variables of mean share_variance / 2. Its variance is exactly share_variance,
-    and the sum of shares is Skellam again."""
+    Claim: the variance is exactly share_variance, and a sum of shares is Skellam again. Source: Agarwal, Kairouz, Liu
+    2021.
+    Units: integer steps. Adjacency: any, in several shares not add-remove. Errors: as `NoisyIntegers`.
+
+    >>> from accounting import Skellam
+    >>> Skellam(dimension=8, l2_bound=10.0, share_variance=25.0, adjacency="zero-out", shares=16).excess_kurtosis
+    0.04
+    """
 
     kind: ClassVar[str] = "skellam"
 

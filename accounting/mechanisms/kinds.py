@@ -1,7 +1,7 @@
-"""Kinds of releases: the description of each, the module of its account, and both directions of its dictionary form.
+"""Kinds of releases: the description of each, the module of its account, and reading and writing of its dictionary.
 
 A new kind is a file with description and account, and an entry here. Modules of accounts are loaded when an account is
-asked for, since they bring the numerics.
+requested, because they load the numerics.
 """
 
 import reprlib
@@ -29,19 +29,20 @@ from accounting.mechanisms.schedules import SCHEDULES
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Account of a kind of release for `accounting.compose`; None for what is not known. All are upper bounds.
+    """Account of a kind of release for `accounting.compose`; None for unknown parts. All are upper bounds.
 
-    renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the worlds, over all neighbours
-    sampled: (orders, release, sampling) -> the same of a sampled round; infinite at orders without a bound
-    orders:  where each order takes a search of its own: the orders to look at, unsampled, and all sampled
-    twin:    (release, count) -> a Gaussian, and how far off: each of `count` releases has laws within e^±that of
-             post-processings of the Gaussian. So it has the Gaussian's loss law and lower bound is none of its own
-    above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours that lie at most `in_clips`
-             clips apart, gamma >= 0 and both orders of the worlds, H_gamma of the release is at most H_gamma of that
-             pair plus `lost`; None where no such mu is known. It is about pairs of worlds: accounts that look at three
-             vectors at once do not follow
-    words:   (release, closeness) -> what a reader should know of the twin, `closeness` that of the whole run
-    exact:   (release, rounds, delta) -> epsilon by the exact law; `exact_fits`: (release, rounds) -> whether it can
+    renyi:   (orders, release) -> Renyi divergences, unsampled, in both orders of the neighbours, over all neighbours
+    sampled: (orders, release, sampling) -> those of a sampled round; infinite at orders without a bound
+    orders:  orders to compute, unsampled and sampled, if each order is a search; else None
+    twin:    (release, count) -> (Gaussian, closeness): each of `count` releases has distributions within
+             e^±closeness of post-processings of the Gaussian. So it has the Gaussian's privacy loss distribution, but
+             not its lower bound
+    above:   (release, in_clips, lost) -> mu of a Gaussian pair N(mu), N(0): for neighbours at most `in_clips` clips
+             apart, gamma >= 0 and both orders, H_gamma of the release is at most H_gamma of that pair plus `lost`;
+             None if no such mu is known. Accounts that compare three vectors at once do not apply
+    words:   (release, closeness) -> remark on the twin for a reader, `closeness` that of the whole run
+    exact:   (release, rounds, delta) -> epsilon by the exact distribution; `exact_fits`: (release, rounds) -> True if
+             it can be computed
     """
 
     renyi: Callable[[Floats, Any], Floats]
@@ -56,7 +57,7 @@ class Account:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A description, and where its `Account` is: "module:NAME"."""
+    """Description of a kind, and the place of its `Account`: "module:NAME"."""
 
     description: type[Any]
     account: str
@@ -76,7 +77,7 @@ KINDS: dict[str, Kind] = {
 
 
 def account_of(release: Any) -> Account:
-    """The account of an unsampled release. UnsupportedMechanism where its kind has none."""
+    """Return the account of an unsampled release. Errors: UnsupportedMechanism for a kind without one."""
     kind = getattr(type(release), "kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise UnsupportedMechanism(f"{type(release).__name__}: no Renyi curve is implemented.")
@@ -133,7 +134,12 @@ def _round_from(record: Any) -> SingleRelease:
 
 
 def from_dict(record: Mapping[str, Any]) -> SingleRelease | Composed:
-    """The mechanism that `to_dict` wrote. Whatever else is there is an error, never a guess."""
+    """Return the mechanism that `to_dict` wrote. Errors: InvalidParameter for any other record; nothing is guessed.
+
+    >>> from accounting.mechanisms import from_dict
+    >>> from_dict({"kind": "gaussian", "noise_multiplier": 1.4, "adjacency": "add-remove"})
+    Gaussian(noise_multiplier=1.4, adjacency=<Adjacency.ADD_REMOVE: 'add-remove'>)
+    """
     match record:
         case {"kind": "composed", "parts": [*parts], **rest} if rest.keys() <= {"order"}:
             return Composed(parts=tuple(_counted_from(part) for part in parts), order=rest.get("order", ()))

@@ -14,7 +14,19 @@ _ROUNDING = 1 + 1e-11
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSampling:
-    """Each client takes part in a round independently with this probability; the cohort size is secret."""
+    """Poisson sampling: each client takes part independently with this probability; the cohort size is secret.
+
+    Claim: a Gaussian round is dominated by (1-q) N(0) + q N(s) against N(0) under add-remove and zero-out, against
+    (1-q) N(0) + q N(-s) under replace-one; s is 1 / noise multiplier. Source: docs/theory.md, Theorems 3 and 4; Zhu,
+    Dong, Wang 2022, Theorem 11; Lebeda et al. 2024. Adjacency: any. Errors: InvalidParameter for a probability outside
+    [0, 1].
+
+    >>> from accounting import Gaussian, PoissonSampling, guarantee, subsample
+    >>> noise = Gaussian(noise_multiplier=1.0, adjacency="add-remove")
+    >>> sampled = subsample(noise, PoissonSampling(probability=0.01))
+    >>> round(guarantee(sampled, delta=1e-6, accountant="pld", with_lower_bound=False).epsilon, 3)
+    0.364
+    """
 
     probability: float
     name: ClassVar[str] = "poisson"
@@ -30,7 +42,14 @@ class PoissonSampling:
 class CappedPoissonSampling:
     """Poisson sampling with a cap: of more than `cap` drawn clients a secret, uniformly random `cap` take part.
 
-    clients: n, all clients there are; a client's chance to be left out follows from it.
+    clients: n, all clients; the probability to be left out follows from it.
+    Claim: a round's hockey-stick divergence is at most (1 - zeta) h + zeta h', h without a cap, h' in a full round,
+    zeta the probability of a full round (`full_rounds`). Source: docs/theory.md, Theorem 9. Adjacency: any.
+    Errors: InvalidParameter for a probability outside [0, 1] or a count below 1.
+
+    >>> from accounting import CappedPoissonSampling
+    >>> CappedPoissonSampling(probability=0.1, cap=20, clients=100).binds("zero-out")
+    True
     """
 
     probability: float
@@ -48,10 +67,11 @@ class CappedPoissonSampling:
         return self.cap < self.clients + (adjacency is Adjacency.ADD_REMOVE)
 
     def full_rounds(self, adjacency: Adjacency) -> tuple[tuple[float, float], ...]:
-        """Return (zeta, p) for every number of other clients that neighbours can have: n - 1, under add-remove n too.
+        """Return (zeta, p) for every number of other clients of neighbours: n - 1, under add-remove also n.
 
-        zeta: the chance that at least `cap` others are drawn; p: the chance of the client to take part in such a round,
-        cap / (m + 1) Pr[Bin(m + 1, q) > cap] / zeta with m others. Exact to rounding.
+        zeta: the probability that at least `cap` others are drawn; p: the probability that the client takes part in
+        such a round, cap / (m + 1) Pr[Bin(m + 1, q) > cap] / zeta with m others. Direction of error: upwards, by
+        rounding.
         """
         from scipy.special import bdtrc
 
@@ -64,7 +84,7 @@ class CappedPoissonSampling:
         return tuple(found)
 
     def taking_part(self, adjacency: Adjacency) -> float:
-        """Return the chance of one client to take part in a round, rounded downwards."""
+        """Return the probability that one client takes part in a round, rounded downwards."""
         zeta, p = self.full_rounds(adjacency)[-1]
         return ((1 - zeta) * self.probability + zeta * p) * (1 - 1e-9)
 
@@ -74,9 +94,9 @@ class CappedPoissonSampling:
 
 @dataclass(frozen=True, kw_only=True)
 class CappedByPairs(CappedPoissonSampling):
-    """Capped rounds of noise that is below a Gaussian for every pair of neighbours, where no more is known.
+    """Capped rounds of noise that is below a Gaussian for every pair of neighbours, and only pairwise.
 
-    full_noise_multiplier: of the Gaussian above the noise for cohorts in which one client takes another's place.
+    full_noise_multiplier: of the Gaussian above the noise for cohorts in which one client replaces another.
     """
 
     full_noise_multiplier: float
@@ -84,7 +104,17 @@ class CappedByPairs(CappedPoissonSampling):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeSampling:
-    """A uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round."""
+    """Uniform random subset of exactly `cohort` of `clients`, drawn without replacement each round.
+
+    Claim: the sum moves by up to 2C also under zero-out, since another client takes the place; one round has the
+    profiles of docs/theory.md, many rounds the value of its game. Source: docs/theory.md, Theorems 1, 2 and 7; Wang,
+    Balle, Kasiviswanathan 2019. Adjacency: replace-one or zero-out; `Subsampled` rejects add-remove.
+    Errors: InvalidParameter for a cohort larger than the population.
+
+    >>> from accounting import FixedSizeSampling
+    >>> FixedSizeSampling(cohort=100, clients=6000).probability
+    0.016666666666666666
+    """
 
     cohort: int
     clients: int
@@ -101,7 +131,7 @@ class FixedSizeSampling:
 
     @property
     def probability(self) -> float:
-        """Chance of one client to be drawn, cohort / clients."""
+        """Probability of one client to be drawn, cohort / clients."""
         return self.cohort / self.clients
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,12 +140,20 @@ class FixedSizeSampling:
 
 @dataclass(frozen=True, kw_only=True)
 class FullParticipation:
-    """Every client takes part in every round: no amplification."""
+    """Full participation: every client takes part in every round.
+
+    Claim: a round is the release itself, without amplification. Adjacency: any.
+
+    >>> from accounting import FullParticipation
+    >>> FullParticipation().probability
+    1.0
+    """
 
     name: ClassVar[str] = "all"
 
     @property
     def probability(self) -> float:
+        """Probability of one client to take part: 1."""
         return 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,17 +161,18 @@ class FullParticipation:
 
 
 Sampling = PoissonSampling | CappedPoissonSampling | FixedSizeSampling | FullParticipation | Schedule
+"""Sampling of a round: drawn for each round alone, or a schedule over rounds."""
 
 
 def cap_of(sampling: Sampling) -> int | None:
-    """Return the most clients of a round of Poisson sampling; None without a cap."""
+    """Return the cap of capped Poisson sampling, else None."""
     return sampling.cap if isinstance(sampling, CappedPoissonSampling) else None
 
 
 def shift_in_clips(sampling: Sampling, adjacency: Adjacency) -> float:
-    """Largest shift of the sum of one round between neighbours, in clip norms.
+    """Return the largest shift of one round's sum between neighbours, in clip norms.
 
-    By the client that differs; 2 under fixed-size sampling and in full rounds under a cap, also where that client sends
-    zeros, since another client takes part in its place.
+    The shift of the differing client; 2 under fixed-size sampling and in full rounds under a cap, also if that client
+    sends zeros, since another client takes part in its place.
     """
     return 2.0 if isinstance(sampling, FixedSizeSampling | CappedPoissonSampling) else adjacency.sensitivity_in_clips

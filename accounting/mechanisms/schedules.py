@@ -1,10 +1,10 @@
-"""Participation over many rounds, as frozen descriptions: who takes part in a round depends on the rounds before.
+"""Participation over many rounds, as frozen descriptions: participation in a round depends on the rounds before.
 
 Releases of one schedule are counted from its first round: `count` releases of equal schedules are its first `count`
-rounds, none left out and none twice. Schedules that are drawn apart from each other have different `stream` names; so
-have two runs on the same clients, and a run that was interrupted and draws anew.
+rounds, none left out and none twice. Schedules drawn independently have different `stream` names; so have two runs on
+the same clients, and a run that was interrupted and draws anew.
 
-Clients must be drawn independently of each other. Where the differing client moves the others (groups of exactly equal
+Clients must be drawn independently of each other. If the differing client moves the others (groups of exactly equal
 size), no account here holds.
 """
 
@@ -19,12 +19,22 @@ from accounting.mechanisms.correlated import CorrelatedRounds
 
 @dataclass(frozen=True, kw_only=True)
 class BallsAndBins:
-    """Epochs of `bins` rounds: every client takes part in exactly one round of each, uniform, drawn anew each epoch.
+    """Epochs of `bins` rounds: each client takes part in exactly one round of each, uniform, drawn anew each epoch.
 
     lanes: a client has a public lane 0 .. lanes - 1, a function of its id alone. Its round of an epoch is uniform among
     those of its lane, t mod lanes, t counted from the start of the run; `lanes` divides `bins`.
     coefficients: first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At
     most `lanes` of them, so that no two columns of a lane overlap. (1.0,): independent noise.
+    Claim: T rounds are dominated by ceil(T / lanes) rounds with bins / lanes bins and independent noise z / |c|; an
+    epoch of B bins is the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1 / noise multiplier.
+    Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1 and 5. Units: a participation's shift in clip
+    norms.
+    Adjacency: zero-out or add-remove; replace-one too if lanes = bins, a public order.
+    Errors: InvalidParameter for lanes that do not divide the bins, or more coefficients than lanes.
+
+    >>> from accounting.mechanisms import BallsAndBins
+    >>> BallsAndBins(bins=60).most_participations(180)
+    3
     """
 
     bins: int
@@ -67,7 +77,7 @@ class BallsAndBins:
 
     @property
     def norm(self) -> float:
-        """Euclidean norm of the coefficients: shift that a participation shows, in clip norms over fresh noise."""
+        """Euclidean norm of the coefficients: shift by one participation, in clip norms over fresh noise."""
         return math.hypot(*self.coefficients)
 
     @property
@@ -99,7 +109,12 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def noise_matrix(schedule: "Schedule") -> CorrelatedRounds | None:
-    """Return the matrix of noise that is correlated over rounds; None if the schedule has independent noise."""
+    """Return the matrix of noise that is correlated over rounds; None if the schedule has independent noise.
+
+    >>> from accounting.mechanisms import BallsAndBins, noise_matrix
+    >>> noise_matrix(BallsAndBins(bins=4, lanes=2, coefficients=(1.0, 0.5))).coefficients
+    (1.0, 0.5)
+    """
     if isinstance(schedule, BallsAndBins):
         return schedule.matrix if len(schedule.coefficients) > 1 else None
     return schedule if isinstance(schedule, CorrelatedRounds) else None
@@ -107,7 +122,16 @@ def noise_matrix(schedule: "Schedule") -> CorrelatedRounds | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Every client takes part in exactly `participations` of `rounds` rounds, a uniform subset; then it is over."""
+    """Each client takes part in exactly `participations` of `rounds` rounds, a uniform subset; then the schedule ends.
+
+    Claim: it is dominated by `participations` independent blocks, each with one uniform participation; its first n
+    rounds by blocks with at most one. Source: Feldman, Shenfeld 2025; docs/theory-participation.md, Theorems 2 and 6.
+    Adjacency: zero-out or add-remove. Errors: InvalidParameter for more participations than rounds.
+
+    >>> from accounting.mechanisms import Allocation
+    >>> Allocation(participations=3, rounds=180).most_participations(2)
+    2
+    """
 
     participations: int
     rounds: int
@@ -127,12 +151,12 @@ class Allocation:
 
     @property
     def probability(self) -> float:
-        """Chance of one client to take part in a given round."""
+        """Probability of one client to take part in a given round."""
         return self.participations / self.rounds
 
     @property
     def ends_after(self) -> int | None:
-        """Rounds after which it is over; None where it goes on."""
+        """Length of the schedule in rounds."""
         return self.rounds
 
     def most_participations(self, count: int) -> int:
@@ -145,10 +169,17 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparation:
-    """A client that takes part rests for `separation` - 1 rounds; then a coin of its own decides in every round.
+    """Rests: after a participation a client skips `separation` - 1 rounds; then each round has an independent Bernoulli
+    sample.
 
-    `probability` is its chance to take part in a given round. It is the same in all of them: the schedule begins as if
-    it had run for ever.
+    `probability`: of a client to take part in a given round, equal in all rounds: the schedule starts stationary.
+    Claim: T rounds are dominated by independent blocks of `separation` rounds with at most one participation each.
+    Source: docs/theory-participation.md, Theorem 3. Adjacency: zero-out or add-remove.
+    Errors: InvalidParameter for a probability of 0 or above 1 / separation.
+
+    >>> from accounting.mechanisms import MinSeparation
+    >>> round(MinSeparation(separation=10, probability=0.05).coin, 4)
+    0.0909
     """
 
     separation: int
@@ -172,7 +203,7 @@ class MinSeparation:
 
     @property
     def coin(self) -> float:
-        """Chance to take part of a client that does not rest: p / (1 - p (separation - 1))."""
+        """Probability to take part of a client that does not rest: p / (1 - p (separation - 1))."""
         return min(self.probability / (1 - self.probability * (self.separation - 1)), 1.0)
 
     def most_participations(self, count: int) -> int:
@@ -185,7 +216,16 @@ class MinSeparation:
 
 @dataclass(frozen=True, kw_only=True)
 class Cyclic:
-    """Every client takes part in every `period`-th round, in an order that is public: nothing is hidden."""
+    """Each client takes part in every `period`-th round, in a public order.
+
+    Claim: T rounds compose as ceil(T / period) unsampled releases, without amplification.
+    Source: docs/theory-participation.md, Theorem 5 with as many lanes as bins. Adjacency: any.
+    Errors: InvalidParameter for a period below 1.
+
+    >>> from accounting.mechanisms import Cyclic
+    >>> Cyclic(period=60).most_participations(180)
+    3
+    """
 
     period: int
     stream: str = ""
@@ -211,6 +251,7 @@ class Cyclic:
 
 
 Schedule = BallsAndBins | Allocation | MinSeparation | Cyclic | CorrelatedRounds
+"""Participation over many rounds."""
 
 SCHEDULES: dict[str, type[Schedule]] = {
     one.name: one for one in (BallsAndBins, Allocation, MinSeparation, Cyclic, CorrelatedRounds)

@@ -1,23 +1,24 @@
 """Schedules as blocks of rounds: in each block a client takes part at most once, and blocks compose.
 
-A block is a list of (chance to take part, in how many rounds). With Y_b = e^(s x_b - s^2/2) the likelihood ratio of a
-round in which the client takes part, that of the block is S = 1 - sum w_b + sum w_b Y_b. Claim: the composition of the
-blocks dominates the first `count` rounds of the schedule, in both orders. Direction of error: upper bound.
+A block is a list of (probability to take part, number of rounds). With Y_b = e^(s x_b - s^2/2) the likelihood ratio of
+a round in which the client takes part, that of the block is S = 1 - sum w_b + sum w_b Y_b. Claim: the composition of
+the blocks dominates the first `count` rounds of the schedule, in both orders. Direction of error: upper bound.
 
 - balls-and-bins: one block an epoch, w = 1/B; exact, an epoch in progress included: of r released rounds w = 1/B each,
   and with probability 1 - r/B the client's round is still to come. In lanes: of the B/L rounds of its lane, in the
-  first ceil(T/L) rounds of a lane; the columns of two of them do not overlap, so that noise in bands shows a shift of
-  the columns' norm in each (docs/theory-participation.md, Theorem 5).
+  first ceil(T/L) rounds of a lane; the columns of two of them do not overlap, so noise in bands has a shift of the
+  columns' norm in each (docs/theory-participation.md, Theorem 5).
 - allocation, k of T: a uniform partition of the rounds into k groups, one uniform round of each, is a uniform k-subset
-  whatever the sizes, since its law is invariant under permutations of the rounds. Divergences are jointly convex, so k
-  blocks of T/k rounds dominate. In the first n rounds the number of participations is a sum of independent coins p_i
-  (`coins_of_beginning`); blocks of n_i rounds, sum n_i = n, with one participation by chance p_i each dominate.
-- min-separation: in B rounds in a row at most one participation. In the first ones each round has it with chance p,
-  exactly. Later, given everything published before, the client rests for some number of rounds or is free; the block's
-  law is a mixture over that, and the worst of its parts is the free client, since the others' blocks are beginnings of
-  that one's. So w_b = c (1 - c)^b, c the coin, in every later block.
+  for any sizes, since its distribution is invariant under permutations of the rounds. Divergences are jointly convex,
+  so k blocks of T/k rounds dominate. In the first n rounds the number of participations is a sum of independent
+  Bernoulli(p_i) (`coins_of_beginning`); blocks of n_i rounds, sum n_i = n, with one participation by probability p_i
+  each dominate.
+- min-separation: in B rounds in a row at most one participation. In the first ones each round has it with probability
+  p, exactly. Later, given everything published before, the client rests for some number of rounds or is free; the
+  block's distribution is a mixture over that, and the worst of its parts is the free client, since the others' blocks
+  are beginnings of that one's. So w_b = c (1 - c)^b, c the probability of a free client, in every later block.
 
-The number of rounds must be fixed, or chosen by what does not depend on results.
+The number of rounds must be fixed, or chosen independently of results.
 """
 
 from collections import Counter
@@ -31,12 +32,12 @@ from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 _MOST_COINS = 24
-"""Different blocks of an unfinished allocation; of more coins, neighbouring ones count as the largest of them."""
+"""Most different blocks of an unfinished allocation; beyond it neighbouring ones count as the largest of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnceInBlock:
-    """Rounds of which a client takes part in at most one: (weight, how many rounds), weights positive, sum <= 1."""
+    """Rounds of which a client takes part in at most one: (weight, number of rounds), weights positive, sum <= 1."""
 
     weights: tuple[tuple[float, int], ...]
 
@@ -60,13 +61,15 @@ class OnceInBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """Blocks that compose, and how often each."""
+    """Blocks that compose, with the number of each."""
 
     repeated: tuple[tuple[OnceInBlock, int], ...]
 
 
 def blocks_of(schedule: Schedule, count: int) -> Blocks:
-    """The first `count` rounds as blocks. UnsupportedMechanism for a public order, which hides nothing."""
+    """Return the first `count` rounds as blocks. Errors: UnsupportedMechanism for a public order, which hides
+    nothing.
+    """
     if isinstance(schedule, BallsAndBins):
         bins, epochs, rest = schedule.of_a_lane.bins, *divmod(schedule.lane_rounds(count), schedule.of_a_lane.bins)
         return _whole_and_rest(((1 / bins, bins),), epochs, ((1 / bins, rest),))
@@ -109,10 +112,10 @@ def _allocation(schedule: Allocation, count: int) -> Blocks:
 
 
 def coins_of_beginning(rounds: int, participations: int, count: int) -> Floats:
-    """Return p_i, falling: the participations in the first `count` rounds are a sum of independent coins of these.
+    """Return p_i, falling: the participations in the first `count` rounds are a sum of independent Bernoulli(p_i).
 
-    k of T, the first n: (1 + x_i) / 2, x_i the roots of the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k), if
-    n + k <= T; otherwise n + k - T coins are 1 and the others those of T - k and T - n in the place of k and n
+    k of T, the first n: (1 + x_i) / 2, x_i the roots of the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k), if n +
+    k <= T; otherwise n + k - T of them are 1 and the others those of T - k and T - n in place of k and n
     (docs/theory-participation.md, Theorem 6). Rounded up by 1e-9.
     """
     total, k, n = rounds, participations, count
@@ -138,7 +141,7 @@ def _jacobi_roots(degree: int, a: int, b: int) -> Floats:
 
 
 def _few(coins: Floats) -> Floats:
-    """Return the falling coins with at most _MOST_COINS different ones: each the largest of its neighbours."""
+    """Return the falling probabilities with at most _MOST_COINS different ones: each the largest of its neighbours."""
     different = np.unique(coins)
     if len(different) <= _MOST_COINS:
         return coins
@@ -147,8 +150,10 @@ def _few(coins: Floats) -> Floats:
 
 
 def _sizes(coins: Floats, count: int) -> Ints:
-    """Return numbers of rounds, at least 1, in proportion to the coins, equal for equal coins but for 1, in all
-    `count`."""
+    """Return numbers of rounds, at least 1, in proportion to the probabilities, `count` in all.
+
+    Equal, up to 1, for equal probabilities.
+    """
     exact = coins / coins.sum() * count
     sizes = np.maximum(np.floor(exact).astype(int), 1)
     while (missing := count - int(sizes.sum())) != 0:

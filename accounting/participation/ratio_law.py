@@ -1,10 +1,10 @@
-"""The hockey-stick divergences of one block (`participation.blocks`), from above, in both orders.
+"""Hockey-stick divergences of one block (`participation.blocks`), from above, in both orders.
 
 Under Q the likelihood ratio S = w_0 + sum w_b Y_b is a sum of independent lognormals. Every summand up to a threshold M
 is put on a grid, its mass in every cell split between the cell's ends so that mass and mean stay: a mean-preserving
 spread, under which E_Q (S - gamma)_+ and E_Q (1 - gamma S)_+, convex in S, can only grow. So every grid gives an upper
-bound. Sums are one transform. A single Y_b above M, which a uniform grid could not reach, is added by itself; two of
-them, and whatever lies beyond the grids, are charged to the divergence.
+bound. Sums are one transform. A single Y_b above M, which a uniform grid could not reach, is added separately; two of
+them, and everything beyond the grids, are charged to the divergence.
 """
 
 import math
@@ -22,33 +22,36 @@ from accounting.participation.blocks import OnceInBlock
 _FINENESS = 0.01
 """Spacing over the standard deviation of one summand (over its weight, if less): widens the variance by 2e-5 of it."""
 _TWO_JUMPS = 1e-12
-"""Probability that two values above the threshold may have."""
+"""Largest probability of two values above the threshold."""
 _CUT = 1e-17
 """Probability beyond each end of the window of the sum."""
 _TAIL = 9.5
 """Standard deviations beyond which a value above the threshold counts as infinite."""
 _JUMP_GROUPS = 8
 _MOST_JUMPS = 1000
-"""Values of one jump: limits the fineness for s above 2, too."""
+"""Most values of one jump; limits the fineness for s above 2, too."""
 _LARGEST_GRID = 1 << 18
-"""Steps to the threshold; it is what limits the fineness for s above 2, where the bound becomes loose."""
+"""Most steps to the threshold; limits the fineness for s above 2, where the bound becomes loose."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Sum:
-    """The law of T = w_0 + sum of the values below the threshold under Q, each mass with what its rounding may hide: so
-    rounding is charged to E_Q (S - gamma)_+ where points are above gamma, not to every gamma alike."""
+    """Distribution of T = w_0 + sum of the values below the threshold under Q, each mass with its largest rounding
+    error.
+
+    So rounding is charged to E_Q (S - gamma)_+ at points above gamma, not to every gamma alike.
+    """
 
     points: Floats
     masses: Floats
 
     def above(self, at: Floats) -> Floats:
-        """E (T - x)_+ at each x: linear between the points and before the first, so exact."""
+        """Return E (T - x)_+ at each x: linear between the points and before the first, so exact."""
         before = np.minimum(at - self.points[0], 0.0) * self.masses.sum()
         return np.asarray(np.interp(at, self.points, self._above_points) - before)
 
     def below(self, at: Floats) -> Floats:
-        """E (x - T)_+ at each x up to the last point."""
+        """Return E (x - T)_+ at each x up to the last point."""
         return np.asarray(np.interp(at, self.points, self._below_points))
 
     @cached_property
@@ -63,7 +66,7 @@ class _Sum:
 
 
 def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
-    """H_gamma(P || Q) and H_gamma(Q || P) of one block at gamma = e^losses, losses >= 0.
+    """Return H_gamma(P || Q) and H_gamma(Q || P) of one block at gamma = e^losses, losses >= 0.
 
     shift: s = clip norm over noise standard deviation. Shapes: that of `losses`. Adjacency: zero-out, add-remove.
     Direction of error: upper bound, for s up to 2 within about 1e-4 relative in the variance of the loss; looser above,
@@ -79,21 +82,24 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
 
 
 def of_public_round(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Floats, Floats]:
-    """The same if it were public which round it would be: one round of Poisson sampling with the block's
-    chance. An upper bound by joint convexity (docs/theory-participation.md); less than `divergences` where s is large
-    and the grid of that too coarse."""
+    """Return the divergences as if it were public which round it would be: Poisson sampling with the block's
+    probability.
+
+    An upper bound by joint convexity (docs/theory-participation.md); less than `divergences` for large s and a grid
+    that is too coarse.
+    """
     noise = {"sampling_probability": block.taking_part, "noise_multiplier": 1 / shift}
     return poisson.removal_profile(losses, **noise), poisson.addition_profile(losses, **noise)
 
 
 def moments(block: OnceInBlock, shift: float) -> tuple[float, float]:
-    """Mean and variance of a block's loss, roughly, to choose a grid with."""
+    """Return mean and variance of a block's loss, roughly, for choosing a grid."""
     variance = math.log1p(block.squares * math.expm1(min(shift * shift, 600.0)))
     return variance / 2, variance
 
 
 def largest_loss(block: OnceInBlock, shift: float, mass: float) -> float:
-    """A loss that the block hardly exceeds with more than this probability; what does counts as infinite."""
+    """Return a loss that the block exceeds with about this probability at most; larger ones count as infinite."""
     tail = float(-scipy.special.ndtri(mass))
     width = 9.0 * math.sqrt(min(moments(block, shift)[1], 1.0))
     return float(np.logaddexp(width, math.log(block.largest) + shift * shift / 2 + tail * shift))
@@ -104,13 +110,13 @@ def _survival(x: float) -> float:
 
 
 def _two_jumps(block: OnceInBlock, shift: float, threshold: float) -> float:
-    """P-probability of two values above the threshold: one may be that of the round in which the client takes part."""
+    """Return the P-probability of two values above the threshold: one may be that of the client's round."""
     quiet, loud = block.rounds * _survival(threshold), _survival(threshold - shift)
     return loud * quiet + quiet * quiet
 
 
 def _threshold(block: OnceInBlock, shift: float) -> float:
-    """The x above which a value is a jump: so far up that two of them cost nothing."""
+    """Return the x above which a value is a jump: so large that two of them have negligible probability."""
     x = shift
     while _two_jumps(block, shift, x) > _TWO_JUMPS and x < shift + _TAIL:
         x += 0.05
@@ -141,7 +147,7 @@ def _sum(weights: Sequence[tuple[float, int]], kept: float, shift: float, thresh
 
 
 def _spread(weight: float, shift: float, threshold: float, spacing: float) -> Floats:
-    """The law of w Y given Y below the threshold, on the grid, mass and mean kept."""
+    """Return the distribution of w Y given Y below the threshold, on the grid, mass and mean kept."""
     cells = max(math.ceil(float(_value(threshold, shift)) * weight / spacing), 1)
     edges = np.arange(1, cells) * (spacing / weight)
     x = np.concatenate([[-np.inf], (np.log(edges) + shift * shift / 2) / shift, [threshold]])
@@ -154,13 +160,15 @@ def _spread(weight: float, shift: float, threshold: float, spacing: float) -> Fl
 
 
 def _cells(x: Floats) -> Floats:
-    """Normal masses between the x, each from the tail in which it does not cancel."""
+    """Return normal masses between the x, each from the tail in which it does not cancel."""
     left, right = np.diff(scipy.special.ndtr(x)), -np.diff(scipy.special.ndtr(-x))
     return np.asarray(np.where(x[1:] > 0, right, left))
 
 
 def _window(laws: list[tuple[Floats, float, int]], kept: float, spacing: float) -> tuple[int, int]:
-    """Grid steps between which the sum lies but for _CUT: Chernoff's bound, at the upper end of E[S; S above it]."""
+    """Return grid steps between which the sum is, except for _CUT: Chernoff's bound, at the upper end of E[S; S above
+    it].
+    """
     wanted = math.log(1 / _CUT)
     first, last = 0, sum((len(masses) - 1) * count for masses, _, count in laws)
     widest = max(len(masses) for masses, _, _ in laws)
@@ -188,9 +196,9 @@ def _variance(masses: Floats) -> float:
 
 
 def _one_jump(block: OnceInBlock, shift: float, threshold: float, law: _Sum, gammas: Floats) -> Floats:
-    """sum over rounds of E[(w Y_b + T - gamma)_+; Y_b above the threshold], T of the other rounds.
+    """Return the sum over rounds of E[(w Y_b + T - gamma)_+; Y_b above the threshold], T of the other rounds.
 
-    Where weights differ, T is that of all rounds, which is larger.
+    For different weights T is that of all rounds, which is larger.
     """
     ratio = 0.02 * min(shift, 1.0)
     last = max(shift + _TAIL, threshold + ratio)
@@ -217,7 +225,7 @@ def _constant(value: float) -> _Sum:
 
 
 def _grouped(block: OnceInBlock) -> list[tuple[float, int]]:
-    """The weights in at most _JUMP_GROUPS groups, each with its largest weight: from above."""
+    """Return the weights in at most _JUMP_GROUPS groups, each with its largest weight: from above."""
     ordered = sorted(block.weights, reverse=True)
     size = -(-len(ordered) // _JUMP_GROUPS)
     parts = [ordered[start : start + size] for start in range(0, len(ordered), size)]

@@ -1,4 +1,4 @@
-"""`dpfed.audit.upload`: the audit of a method by its name, or of anybody's function."""
+"""Audits in one call: of a method by its name, of a user's function, of an accountant."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ _SETTING = "dpfed_audit_setting"
 
 
 def claim(claimed: object, **setting: object) -> Callable[[Function], Function]:
-    """Say beside a function what is claimed of it, and how it is to be called; see `functions.audit.audit_function`.
+    """Declare beside a function the claim about it and how it is called; see `functions.audit.audit_function`.
 
-    @claim(accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove"), clip_norm=1.0)
-    def clipped_sum(updates, seed): ...
+    >>> import accounting, dpfed.audit
+    >>> @dpfed.audit.claim(accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove"), clip_norm=1.0)
+    ... def clipped_sum(updates, seed): ...
+    >>> settings_beside(clipped_sum)["clip_norm"]
+    1.0
     """
 
     def mark(function: Function) -> Function:
@@ -40,9 +43,20 @@ def upload(what: str, **setting: object) -> UploadAudit: ...
 @overload
 def upload(what: Callable[..., object], **setting: object) -> FunctionAudit: ...
 def upload(what: str | Callable[..., Any], **setting: Any) -> FunctionAudit | UploadAudit:
-    """Audit a method of this package by its name (`round.method_setting.audit_upload`), or a function
-    `f(updates, seed)` (`functions.audit.audit_function`, which has the settings; those beside `@claim` are its
-    defaults)."""
+    """Audit a method of this package by its name, or a function `f(updates, seed)`.
+
+    Settings: `round.method_setting.audit_upload`, `functions.audit.audit_function`; those beside `@claim` are defaults.
+    Claim: a sound mechanism fails with probability at most 1 - confidence; a pass is no proof.
+    Source: `dpfed.audit.statistics` (exact tests with a stated error probability); docs/audit.md.
+    Adjacency: that of the claim. Direction of error: an epsilon that is found is a lower bound.
+    Errors: ConfigError for a name, function or claim that cannot be audited; RunError if the time is over.
+
+    >>> import accounting, dpfed.audit
+    >>> noise = accounting.Gaussian(noise_multiplier=1.0, adjacency="add-remove")
+    >>> found = dpfed.audit.upload(lambda updates, seed: updates.sum(axis=0), claim=noise, trials=100, arrays="numpy")
+    >>> found.verdict  # no noise is added
+    'fail'
+    """
     if isinstance(what, str):
         from dpfed.audit.round.method_setting import audit_upload
 
@@ -65,14 +79,28 @@ def settings_beside(what: Callable[..., Any]) -> dict[str, Any]:
 
 
 def accountant(what: str | Callable[..., float | None], **setting: Any) -> AccountantAudit:
-    """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function
-    (`others.accountants.audit_accountant`)."""
+    """Audit an accountant: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION" or a function.
+
+    Settings and the arguments of such a function: `others.accountants.audit_accountant`.
+    Claim: a correct accountant is never refuted: every lower bound is proven by the neighbours that its case names.
+    Source: docs/theory.md, Theorems 1 to 4 (attained pairs); docs/audit.md. Adjacency: that of each case.
+    Direction of error: only an epsilon below a proven lower bound is refuted. Errors: ConfigError for an accountant
+    that cannot be called.
+
+    >>> import dpfed.audit
+    >>> from dpfed.audit.others.accountant_settings import SETTINGS
+    >>> dpfed.audit.accountant(lambda **setting: 0.0, settings=SETTINGS[:1]).verdict
+    'fail'
+    """
     return audit_accountant(what, **setting)
 
 
 def loaded_function(name: str) -> Callable[..., Any] | None:
-    """The function of this name (a - may stand for a _) in the files that --load named; None if there is none, or if
-    the name is that of a method, which is audited as such (the function that makes its stages may have the name)."""
+    """Return the function of this name (a - may replace a _) in the files of --load; None if there is none.
+
+    Returns None for the name of a method too, which is audited as such (the function that makes its stages may have
+    it).
+    """
     if name in registered.own("method"):
         return None
     return loaded_functions().get(name.replace("-", "_"))

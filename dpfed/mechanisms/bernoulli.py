@@ -1,4 +1,4 @@
-"""Coins on the wire: masks of FedPM and FedMask, signs as coins, and what their sum says."""
+"""Bernoulli uploads on the wire: masks of FedPM and FedMask, stochastic signs, and the decoding of their sum."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ _DOUBT = 2.0**-6
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coins(Stage):
-    """Rows are moves of mask probabilities; a client sends the coins of the probabilities it ends at (FedPM).
+    """Bernoulli uploads: rows are moves of mask probabilities; a client sends samples of its final probabilities
+    (FedPM).
 
         p = clip(reference + row, edge, 1 - edge);   m ~ Bern(p), or 1[p >= 1/2] if not `stochastic`
 
-    with p in float64 and 53-bit uniforms, so that a coin has its probability to 2^-53: 16 of the bits first, the others
-    where those do not decide. The sum S of m over K uploads decodes to S - K g(reference), g being the mean of a coin:
+    with p in float64 and 53-bit uniforms, so that a sample has its probability to 2^-53: 16 of the bits first, the
+    others if those do not decide. The sum S of m over K uploads decodes to S - K g(reference), g the mean of a sample:
     g(p) = p without noise before the clip (`PrivateCoins` may have some).
 
-    canaries: how many canaries take part in a round beside the clients
-    bits:     of the ring that a secure sum lives in, None without one. It holds every count of zeros and ones with
-              certainty, canaries' too. A client may send any residue instead: then the count is wrong, and what is
-              released is still post-processing of the number of the others' coins, those that fill up included, since
-              `server` reduces the sum again after them
+    canaries: number of canaries that take part in a round beside the clients
+    bits:     of the ring of a secure sum, None without one. It holds every count of zeros and ones with certainty,
+              those of canaries too. A client may send any residue instead: then the count is wrong, and the release is
+              still post-processing of the number of ones of the others, padding included, since `server` reduces the
+              sum again after them
     """
 
     randomness: Randomness
@@ -91,26 +92,28 @@ class Coins(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrivateCoins(Private):
-    """Coins that are private by themselves: those that `coins` describes, on a cohort of the law `sampling`.
+    """Bernoulli uploads that are private without added noise, as `coins` describes them, on a cohort of `sampling`.
 
         p = clip(reference + row [+ N(0, noise_std^2)], edge, 1 - edge);   m ~ Bern(p)
 
-    with edge and noise_std those of the description: what is charged is what is drawn. Claim: a round is
-    `mechanism()`, if every row keeps to the description's clips (`dpfed.stages.clip_moves.ClipMoves`;
-    `dpfed.stages.chain` holds them together). Nothing is added to the sum; everything after it is post-processing.
+    with edge and noise_std of the description: the charged samples are the drawn ones. Claim: a round is `mechanism()`,
+    if every row keeps to the description's clips (`dpfed.stages.clip_moves.ClipMoves`; `dpfed.stages.chain` ensures
+    it). Nothing is added to the sum; everything after it is post-processing.
+    Source: docs/theory-bernoulli.md, Theorems 5 to 7. Adjacency: zero-out or replace-one. Errors: ConfigError for moves
+    that are clipped otherwise than charged.
 
-    The sum S of m over K uploads decodes to S - K g(reference), g being the mean of a coin,
-    `accounting.bernoulli.debias.clipped_mean`; with `correction` "linear" that is divided by g', with "invert" it is
-    K (g^-1(S / K) - reference). A sum that must always hold K uploads is filled with coins of the public reference;
-    of clients the caller sends no more than K.
+    The sum S of m over K uploads decodes to S - K g(reference), g the mean of a sample,
+    `accounting.bernoulli.debias.clipped_mean`; with `correction` "linear" that is divided by g', with "invert" it is K
+    (g^-1(S / K) - reference). A sum that must always hold K uploads is padded with samples of the public reference; the
+    caller sends the uploads of at most K clients.
 
     canaries: as in `Coins`
-    bits:   of the ring that a sum lives in. It may hold every count, or be smaller: then the sum is read as the count
-            nearest to the one that the reference lets expect. A count that is farther off is read wrong by 2^bits,
-            which costs accuracy; what is released is post-processing of the counts in any case
-    trials: m coins of each probability, of which an upload holds the number of ones: the Poisson binomial mechanism
-            (Chen, Ozgur, Kairouz 2022). `coins` then describes m coins for each of the numbers sent, so m times as many
-            coins and a clip sqrt(m) times as long, each seen by itself; their number is post-processing of that. Its
+    bits:   of the ring of a sum. It may hold every count, or be smaller: then the sum is read as the count nearest to
+            the expected count of the reference. A count farther away is read wrong by 2^bits, which lowers accuracy;
+            the release is post-processing of the counts in any case
+    trials: m samples of each probability, of which an upload holds the number of ones: the Poisson binomial mechanism
+            (Chen, Ozgur, Kairouz 2022). `coins` then describes m samples for each of the numbers sent, so m times as
+            many and a clip sqrt(m) times as long, each seen individually; their number is post-processing of that. Its
             sum decodes to that of the moves as m times as many uploads would, over m
     """
 
@@ -144,10 +147,11 @@ class PrivateCoins(Private):
         rounds: int,
         delta: float,
     ) -> tuple[PrivateCoins, float]:
-        """Return the stage of [privacy] and its clip norm, by default the largest that epsilon allows.
+        """Return the stage of [privacy] and its clip norm, by default the largest within epsilon.
 
-        Senders of single uploads are seen: they are charged to every client in every round, or by the order of
-        the clients where that is public. others, reference: as `BernoulliAggregate` has them."""
+        Senders of single uploads are visible: every client is charged in every round, or by the order of the clients if
+        it is public. others, reference: as in `BernoulliAggregate`.
+        """
         fixed = isinstance(who.law, FixedSizeSampling) and table.release == "sum"
         root, size = math.sqrt(table.trials), table.trials * sent
         coins: BernoulliAggregate | BernoulliChannel
@@ -190,12 +194,12 @@ class PrivateCoins(Private):
 
     @property
     def edge(self) -> float:
-        """c: probabilities lie in [c, 1 - c]."""
+        """Floor c: probabilities are in [c, 1 - c]."""
         return self.coins.floor
 
     @property
     def slots(self) -> int | None:
-        """K, uploads of every sum; None where each is seen by itself."""
+        """Uploads K of every sum; None if each is seen individually."""
         return self.coins.cohort if isinstance(self.coins, BernoulliAggregate) else None
 
     @property
@@ -209,7 +213,7 @@ class PrivateCoins(Private):
             if kept != wanted or (clip.metric == "fisher" and clip.edge != self.edge):
                 raise ConfigError(
                     f"moves clipped to {clip.linf} in each coordinate (metric {clip.metric!r}, edge {clip.edge}) with "
-                    f"coins that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be the "
+                    f"uploads that are charged for {wanted[0]} (metric {wanted[1]!r}, edge {self.edge}): must be the "
                     "same."
                 )
 
@@ -218,7 +222,9 @@ class PrivateCoins(Private):
         return self.slots is None
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant: uploads that are seen gain nothing from sampling, but from a public order."""
+        """Return one round, for the accountant: visible uploads gain nothing from sampling, except from a public
+        order.
+        """
         seen = self.in_every_upload and not isinstance(self.sampling, Cyclic)
         return self.coins if seen else subsample(self.coins, self.sampling)
 
@@ -266,7 +272,7 @@ class PrivateCoins(Private):
         return expected + centred(total.to(torch.int64) - expected, self.bits)
 
     def _check_reference(self, reference: Tensor) -> None:
-        """Raise ConfigError for public probabilities other than the one number that is charged for."""
+        """Raise ConfigError for public probabilities other than the charged one."""
         known = self.coins.reference
         if known is not None and not bool((reference == known).all()):
             raise ConfigError(f"public probabilities other than {known}, which is what is charged for.")
@@ -281,7 +287,7 @@ class PrivateCoins(Private):
         return counts
 
     def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
-        """Coins [k], bool, of the probabilities reference + row, after noise and clip."""
+        """Return samples [k], bool, of the probabilities reference + row, after noise and clip."""
         if not self.coins.noise_std:
             return fair_coins(reference, row, self.edge, self.randomness, purpose, *path)
         probabilities = _sum(reference, row)
@@ -306,10 +312,10 @@ class PrivateCoins(Private):
 def fair_coins(
     reference: Tensor, row: Tensor | None, edge: float, randomness: Randomness, purpose: str, *path: int
 ) -> Tensor:
-    """1 where U < p: U of 53 bits, h the first 16 of them, p = clip(reference + row, edge, 1 - edge) in float64.
+    """Return 1 where U < p: U of 53 bits, h the first 16 of them, p = clip(reference + row, edge, 1 - edge) in float64.
 
-    2^16 p is known from float32 to less than `_DOUBT`. Above h + 1 + _DOUBT it decides for 1, below h - _DOUBT for
-    0, whatever the other bits are; once in 2^16 coins it does neither, and the other 37 bits are drawn.
+    2^16 p is known from float32 to less than `_DOUBT`. Above h + 1 + _DOUBT it decides for 1, below h - _DOUBT for 0,
+    for any other bits; once in 2^16 samples it does neither, and the other 37 bits are drawn.
     """
     heads = randomness.bits(-(-len(reference) // 4), purpose, *path).view(np.uint16)[: len(reference)]
     near = reference.clone() if row is None else reference + row
@@ -333,9 +339,9 @@ def in_ring(total: Tensor, bits: int | None) -> Tensor:
 
 def check_edge(edge: float) -> None:
     if not 0 <= edge < 0.5:
-        raise ConfigError(f"edge {edge} of coins (mask.edge, privacy.edge): must be in [0, 1/2).")
+        raise ConfigError(f"edge {edge} of Bernoulli uploads (mask.edge, privacy.edge): must be in [0, 1/2).")
 
 
 def _sum(reference: Tensor, row: Tensor | None) -> Tensor:
-    """Return reference + row in float64, exact enough to be called the probability."""
+    """Return reference + row in float64, accurate enough to be the charged probability."""
     return reference.double() if row is None else reference.double() + row.double()

@@ -1,4 +1,4 @@
-"""Noise that is taken back over rounds, so that it cancels in the model: a banded or buffered factorisation."""
+"""Noise that later rounds cancel in the model: a banded or buffered factorisation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from accounting.mechanisms import CorrelatedRounds
 
 @dataclass(kw_only=True, eq=False)
 class Correlated:
-    """w_t with C w = z: z_t the fresh noise of round t, C the matrix of `law`, which is what is charged.
+    """Noise w_t with C w = z: z_t the fresh noise of round t, C the matrix of `law`, which is charged.
 
-    Banded: w_t = z_t - sum over j of c_j w_(t-j), with the noise of the last bands - 1 rounds at hand. Buffered:
-    w_t = z_t - sum over i of weights_i s_i, s_i = decays_i s_i + w_t afterwards. Memory: so many vectors, whatever the
-    rounds. Time: one pass over them. Nothing of it is on disk: where another round than the next one is asked for
-    (a run that goes on, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any
-    round with the same noise. So it is for randomness that can be repeated.
+    Banded: w_t = z_t - sum over j of c_j w_(t-j), with the noise of the last bands - 1 rounds in memory. Buffered: w_t
+    = z_t - sum over i of weights_i s_i, s_i = decays_i s_i + w_t afterwards. Memory: one vector per band or buffer, for
+    any number of rounds. Time: one pass over them. Nothing of it is on disk: for any other round than the next one (a
+    resumed run, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any round with
+    the same noise. It requires seeded randomness.
+    Source: Denisov, McMahan, Rush, Smith, Thakurta 2022; McMahan, Xu, Zhang 2024 (buffers).
 
-    kept: of earlier rounds, [bands - 1 or buffers, k]; number: the round that comes next
+    kept: of earlier rounds, [bands - 1 or buffers, k]; number: the next round
     """
 
     law: CorrelatedRounds

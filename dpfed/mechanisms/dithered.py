@@ -1,6 +1,6 @@
-"""A quantiser whose error is Gaussian, exactly and whatever it is given: the noise that makes a round private.
+"""Quantiser with an exactly Gaussian error for every input: the noise that makes a round private.
 
-The density of N(0, s^2) is a mixture of uniform ones: with its right half as it is and its left half upside down, the
+The density of N(0, s^2) is a mixture of uniform ones: with its right half unchanged and its left half upside down, the
 area under it is cut into slices, one for each height t in (0, 1) of the peak,
 
     (-s r(1 - t), s r(t)),   r(t) = sqrt(-2 ln t),   of width s w(t) >= s w(1/2) = 2.3548 s
@@ -12,7 +12,7 @@ a subtractive dither D in it:
     Z ~ N(0, 1),  V ~ U(0, 1],  h = V exp(-Z^2 / 2),  t = h if Z > 0 else 1 - h;   D ~ U[-1/2, 1/2)
     sent m = round(x / (s w) - D),   decoded y = s (w (m + D) + (r(t) - r(1 - t)) / 2),   y - x ~ N(0, s^2)
 
-Both ends draw the same Z, V, D; only m travels. It is 0 but with probability |x| / (s w) at most.
+Both ends draw the same Z, V, D; only m is sent. It is 0 except with probability at most |x| / (s w).
 """
 
 from __future__ import annotations
@@ -46,25 +46,26 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.stage import Private, Round
 
 NARROWEST = 2 * math.sqrt(2 * math.log(2))
-"""w(1/2), the width of the narrowest slice, in standard deviations."""
+"""Width w(1/2) of the narrowest slice, in standard deviations."""
 LONGER = 1e-9
-"""The chance that a message is longer than it is counted with."""
+"""Probability that a message is longer than its counted length."""
 _MOST_SYMBOLS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DitheredNoise(Private):
-    """Every row is quantised with an error N(0, (z C)^2 / K), and decoded by a trusted server.
+    """Noise by quantisation: every row has an error N(0, (z C)^2 / K), and is decoded by a trusted server.
 
-    Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of the
-    law `sampling`, with the client as the unit, for whoever sees the sum and not the uploads. The error does not depend
+    Claim: after a stage that clips, a round is `noise`, Gaussian noise in K = `noise.shares` shares, on a cohort of
+    `sampling`, with the client as the unit, for an observer of the sum without the uploads. The error does not depend
     on the row, so the sum of m decoded rows is that of the rows plus N(0, (z C)^2 m / K), and the server draws the
-    shares of the K - m that do not come. So the noise of the sum is the same whatever the cohort: noise that grew with
-    it would show who was drawn. More than K never take part (`CappedPoissonSampling`). A client that sends nothing is
+    shares of the K - m that do not arrive. So the noise of the sum does not depend on the cohort: noise that grew with
+    it would reveal who was drawn. More than K never take part (`CappedPoissonSampling`). A client that sends nothing is
     one that sends zeros, and zeros have noise, too.
+    Source: Hegazy, Leluc, Li, Dieuleveut 2024; docs/theory.md, section 9.
 
-    Who knows the draws reads x from a message up to the width of its slice. So the server is trusted, draws are secret
-    between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
+    An observer of the draws reads x from a message up to the width of its slice. So the server is trusted, draws are
+    secret between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
     `GaussianNoise`: for experiments.
     """
 
@@ -86,8 +87,10 @@ class DitheredNoise(Private):
     def calibrated(
         cls, table: DitheredPrivacy, who: Sampler, randomness: Randomness, *, rounds: int, delta: float
     ) -> DitheredNoise:
-        """Return the noise of [privacy], in shares of the uploads of every sum, under Poisson sampling of the cap;
-        calibrated by its own account where an epsilon is given."""
+        """Return the noise of [privacy], calibrated by its account if an epsilon is given.
+
+        In shares of the uploads of every sum, under Poisson sampling of the cap.
+        """
         default = Adjacency.REPLACE_ONE if isinstance(who.law, FixedSizeSampling) else Adjacency.ZERO_OUT
         adjacency = Adjacency.of(table.adjacency or default)
         shares = cap_of(who.law) or int(who.expected)
@@ -98,7 +101,7 @@ class DitheredNoise(Private):
 
     @property
     def levels(self) -> int:
-        """The largest |m|, of a row that is not longer than the clip norm."""
+        """Largest |m| of a row within the clip norm."""
         return math.floor(math.sqrt(self.noise.shares) / (self.noise.noise_multiplier * NARROWEST) + 1)
 
     @property
@@ -110,7 +113,7 @@ class DitheredNoise(Private):
         return True
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """Return one round, for the accountant, the same for any number of uploads."""
+        """Return one round, for the accountant, equal for any number of uploads."""
         return subsample(self.noise, self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
@@ -149,8 +152,9 @@ class DitheredNoise(Private):
         return rows
 
     def fixed_bits(self, size: int) -> int:
-        """Return the bits that a message is counted with: its length depends on the row, and is less with probability
-        1 - LONGER."""
+        """Return the counted bits of a message: its length depends on the row, and is less with probability 1 -
+        LONGER.
+        """
         return 8 * self._field(size).bytes_with(most_moved(size, self.noise.shares, self.noise.noise_multiplier))
 
     def release(self, now: Round) -> Release:
@@ -194,7 +198,7 @@ class DitheredNoise(Private):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Slices:
-    """The slice of every coordinate, in the units of rows: its width, its middle, and the dither in it."""
+    """Slice of every coordinate, in the units of rows: its width, its middle, and the dither in it."""
 
     widths: Tensor
     middles: Tensor
@@ -202,7 +206,7 @@ class _Slices:
 
     @staticmethod
     def of(*, points: Tensor, heights: Tensor, dither: Tensor, std: float) -> _Slices:
-        """points: Z; heights: 1 - V; float64 throughout."""
+        """Return the slices of points Z and heights 1 - V; float64 throughout."""
         z = points.double()
         under = (1 - heights).mul_(z.square().mul_(-0.5).exp_())
         t = torch.where(points > 0, under, 1 - under).clamp_(2.0**-1000, 1 - 2.0**-53)
@@ -224,10 +228,10 @@ def _radius(log: Tensor) -> Tensor:
 
 
 def most_moved(size: int, shares: int, noise_multiplier: float) -> int:
-    """Return a number that the non-zero m of a clipped row exceed with probability LONGER at most.
+    """Return a number that the non-zero m of a clipped row exceed with probability at most LONGER.
 
-    Each is not 0 by itself with probability at most |x| / (2.3548 s), which add up to mu = sqrt(d) C / (2.3548 s) at
-    most, by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).
+    Each is independently not 0 with probability at most |x| / (2.3548 s), which sum to at most mu = sqrt(d) C / (2.3548
+    s), by Cauchy and Schwarz; and Pr[N >= k] <= e^-mu (e mu / k)^k for k > mu (Chernoff 1952).
     """
     mu = math.sqrt(size * shares) / (NARROWEST * noise_multiplier)
     low, high = math.ceil(mu), size

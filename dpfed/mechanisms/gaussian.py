@@ -48,30 +48,31 @@ Placement = Literal["server", "clients", "uploads"]
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Private):
-    """N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
+    """Gaussian noise N(0, (z C)^2) on every coordinate of a sum of rows of L2 norm at most C, the round's clip norm.
 
     Claim: after a stage that clips, a round is the Gaussian mechanism of noise multiplier `noise_multiplier` on the
     sampler's cohort, under `adjacency` with the client as the unit. placement "server" adds the noise once to the sum;
     "clients" adds a share of it to each of exactly r rows, which needs a cohort of known size: with Poisson sampling
-    the noise would grow and shrink with the secret cohort, so that is refused, and so is add-remove, where a client
-    more is a share more; "uploads" adds N(0, (z C)^2) to every row, whatever is done to it afterwards, so each upload
-    by itself is the Gaussian mechanism: it may be seen, sampling hides nothing, and a round is charged to every client
-    as if it took part, or, where the order is public (cyclic), to those whose turn it is. With `adaptive`, the noisy
-    count of clients inside the bound is part of the same release and is
-    charged inside `noise_multiplier`.
+    the noise would vary with the secret cohort, so that is rejected, and so is add-remove, under which one client added
+    is one share added; "uploads" adds N(0, (z C)^2) to every row, for any later processing, so each upload alone is the
+    Gaussian
+    mechanism: it may be seen, sampling hides nothing, and a round is charged to every client as if it took part, or, if
+    the order is public (cyclic), to those whose turn it is. With `adaptive`, the noisy count of clients inside the
+    bound is part of the same release and is charged inside `noise_multiplier`.
+    Source: Balle, Wang 2018; docs/theory.md, sections 3 to 5.
 
-    The sum must be one of numbers that nothing has reduced: noise that is added after a reduction modulo 2^b hides no
-    wrap-around. So secure sums take `dpfed.mechanisms.integers` instead.
+    The sum must be one of unreduced numbers: noise that is added after a reduction modulo 2^b hides no wrap-around. So
+    secure sums use `dpfed.mechanisms.integers` instead.
 
     shares:    a share is N(0, (z C)^2 / shares); r, or fewer, so that with as few uploads the noise still suffices
                (more of it is post-processing). The caller releases no sum of fewer.
-    correlated: the noise of a round is taken back in later ones. Then `noise_multiplier` is that of the fresh noise,
-               and rounds are charged together, as one stream of its matrix (`accounting.factorisation`). Under
+    correlated: later rounds cancel a part of a round's noise. Then `noise_multiplier` is that of the fresh noise, and
+               rounds are charged together, as one stream of its matrix (`accounting.factorisation`). Under
                balls-and-bins it is the sampler's schedule in lanes, with the coefficients of as many bands.
-    schedule:  factors of the noise multiplier over the rounds, fixed beforehand; each round is charged as it is.
-    charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if who
-               is lost does not depend on data, and every released round is charged. The number that arrived then is
-               in the ledger, as a part of the charge: of a number that is fixed, and so a count of dropouts alone.
+    schedule:  factors of the noise multiplier over the rounds, fixed beforehand; each round is charged with its own.
+    charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if
+               dropouts do not depend on data, and every released round is charged. The number that arrived is then in
+               the ledger, as a part of the charge: out of a fixed number, so it is a count of dropouts alone.
     """
 
     noise_multiplier: float
@@ -99,8 +100,8 @@ class GaussianNoise(Private):
             raise ConfigError(f"shares={self.shares} of Gaussian noise: must be at least 1.")
         if self.placement == "clients" and self.adjacency is Adjacency.ADD_REMOVE:
             raise ConfigError(
-                "privacy.placement='clients' with privacy.adjacency='add-remove': a client more or less is a share of "
-                "noise more or less, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
+                "privacy.placement='clients' with privacy.adjacency='add-remove': one client added or removed "
+                "changes the noise by a share, which no account covers. Use adjacency 'zero-out' or 'replace-one'."
             )
         if self.placement == "uploads" and (self.adaptive is not None or self.adjacency is Adjacency.ADD_REMOVE):
             raise ConfigError(
@@ -136,14 +137,14 @@ class GaussianNoise(Private):
         momentum: float,
         stream: str,
     ) -> GaussianNoise:
-        """Return the noise of [privacy], calibrated by its own account if an epsilon is given.
+        """Return the noise of [privacy], calibrated by its account if an epsilon is given.
 
-        tolerance, dropout: of missing uploads; momentum: of the server's step; stream: what correlated noise is named
-        by in the ledger.
+        tolerance, dropout: of missing uploads; momentum: of the server's step; stream: name of correlated noise in the
+        ledger.
         """
         uploads, in_shares = table.release == "uploads", table.placement == "clients"
         charged, law = table.missing_shares == "charged" and in_shares, who.law
-        # A client more or less would be a share of noise, or an upload, more or less.
+        # one client added or removed would be a share of noise, or an upload, more or less.
         kept = uploads or (in_shares and isinstance(law, FullParticipation))
         kept |= isinstance(law, BallsAndBins) and law.lanes > 1  # or would move the lanes of others
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
@@ -176,7 +177,9 @@ class GaussianNoise(Private):
         return replace(plain, adaptive=count)
 
     def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
-        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else as it is here."""
+        """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, with all other settings as
+        they are.
+        """
         assert table.epsilon is not None
         released = self._released(1.0)
         sampled = self.adjacency.sensitivity_in_clips
@@ -200,14 +203,16 @@ class GaussianNoise(Private):
 
     @property
     def update_noise_multiplier(self) -> float:
-        """Noise on the update sum over C: `noise_multiplier`, or more where a count shares the budget."""
+        """Noise on the update sum over C: `noise_multiplier`, or more if a count shares the budget."""
         if self.adaptive is None:
             return self.noise_multiplier
         return self.adaptive.update_noise_multiplier(self.noise_multiplier)
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
-        """One round, for the accountant, from the noise that is really drawn, or that of `uploads` shares of it; under
-        a schedule the round that costs most."""
+        """Return one round, for the accountant, from the drawn noise, or that of `uploads` shares of it.
+
+        Under a schedule: the round with the largest epsilon.
+        """
         return self._with(self._arrived(uploads)) if self.charged else self._whole
 
     def _factor(self, number: int) -> float:
@@ -235,8 +240,11 @@ class GaussianNoise(Private):
 
     @property
     def covers_feedback(self) -> bool:
-        """True if clients may remember their own rounds: nobody else's participation depends on a client's, and one of
-        the two neighbours sends nothing (docs/theory-participation.md, Theorem 4)."""
+        """True if clients may remember their earlier rounds.
+
+        No other client's participation then depends on a client's, and one of the two neighbours sends nothing
+        (docs/theory-participation.md, Theorem 4).
+        """
         moves_others = isinstance(self.sampler.law, FixedSizeSampling)
         return self.placement == "server" and self.adjacency is not Adjacency.REPLACE_ONE and not moves_others
 
@@ -304,7 +312,7 @@ class GaussianNoise(Private):
 
     @property
     def _shares(self) -> int:
-        """Number of shares that are the whole noise."""
+        """Number of shares that make the whole noise."""
         return int(self.sampler.expected) if self.shares is None else self.shares
 
     def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
@@ -314,7 +322,7 @@ class GaussianNoise(Private):
 def _correlated(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
 ) -> CorrelatedRounds | BallsAndBins | None:
-    """The matrix of least error for these rounds. The model is a sum of steps along the mean update."""
+    """Return the matrix of least error for these rounds. The model is a sum of steps along the mean update."""
     law: Any = who.law
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands
@@ -332,7 +340,9 @@ def _correlated(
 
 
 def _check_rests(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:
-    """ConfigError where clients come sooner, or more often, than the stream of correlated noise is charged for."""
+    """Raise ConfigError if clients take part sooner, or more often, than the stream of correlated noise is charged
+    for.
+    """
     law = sampler.law
     if isinstance(stream, BallsAndBins):
         if not isinstance(law, BallsAndBins) or replace(stream, coefficients=law.coefficients) != law:

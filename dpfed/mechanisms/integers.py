@@ -51,12 +51,12 @@ _MOST_BITS = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Integers(Stage):
-    """Rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is scaled and rotated back.
+    """Encoding in a ring: rows of norm at most `clip_norm` are scaled, rotated, rounded at random; the sum is decoded.
 
-    bits: of the ring Z_{2^b}. A sum that leaves it wraps around, which costs accuracy. Noise is added to the rows that
-          `client` returns, or to their sum before `server` (`IntegerNoise`), which reduces it modulo 2^b again:
-          (S mod M + N) mod M = (S + N) mod M, so that what is released is post-processing of S + N, whatever residues
-          clients send. What `server` returns is no sum that noise may be added to any more.
+    bits: of the ring Z_{2^b}. A sum beyond it wraps around, which lowers accuracy. Noise is added to the rows that
+          `client` returns, or to their sum before `server` (`IntegerNoise`), which reduces it modulo 2^b again: (S mod
+          M + N) mod M = (S + N) mod M, so the release is post-processing of S + N, for any residues that clients send.
+          No noise may be added to the sum that `server` returns.
     """
 
     fixed_point: FixedPoint
@@ -80,10 +80,11 @@ class Integers(Stage):
         noise: NoisyIntegers | None = None,
         noise_draws: int = 0,
     ) -> Integers:
-        """Return the stage whose ring holds sums of `uploads` rows and `noise_draws` draws of the noise, but for
-        aggregation.wrap_probability, if clients do not choose rows by the signs of the rotation.
+        """Return the stage with a ring for sums of `uploads` rows and `noise_draws` draws of the noise.
 
-        Privacy does not rest on that: noise is integer noise, or there is none. scale: steps per clip norm.
+        They fit except with aggregation.wrap_probability, if clients do not choose rows by the signs of the rotation.
+        Privacy
+        does not rest on that: noise is integer noise, or there is none. scale: steps per clip norm.
         """
         bits = sum_bits(
             law="discrete-gaussian" if noise is None else noise.kind,
@@ -128,7 +129,9 @@ class Integers(Stage):
         return encoded.integers.to(rows.device, torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
-        """Decode a sum of integers with its noise, reduced before the noise or not: this reduces it after the noise."""
+        """Return the decoded sum of integers with its noise, reduced before the noise or not: it is reduced after the
+        noise.
+        """
         return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(now.number))
 
     def near_the_ends(self, total: Tensor) -> int:
@@ -141,21 +144,21 @@ class Integers(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class IntegerNoise(Private):
-    """Integer noise of the law that `noise` describes, on every row of integers, or on their sum.
+    """Integer noise that `noise` describes, on every row of integers, or on their sum.
 
-    Claim: a round is `noise` on a cohort of the law `sampling`, if rows are integer vectors that keep to its `l2_bound`
-    (`Integers` after `dpfed.stages.clip.Clip`; `require_bound` holds them together). What is drawn has the
-    description's own `share_variance`: what is charged is what is drawn. Everything after the sum is post-processing:
-    the modulus, scaling and rotating back.
+    Claim: a round is `noise` on a cohort of `sampling`, if rows are integer vectors within its `l2_bound` (`Integers`
+    after `dpfed.stages.clip.Clip`; `require_bound` ensures it). The draws have the description's `share_variance`: the
+    charged noise is the drawn one. Everything after the sum is post-processing: the modulus, scaling and rotating back.
+    Source: Kairouz, Liu, Steinke 2021; Agarwal, Kairouz, Liu 2021; docs/theory.md, section 7.
 
-    `server` may be given a sum that was reduced modulo 2^b already, if what it returns is reduced again before anything
-    else is done with it (`Integers.server` does): that is the noisy sum reduced, wherever either wraps around. So
-    whatever residues others send, they move a client's own integers and noise, and hide none of the noise
-    (docs/theory.md, section 7). With placement "clients" the noise is that of the clients which add theirs.
+    `server` may receive a sum that was reduced modulo 2^b already, if its result is reduced again before any other step
+    (`Integers.server` does): that is the noisy sum reduced, also if either wraps around. So residues of other clients
+    move a client's integers and noise, and hide none of the noise (docs/theory.md, section 7). With placement "clients"
+    the noise is that of the clients that add theirs.
 
-    charged: ledger lines say how many uploads arrived, which is what they charge; otherwise they hold no such count
-    slots:   uploads of every sum, whoever was drawn; None: those of the clients that were drawn
-    steps_per_unit, detail: what a ledger line says of the integers
+    charged: ledger lines state the number of arrived uploads, which is charged; otherwise they have no such count
+    slots:   uploads of every sum, for any drawn clients; None: those of the drawn clients
+    steps_per_unit, detail: fields of a ledger line about the integers
     """
 
     noise: DiscreteGaussian | Skellam
@@ -184,11 +187,11 @@ class IntegerNoise(Private):
         tolerance: float,
         seeds: Seeds,
     ) -> tuple[IntegerNoise, Integers, float]:
-        """Return the noise of [privacy] on the sums of [aggregation], its integers, and its noise multiplier, which its
-        own account calibrates if an epsilon is given.
+        """Return the noise of [privacy] on the sums of [aggregation], its integers, and its noise multiplier.
 
-        Each of K uploads carries a share of the noise, or the server adds all of it. Under Poisson sampling a sum with
-        shares, or a secure one, has K uploads, K the cap: whoever counts them must not learn how many were drawn.
+        The account calibrates the multiplier if an epsilon is given. Each of K uploads carries a share of the noise, or
+        the server adds all of it. Under Poisson sampling a sum with shares, or a secure one, has K uploads, K the cap:
+        the number of uploads must not reveal how many were drawn.
 
         sent, cohort, canaries: numbers of an update, clients and canaries of a round; tolerance: of missing uploads
         """
@@ -207,7 +210,7 @@ class IntegerNoise(Private):
         slots = uploads if filled or in_shares else None
         all_take_part = isinstance(law, FullParticipation) or (slots is not None and slots >= who.clients)
         if table.adjacency is None and secure and all_take_part and adjacency is Adjacency.ADD_REMOVE:
-            adjacency = Adjacency.ZERO_OUT  # one client more or less would be one participant more or less
+            adjacency = Adjacency.ZERO_OUT  # one client added or removed would change the participants
         padded = padded_dimension(sent, rotate=sums.rotation)
         scale = float(sums.steps or default_scale(padded, uploads))
 
@@ -277,7 +280,7 @@ class IntegerNoise(Private):
         return self.placement == "clients"
 
     def require_bound(self, stages: Sequence[Stage]) -> None:
-        """Raise ConfigError for integers that may be longer than the noise is charged for."""
+        """Raise ConfigError for integers that may be longer than charged."""
         for integers in (stage for stage in stages if isinstance(stage, Integers)):
             squared, charged = integers.fixed_point.largest_squared_norm(integers.clip_norm), self.noise.l2_bound
             if squared > charged**2 * (1 + 1e-12):

@@ -1,16 +1,16 @@
-"""Exact draws from a symmetric law on the integers: inversion with as many random bits as it takes.
+"""Exact draws from a symmetric distribution on the integers: inversion with as many random bits as needed.
 
-Let U be uniform on [0, 1) and G(k) = P(|X| <= k). The smallest k with U < G(k) has the law of |X|, and a fair sign
-makes it that of X. Of U the first 63 bits are drawn, the integer u: U is in [u, u+1) 2^-63. Where no G(k) 2^63 has the
-integer part u, every U of that cell has the same k, and a table of the integer parts finds it. Where one has, more bits
-of U are drawn until the cell holds no G(k): about once in 2^63 / σ draws. So no bit of U is ever rounded, and the law
-is exact wherever the random bits are fair: not to 2^-63, but exactly. The far tail needs no rule of its own: all k
+Let U be uniform on [0, 1) and G(k) = P(|X| <= k). The smallest k with U < G(k) has the distribution of |X|, and a fair
+sign makes it that of X. The first 63 bits of U are drawn, the integer u: U is in [u, u+1) 2^-63. If no G(k) 2^63 has
+the integer part u, every U of that cell has the same k, and a table of the integer parts finds it. If one has, more
+bits of U are drawn until the cell holds no G(k): about once in 2^63 / σ draws. So no bit of U is ever rounded, and the
+distribution is exact if the random bits are fair: not to 2^-63, but exactly. The far tail needs no separate rule: all k
 with G(k) >= 1 - 2^-63 share the last integer part, whose cell is settled with more bits.
 
-`draw_short` begins with 15 bits and a sign: where a cell of 2^-15 holds no G(k), and for a small σ few do, those
-decide, and a table of 2^16 draws holds the answer. The others get 48 bits more, and are looked up as above: the same U.
+`draw_short` begins with 15 bits and a sign: if a cell of 2^-15 holds no G(k), and for a small σ few do, those decide,
+and a table of 2^16 draws holds the answer. The others get 48 bits more, and are looked up as above: the same U.
 
-G is computed in integers with a proven error, and an integer part is taken only where that error cannot change it.
+G is computed in integers with a proven error, and an integer part is used only if that error cannot change it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from dpfed.randomness import Randomness
 WORD = 64
 FIRST_BITS = WORD - 1  # of a word: magnitude; the last bit is the sign
 _GUARD = 32
-_SHORT = 15  # bits of magnitude that are looked at first
+_SHORT = 15  # bits of magnitude that are drawn first
 _REST = FIRST_BITS - _SHORT
 _UNDECIDED = np.iinfo(np.int32).min
-_MOST_UNDECIDED = 0.25  # beyond it, words from the start are faster
+_MOST_UNDECIDED = 0.25  # beyond it, all bits from the start are faster
 _AT_ONCE = 1 << 15  # draws together: their scratch stays in a core's cache
 _LARGEST_GUIDE = 20
 
 
 class SymmetricLaw(Protocol):
-    """`weights(bits)` is w_0 ... w_n such that, with C_k = w_0 + 2 Σ_{1 <= j <= k} w_j and S = C_n,
+    """Symmetric distribution on the integers by its weights.
+
+    `weights(bits)` is w_0 ... w_n such that, with C_k = w_0 + 2 Σ_{1 <= j <= k} w_j and S = C_n,
 
         |C_k / S - P(|X| <= k)| < 2^-bits    for every k <= n,    and P(|X| > n) < 2^-bits.
 
@@ -53,7 +55,7 @@ class SymmetricLaw(Protocol):
 
 
 def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
-    """Independent draws, int64 [count], exactly of the law, most of them from 16 bits each."""
+    """Return independent draws, int64 [count], exactly of the distribution, most of them from 16 bits each."""
     short = _short_table(law)
     if short is None:
         return draw(law, count, randomness, purpose, *path)
@@ -77,7 +79,7 @@ def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: s
 def _looked_up(
     law: SymmetricLaw, heads: NDArray[np.int64], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> NDArray[np.int64]:
-    """The |X| of every u of `bits` bits, with more of them where they do not decide."""
+    """Return the |X| of every u of `bits` bits, with more bits for those that do not decide."""
     magnitudes, open_cells = _table(law, bits).look_up(heads)
     if len(open_cells):
         settled = _settle(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
@@ -87,7 +89,10 @@ def _looked_up(
 
 @lru_cache(maxsize=8)
 def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
-    """The draw for every 16 bits, the last of them the sign; _UNDECIDED where a cell has a G(k), None if many have."""
+    """Return the draw for every 16 bits, the last of them the sign; None if many cells are undecided.
+
+    _UNDECIDED for a cell with a G(k).
+    """
     floors = _floors(law, FIRST_BITS)
     edges = np.searchsorted(floors, np.arange(1 << _SHORT, dtype=np.int64) << _REST, side="left")
     magnitudes = edges.astype(np.int32)
@@ -102,7 +107,7 @@ def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
 def draw(
     law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int, bits: int = FIRST_BITS
 ) -> NDArray[np.int64]:
-    """Independent draws, int64 [count], exactly of the law whatever `bits`, those that are looked up at first."""
+    """Return independent draws, int64 [count], exactly of the distribution for any `bits`, those looked up at first."""
     table = _table(law, bits)
     words = randomness.bits(count, purpose, *path)
     drawn = np.empty(count, dtype=np.int64)
@@ -121,16 +126,17 @@ def draw(
 
 
 def _signed(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Minus where a word's last bit is set."""
+    """Return the draws, negated where the last bit of their random bits is set."""
     flips: NDArray[np.int64] = -(words & np.uint64(1)).view(np.int64)
     return (magnitudes ^ flips) - flips
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _InversionTable:
-    """`floors` [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1.
+    """Table of inversion by the first bits of U.
 
-    `guide` [2^g]: for the first g bits of u, how many integer parts are at most the smallest such u (an indexed
+    floors [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1. guide
+    [2^g]: for the first g bits of u, the number of integer parts that are at most the smallest such u (an indexed
     search: Chen and Asau 1974). At most one more is at or below most u; the search is for the others.
     """
 
@@ -139,7 +145,9 @@ class _InversionTable:
     shift: int
 
     def look_up(self, heads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The k of every u, and the positions of those u that are an integer part themselves (their k is not)."""
+        """Return the k of every u, and the positions of those u that are an integer part themselves (their k is not
+        known).
+        """
         found = self.guide[heads >> self.shift].astype(np.int64)
         found += self.floors.take(found + 1, mode="clip") <= heads
         further = np.flatnonzero(self.floors.take(found + 1, mode="clip") <= heads)
@@ -158,7 +166,7 @@ def _table(law: SymmetricLaw, bits: int) -> _InversionTable:
 
 
 def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
-    """The integer part of G(k) 2^bits, k = 0, 1, ... until it is 2^bits - 1."""
+    """Return the integer part of G(k) 2^bits, k = 0, 1, ... until it is 2^bits - 1."""
     guard, floors = 0, None
     while floors is None:
         guard += _GUARD
@@ -184,7 +192,7 @@ def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | 
 def _settle(
     law: SymmetricLaw, heads: list[int], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> list[int]:
-    """The k of every u of `bits` bits, with as many more words as its cell takes."""
+    """Return the k of every u of `bits` bits, with as many more bits as its cell needs."""
     settled = [-1] * len(heads)
     waiting = list(range(len(heads)))
     level = 0
@@ -200,7 +208,7 @@ def _settle(
 
 
 def _cell(law: SymmetricLaw, head: int, bits: int) -> int:
-    """The k that every U in [head, head + 1) 2^-bits has, -1 where they may differ."""
+    """Return the k of every U in [head, head + 1) 2^-bits, -1 if they may differ."""
     sums = _accurate_sums(law, bits + 2 * _GUARD)
     total = sums[-1]
     k = bisect_right(sums, (head * total) >> bits)
@@ -217,5 +225,5 @@ def _accurate_sums(law: SymmetricLaw, bits: int) -> list[int]:
 
 
 def _sums(weights: list[int]) -> list[int]:
-    """C_k = w_0 + 2 (w_1 + ... + w_k)."""
+    """Return C_k = w_0 + 2 (w_1 + ... + w_k)."""
     return list(accumulate((2 * weight for weight in weights[1:]), initial=weights[0]))

@@ -17,7 +17,7 @@ from dpfed.stages.wires import MaskWire, Words
 
 
 def require_form(stages: object) -> Stages:
-    """ConfigError for what is no chain of stages: a map first, one wire, both halves in every stage."""
+    """Raise ConfigError for anything but a chain of stages: a map first, one wire, both halves in every stage."""
     if not isinstance(stages, Stages):
         raise ConfigError(f"a method's function gives {type(stages).__name__}; must be dpfed.stages.chain.Stages.")
     lacking = [type(one).__name__ for one in stages if not (hasattr(one, "client") and hasattr(one, "server"))]
@@ -30,12 +30,13 @@ def require_form(stages: object) -> Stages:
 
 
 def require_sound(stages: Stages) -> None:
-    """ConfigError for a chain whose charge would not cover what it does, or that charges nothing.
+    """Raise ConfigError for a chain whose charge would not cover its release, or that charges nothing.
 
     Claim: in an accepted chain, rows enter the private stage with the norm that it charges, and, unless each upload is
-    a release by itself, leave for the sum as they are: a stage behind it that changed rows would undo their bound.
-    Stages that are not known here are one's own; they may stand before the bound, or behind noised uploads. One's own
-    bound or noise is taken at its word: no look at a chain shows what its code does (`of_ones_own`).
+    a
+    release, reach the sum unchanged: a stage behind it that changed rows would undo their bound. Unknown stages are
+    user-defined; they may be before the bound, or behind noised uploads. A user-defined bound or noise is trusted: no
+    inspection of a chain shows its behaviour (`of_ones_own`).
     """
     order = tuple(stages)
     private = stages.private
@@ -63,22 +64,24 @@ def require_sound(stages: Stages) -> None:
 
 
 def _passes_rows(stage: Stage, stages: Stages) -> bool:
-    """True if the client half leaves rows as they are; a stage that derives from one of dpfed may not."""
+    """Return True if the client half leaves rows unchanged; a stage derived from one of dpfed may not."""
     return type(stage) in (Words, MaskWire) or (type(stage) is Encode and stage is stages.wire and stages.lossless)
 
 
 def _require_noise_before_the_wire(stages: Stages, private: Private, ahead: Sequence[Stage]) -> None:
-    """ConfigError for noise of the clients that is behind the bytes that they send."""
+    """Raise ConfigError for noise of the clients behind the bytes that they send."""
     if (private.in_rows or private.in_every_upload) and any(isinstance(stage, Wire) for stage in ahead):
         raise ConfigError(
-            f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and stands behind "
+            f"the chain {stages!r}: {type(private).__name__} is noise of the clients, and is behind "
             f"{type(stages.wire).__name__}, whose bytes have left them by then. Put Clip and the noise before it."
         )
 
 
 def require_forgetful(stages: Stages, trainer: object) -> None:
-    """ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds, unless the
-    private stage says that its account covers it, or it is error feedback whose charge covers it."""
+    """Raise ConfigError for a private chain, or a trainer of its clients, that remembers clients between rounds.
+
+    Accepted if the private stage declares that its account covers it, or it is error feedback whose charge covers it.
+    """
     for one in (*stages, trainer):
         covered = part(stages.private, "covers_memory") or (one is stages.wire and stages.feeds_back)
         if part(one, "remembers_clients") and not covered:
@@ -89,7 +92,7 @@ def require_forgetful(stages: Stages, trainer: object) -> None:
 
 
 def of_ones_own(stages: Stages) -> tuple[str, ...]:
-    """The bound and the noise that are code of one's own, by name: the charge holds if they do what they say."""
+    """Return the names of user-defined bound and noise: the charge holds if they behave as declared."""
     return tuple(
         type(stage).__name__
         for stage in stages.own
@@ -98,12 +101,12 @@ def of_ones_own(stages: Stages) -> tuple[str, ...]:
 
 
 def _moves_state(stage: Stage) -> bool:
-    """True if a stage has a `next_state` of its own."""
+    """Return True if a stage has a user-defined `next_state`."""
     return getattr(type(stage), "next_state", Stage.next_state) is not Stage.next_state
 
 
 def _require_charged_alone(stages: Stages, private: Private) -> None:
-    """ConfigError for a release, or a reduction, that the one charge leaves out."""
+    """Raise ConfigError for a release, or a reduction, that the one charge does not cover."""
     others = [stage for stage in stages if is_private(stage) and stage is not private]
     if others:
         raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")

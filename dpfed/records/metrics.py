@@ -39,7 +39,7 @@ class MetricsLine:
         return self.aborted is None
 
     def to_dict(self) -> dict[str, object]:
-        """Line of metrics.jsonl."""
+        """Return the JSON object of a line of metrics.jsonl."""
         rest = {"epsilon": self.epsilon, "clip_norm": self.clip_norm, "uplink_megabytes": self.uplink_megabytes}
         aborted = {} if self.aborted is None else {"aborted": self.aborted}
         return {"round": self.round, **self.scores, **rest, **aborted}

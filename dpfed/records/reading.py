@@ -1,4 +1,4 @@
-"""Reading of records: JSON objects from strangers, validated key by key against the fields of a class."""
+"""Reading of records: JSON objects of unknown origin, validated key by key against the fields of a class."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from accounting.ledger.regular_file import LARGEST_LINES, read_text
 from dpfed.errors import RunError
 
 LARGEST = 1e100
-"""Numbers beyond this limit come from no run, and their squares would overflow."""
+"""Largest magnitude of a number of a run; squares of larger ones would overflow."""
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 64)]
 Real = Annotated[float, Field(strict=True, gt=-LARGEST, lt=LARGEST)]
 Size = Annotated[float, Field(strict=True, ge=0, lt=LARGEST)]
 Exact = Annotated[int, Field(strict=True, gt=-(1 << 64), lt=1 << 64)] | Real
-"""Number as it is written: integers of 64 bits are not rounded."""
+"""Number as written: integers of 64 bits are not rounded."""
 Flag = Annotated[bool, Field(strict=True)]
 Word = Annotated[str, Field(strict=True, max_length=1000)]
 Text = Annotated[str, Field(strict=True)]
 Texts = Annotated[tuple[Text, ...], Field(fail_fast=True)]
-"""Sequences end at their first error, so that errors take no more memory than the file."""
+"""Sequences validated up to their first error, so that errors take no more memory than the file."""
 
 SCORES = ("test_", "best_test_", "last_test_", "validation_")
 """Prefixes of keys that hold scores: test_accuracy, test_loss and test_NAME of user-defined metrics."""
@@ -40,7 +40,7 @@ class Unavailable(RunError):
 
 
 class Misread(Unavailable):
-    """A value that no version of this package writes; the message names file, line and key."""
+    """Value that no version of this package writes; the message names file, line and key."""
 
 
 class Line(Protocol):
@@ -85,7 +85,7 @@ _ADAPTERS: dict[type[object], TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
-    """Return the validator of a class, which is made once."""
+    """Return the cached validator of a class."""
     return _ADAPTERS.setdefault(kind, _ADAPTERS.get(kind) or TypeAdapter(kind))
 
 
@@ -122,8 +122,7 @@ def text_of(file: Path, *, at_most: int = LARGEST_LINES) -> str:
 def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[OneLine]:
     """Return the lines of a JSON-lines file. Raise Unavailable if it cannot be read, or a line is not one of `kind`.
 
-    running: a last line that was not written to its end is left out, as another process or a crash leaves it; without
-    `running` such a line is an error.
+    running: True drops an unfinished last line, as another process or a crash leaves it; else such a line is an error.
     """
     *lines, rest = text_of(file).split("\n")
     if rest and not running:

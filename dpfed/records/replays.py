@@ -16,13 +16,13 @@ REPLAY_RECORD = "audit-replay.json"
 
 
 def fingerprint(tables: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a configuration's tables, whatever the order of their keys."""
+    """Return the SHA-256 of a configuration's tables, for any order of their keys."""
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRecord:
-    """Verdict of a replay audit, and the configuration that it was of.
+    """Verdict of a replay audit, and the audited configuration.
 
     configuration: `fingerprint` of its tables; pairs_tested: pairs of neighbours with the outcome "pass"
     """
@@ -34,9 +34,10 @@ class ReplayRecord:
 
     @classmethod
     def read(cls, folder: Path, tables: Mapping[str, Any]) -> Self | None:
-        """Return the record of a folder for the configuration with these tables; None where there is none of it.
+        """Return the record of a folder for the configuration with these tables; None without one.
 
-        The file is the operator's own account. Misread or Unavailable for a file that this package does not write.
+        The file is the operator's own account. Errors: Misread or Unavailable for a file that this package does not
+        write.
         """
         path = folder / REPLAY_RECORD
         if not path.exists():
@@ -54,14 +55,14 @@ class ReplayRecord:
 
     @property
     def in_words(self) -> str:
-        """Sentence for a reader."""
+        """Return a sentence for a reader."""
         if self.verdict == "pass":
             return f"replay audit of this configuration: pass on {self.pairs_tested} pairs and what they exercised"
         return f"replay audit of this configuration: {self.verdict}. {self.words}"
 
 
 def replay_words(folder: Path, tables: Mapping[str, Any]) -> str:
-    """Return which replay audit a folder records, in words; what makes one where it records none."""
+    """Return the replay audit that a folder records, as text; without one, the command that makes it."""
     try:
         found = ReplayRecord.read(folder, tables)
     except (Misread, Unavailable) as reason:

@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted after its charge; nothing of it was used"
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Noise in the sum of a round, in the units that it was added in (`dpfed.diagnostics.noise_facts`).
+    """Noise in the sum of a round, in the units of its addition (`dpfed.diagnostics.noise_facts`).
 
     mean_square:  over `entries`, of `draws` draws added up
     largest:      magnitude
@@ -80,7 +80,7 @@ class CanaryLine:
     norm: Size
 
     def to_dict(self) -> dict[str, object]:
-        """Line of canaries.jsonl."""
+        """Return the JSON object of a line of canaries.jsonl."""
         return asdict(self)
 
 
@@ -134,7 +134,7 @@ class RoundRecord:
         return self.aborted is None
 
     def to_dict(self) -> dict[str, object]:
-        """Line of diagnostics.jsonl."""
+        """Return the JSON object of a line of diagnostics.jsonl."""
         left_out = ("canaries", *(("mask_entropy",) if self.mask_entropy is None else ()))
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
@@ -154,11 +154,11 @@ class CheckpointReport:
 
     @property
     def record(self) -> RoundRecord:
-        """Record of the round with its canaries."""
+        """Return the record of the round with its canaries."""
         return replace(self.diagnostics, canaries=self.canaries)
 
     def to_dict(self) -> dict[str, object]:
-        """JSON object in the checkpoint."""
+        """Return the JSON object in the checkpoint."""
         canaries = [one.to_dict() for one in self.canaries]
         masks = {} if self.mask_entropy is None else {"mask_entropy": self.mask_entropy}
         return {"uplink": self.uplink, **masks, "diagnostics": self.diagnostics.to_dict(), "canaries": canaries}

@@ -1,4 +1,4 @@
-"""Record of a finished run: summary.json, the statement of what ran, its privacy and its costs."""
+"""Record of a finished run: summary.json, the statement of its settings, privacy and resources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LocalTraining:
 
     @property
     def words(self) -> str:
-        """Description of the plan for a person."""
+        """Return a description of the plan for a reader."""
         how = "one after the other, one a core"
         if self.chunk is not None:
             how = f"side by side, {self.chunk:,} at a time"
@@ -153,7 +153,7 @@ class Summary:
         return found
 
     def to_dict(self) -> dict[str, object]:
-        """JSON object of summary.json."""
+        """Return the JSON object of summary.json."""
         found: dict[str, object] = {}
         for key, value in asdict(self).items():
             if key in ("scores", "others"):

@@ -22,9 +22,14 @@ _PARTS = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Worlds:
-    """Two neighbouring inputs, of any kind that the function takes; `one` has the client, or record, under test.
+    """Two neighbouring inputs of any kind that the function accepts; `one` has the client, or record, under test.
 
-    screened: the pair gets trials only if a short pilot shows more of the client than the other pairs do
+    screened: the pair gets trials only if a short pilot separates its worlds better than the other pairs
+
+    >>> import numpy as np, dpfed.audit
+    >>> pair = dpfed.audit.Worlds(name="one record", one=np.ones((3, 2)), other=np.ones((2, 2)))
+    >>> [len(world) for world in pair.both]
+    [2, 3]
     """
 
     name: str

@@ -68,23 +68,31 @@ def replay(
 ) -> ReplayAudit:
     """Run `call` on data D and again on neighbours D', with all mechanisms' outputs frozen, and compare the rest.
 
-    call:   call(data, out) trains anything. `data(clients)` gives back the clients of the run: of the first run as they
-            are, of the others with the pair's clients changed. A `dpfed.run` needs no `data`: its data set is changed
-            inside. `out` is an empty folder, whose public files are compared
-    pairs:  what differs; a number: so many of the default pairs; None: all of them, about eighteen. Those are a random
-            half of the clients that took part, then the other half, with their values, targets and numbers of samples
-            changed, and single clients; for private records, single records
+    call:   call(data, out) trains anything. `data(clients)` returns the clients of the run: unchanged in the first run,
+            with the pair's clients changed in the others. A `dpfed.run` needs no `data`: the audit changes its data.
+            `out` is an empty folder, whose public files are compared
+    pairs:  pairs to try; a number: that many default pairs; None: all of them, about eighteen. Those are a random
+            half of the participants, then the other half, with their values, targets and numbers of samples changed,
+            and single clients; for private records, single records
     seed:   of the pairs, and of the global generators at the start of every run
     rounds: rounds of dpfed after which a run ends; None: all
-    to_the_end: try the other pairs as well after one has failed
+    to_the_end: try the other pairs too after one has failed
 
     Claim: the verdict is "fail" only if, for the printed pair, a value outside all mechanisms depends on the changed
     clients, a row exceeds its bound, the input of a mechanism moves by more than its declared sensitivity, or the code
     is not repeatable. A pass is a test of the pairs and the code that they reached, and no proof.
-    Source: Annamalai et al., arXiv 2602.17454. Every run is a process of its own, forked from this one, so that state
-    in modules, closures and generators is the same at the start of each.
+    Source: Annamalai et al., arXiv 2602.17454. Every run is a process forked from this one, so that state in modules,
+    closures and generators is equal at the start of each.
+    Adjacency: add-remove, zero-out and replace-one, as the pair's change has it. Direction of error: faults may be
+    missed.
+    Errors: DpfedError if the first run fails or reaches no mechanism.
 
-        found = dpfed.audit.replay(lambda data, out: dpfed.run("dp-fedavg-digits", out=out))
+    >>> import numpy as np, dpfed.audit
+    >>> def call(data, out):
+    ...     total = sum(np.clip(one, -1, 1) for one in data([np.ones(1), np.zeros(1)]))
+    ...     dpfed.audit.mechanism(lambda x: x + np.random.normal(size=1), sensitivity=1.0)(total)
+    >>> dpfed.audit.replay(call, pairs=[dpfed.audit.Pair((0,), "far")]).verdict
+    'pass'
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dpfed-replay-") as folder:

@@ -56,12 +56,17 @@ class Pair:
     """Clients that differ between the two runs, and the change of their data.
 
     clients: a set of clients: the bound on each client's row gives the sensitivity for any number of them, while
-             everything else must be equal, so that half of the clients at once tests more than a single one
-    change:  "far", "huge", "nan", "negated" (values), "one class", "turned" (targets: class k becomes
-             the k-th from the end), "order" (of samples), "zeroed",
-             "one sample", "many" (numbers of samples), "removed" (the client is not there; the others keep their ids),
-             "same data" or "other reporting" (equal data)
-    record:  the place of one record of the single client: only that record differs
+             everything else must be equal, so half of the clients at once tests more than a single client
+    change:  "far", "huge", "nan", "negated" (values), "one class", "turned" (targets: class k becomes the k-th from the
+             end), "order" (of samples), "zeroed", "one sample", "many" (numbers of samples), "removed" (the client is
+             missing; the others keep their ids), "same data" or "other reporting" (equal data)
+    record:  the index of one record of the single client: only that record differs
+
+    Errors: ConfigError for an unknown change, or a record of several clients.
+
+    >>> import dpfed.audit
+    >>> dpfed.audit.Pair((3, 1), "far").words
+    '2 clients: far'
     """
 
     clients: tuple[int, ...]

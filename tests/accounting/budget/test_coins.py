@@ -135,7 +135,7 @@ def test_what_was_released_before_comes_on_top(plan):
         ({"clip_norm": None}, InvalidParameter, "at least one bound"),
         ({"edge": 0.5}, InvalidParameter, "floor=0.5"),
         ({"adjacency": "add-remove"}, UnsupportedMechanism, "add-remove"),
-        ({"adjacency": "replace-one"}, UnsupportedMechanism, "Poisson-sampled coins"),
+        ({"adjacency": "replace-one"}, UnsupportedMechanism, "Poisson-sampled Bernoulli uploads"),
     ],
 )
 def test_plans_that_have_no_account_are_refused(changes, error, words):
@@ -145,7 +145,7 @@ def test_plans_that_have_no_account_are_refused(changes, error, words):
 
 def test_coins_of_another_cohort_than_the_samplers_are_refused():
     coins = BernoulliAggregate(dimension=5, floor=0.2, adjacency="replace-one", l2_clip=0.1, cohort=9)
-    with pytest.raises(InvalidParameter, match="10 of the sampler, 9 of the coins"):
+    with pytest.raises(InvalidParameter, match="10 of the sampler, 9 of the sum"):
         Subsampled(mechanism=coins, sampling=FixedSizeSampling(cohort=10, clients=100))
 
 

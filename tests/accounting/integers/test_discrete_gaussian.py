@@ -241,7 +241,9 @@ def test_the_stream_agrees_with_the_composition_and_charges_overflow(law, sampli
         assert stated == pytest.approx(smaller, rel=1e-9)
         assert stated > guarantee(charged, delta=1e-5, accountant=accountant, with_lower_bound=False).epsilon
     assert math.isinf(stream[10])  # 11 times the overflow is more than delta
-    with pytest.raises(UnsupportedMechanism, match=r"overflows its slots with probability 1.1e-05.*more slots"):
+    with pytest.raises(
+        UnsupportedMechanism, match=r"exceeds the uploads of a sum with probability 1.1e-05.*Raise that number"
+    ):
         guarantee(Composed(parts=((mechanism, 11),)), delta=1e-5, accountant=accountant)
 
 

@@ -75,7 +75,7 @@ def test_a_second_writer_is_refused(tmp_path):
     ledger = Ledger.create(tmp_path / "l", HEADER)
     other = Ledger.resume(ledger.path)
     other.record(release(0))
-    with pytest.raises(LedgerError, match="somebody else writes to it"):
+    with pytest.raises(LedgerError, match="another process writes to it"):
         ledger.record(release(0, LOUD))
     assert Ledger.read(ledger.path).entries == [release(0)]
 

@@ -171,7 +171,7 @@ def no_clip(s):
     [
         (clip_before_the_code, PRIVATE, "Clip has bounded, right before it"),
         (code_behind_the_noise, PRIVATE, "Encode changes rows after they were bounded"),
-        (clip_after_the_code, UPLOADS, "stands behind Encode, whose bytes have left them"),
+        (clip_after_the_code, UPLOADS, "is behind Encode, whose bytes have left them"),
         (no_clip, PRIVATE, "Clip has bounded, right before it"),
     ],
 )
