@@ -38,6 +38,7 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",
     "TTY_COMPATIBLE": "0",
     "NO_COLOR": "1",
+    "MPLBACKEND": "agg",
     "DPFED_EXAMPLES": str(Path(__file__).parents[1] / "examples"),
 }
 os.environ["DPFED_FLOWER"] = str(Path(__file__).parents[1] / ".venv-flower" / "bin")
