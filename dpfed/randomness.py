@@ -1,6 +1,6 @@
 """Secret randomness of cohorts and privacy noise.
 
-`Simulated` is drawn from the run's seed, so that an experiment can be repeated; whoever knows the seed can subtract
+`Simulated` is drawn from the run's seed, so that an experiment can be repeated; anyone who knows the seed can subtract
 the noise, so nothing made with it may be released. Every purpose and path has a stream of its own: `dpfed.seeds` says
 how likely two are one. `Secure` comes from the operating system and cannot be repeated.
 Public choices (a shared mask, initial weights) come from `dpfed.seeds` in both cases.
@@ -76,7 +76,7 @@ class ScheduleKey:
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
-        """64 bits each that nobody without the key tells from fair ones, the same whenever asked for."""
+        """64 bits each, pseudorandom without the key and the same at every call."""
         name = json.dumps(["dpfed.schedule.1", purpose, *map(int, path)]).encode()
         return np.frombuffer(hashlib.shake_256(self.key + name).digest(8 * count), dtype="<u8").astype(np.uint64)
 
@@ -86,8 +86,8 @@ class Secure:
     """The operating system's generator; every call is fresh, whatever its name, but for schedules.
 
     Who takes part by a schedule (purposes "participation...") is computed anew in every round, so it comes from a key
-    of 256 bits of that generator, which the run's folder keeps: SHAKE-256 of the key and the name. Whoever has the key
-    knows who takes part when.
+    of 256 bits of that generator, which the run's folder keeps: SHAKE-256 of the key and the name. The holder of the
+    key knows who takes part when.
 
     Normals are the inverse distribution function of 53-bit uniforms, rounded to float32. The attack of Mironov 2012
     on floating-point noise is not closed by this; a release that must withstand it needs discrete noise

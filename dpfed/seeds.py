@@ -32,7 +32,7 @@ class Seeds:
     A run of 10^4 rounds of 10^4 clients has 10^8 streams of a purpose: 10^-23, and 0.0003 on cuda.
 
     For experiments, shuffling, partitions, initial weights and public choices only. Never for privacy noise in a
-    release: whoever knows `root` can subtract everything drawn from it.
+    release: anyone who knows `root` can subtract everything drawn from it.
     """
 
     root: int
@@ -48,7 +48,7 @@ class Seeds:
         return OnTheHost(device, key=self._bits(128, "tensors", purpose, path))
 
     def integer(self, purpose: str, *path: int) -> int:
-        """A 63-bit seed for a library that asks for an integer (`FlatModel.initial`)."""
+        """A 63-bit seed for a library that requires an integer (`FlatModel.initial`)."""
         return self._bits(63, "integer", purpose, path)
 
     def keys(self, purpose: str, number: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
@@ -87,7 +87,7 @@ def mix(words: NDArray[np.uint64]) -> None:
 
 
 class TensorStream(Protocol):
-    """Every call goes on where the one before ended."""
+    """Every call continues where the previous one ended."""
 
     def normal(self, count: int) -> Tensor:
         """Independent standard normals, float32 [count]."""

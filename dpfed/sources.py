@@ -70,7 +70,7 @@ def training_errors(what: str) -> Iterator[None]:
     except Exception as error:  # the network may be the user's, and raise anything
         raise TrainingFailed(
             f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
-            "once the cause is gone, --resume goes on."
+            "once the cause is gone, --resume continues."
         ) from error
 
 
@@ -92,8 +92,8 @@ class Given:
 def _at_once(opened: OpenRound[OpenSum]) -> int | None:
     """Return how many numbers pass through all stages together; None: whole groups.
 
-    On a CPU, about as many as stay in its caches. A secure sum gets whole groups: two clients of one group share a mask
-    that need not be made twice.
+    On a CPU, about the number that fits its caches. A secure sum gets whole groups: two clients of one group share a
+    mask that need not be made twice.
     """
     if opened.now.broadcast.device.type != "cpu" or not isinstance(opened.total, PlainSum):
         return None

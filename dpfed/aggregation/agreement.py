@@ -28,7 +28,8 @@ class Agreement:
     bits:      b of the ring Z_{2^b}, 1 to 32
     threshold: fraction of a client and its neighbours that must answer to give back its secrets, in (1/2, 1]; the same
                fraction of all clients must be in the sum
-    least:     clients whose rows the sum must hold, whatever the threshold: as many as shares of noise are sized for
+    least:     clients whose rows the sum must hold, whatever the threshold: the number that shares of noise are sized
+               for
     session:   16 public bytes that no other round has
     """
 

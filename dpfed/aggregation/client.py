@@ -101,7 +101,7 @@ class Client:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
             plain = decrypt(bytes(sealed), self._channels[near], self._session, near, self.client)
             if plain[:16] != both_ids(near, self.client):
-                raise WireError(f"client {self.client}: shares of client {near} were meant for somebody else.")
+                raise WireError(f"client {self.client}: shares of client {near} were meant for another client.")
             self._shares[near] = plain[16:]
         self._require(ProtocolStep.SHARE, self._shares)
 
@@ -181,7 +181,7 @@ class Client:
 
 
 def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
-    """A copy of row [d] under masks, in words of the ring."""
+    """Return a copy of row [d] under masks, in integers of the ring."""
     words = row.astype(word_type(bits))
     apply_masks(words[None], masks)
     return words

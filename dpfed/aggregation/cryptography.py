@@ -1,6 +1,6 @@
 """Cryptography of a secure sum: keys, shares of secrets, and masks.
 
-Keys that two clients agree on and nobody else has: X25519, then HKDF-SHA256 bound to the round and the two ids.
+Keys that two clients agree on and no third party has: X25519, then HKDF-SHA256 bound to the round and the two ids.
 Secrets of 32 bytes are shared t of n (Shamir 1979) over the integers modulo p = 2^521 - 1. Seeds grow into masks by
 AES-256 in counter mode, uniform in Z_{2^b}.
 """
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from dpfed.errors import WireError
 
-# Words of the ring are the narrowest that hold b bits; their overflow is the reduction modulo 2^8, 2^16 or 2^32, and
-# 2^b divides that: the rest of the reduction waits for the end.
+# Integers of the ring are the narrowest type that holds b bits; their overflow is the reduction modulo 2^8, 2^16 or
+# 2^32, and 2^b divides that: the rest of the reduction waits for the end.
 Words = NDArray[np.unsignedinteger]
 
 _CHUNK_BYTES = 1 << 18  # stays in a core's cache, and is long enough for two threads to pay
@@ -41,14 +41,14 @@ THREADS = min(os.cpu_count() or 1, 4)  # AES and numpy let go of Python's lock w
 
 
 def reduced(words: Words, bits: int) -> NDArray[np.uint32]:
-    """Words of the ring modulo 2^b."""
+    """Return integers of the ring modulo 2^b."""
     return words.astype(np.uint32) & np.uint32((1 << bits) - 1)
 
 
 class MaskStream:
     """The mask that a 32-byte seed stands for, read from a word on. The same seed must never mask two inputs.
 
-    A key is used for one stream only, so the counter starts at zero. Words are uniform on their whole range, hence
+    A key is used for one stream only, so the counter starts at zero. Integers are uniform on their whole range, hence
     uniform modulo 2^b. Indistinguishable from uniform if AES-256 is a pseudorandom permutation: bias at most
     blocks^2 / 2^129.
     """
@@ -61,7 +61,7 @@ class MaskStream:
         self._cipher = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
 
     def into(self, buffer: Words) -> None:
-        """Fill the buffer (of at most 2^18 bytes) with the next words."""
+        """Fill the buffer (of at most 2^18 bytes) with the next bytes of the stream."""
         self._cipher.update_into(_ZEROS[: buffer.nbytes], buffer.view(np.uint8).data)
 
 
@@ -163,7 +163,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     weights = weights_at_zero(tuple(values))
     secret = sum(weight * value for weight, value in zip(weights, values.values(), strict=True)) % PRIME
     if secret >> (8 * SECRET_BYTES):
-        raise WireError(f"the shares of clients {sorted(shares)} are not of one secret; somebody sent a wrong one.")
+        raise WireError(f"the shares of clients {sorted(shares)} are not of one secret; a client sent a wrong one.")
     return secret.to_bytes(SECRET_BYTES)
 
 

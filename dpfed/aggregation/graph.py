@@ -76,7 +76,7 @@ def random_circle(clients: NDArray[np.int64], neighbours: int, seed: int) -> Gra
 
 
 def refuse_few_neighbours(clients: int, neighbours: int) -> None:
-    """ConfigError for a number of neighbours that is odd or too small for so many clients."""
+    """Raise ConfigError for a number of neighbours that is odd or too small for the clients."""
     if neighbours < 2 or neighbours % 2:
         raise ConfigError(
             f"neighbours={neighbours}: must be an even number of at least 2 (half of them on either side of a circle). "
@@ -118,7 +118,7 @@ class GraphRisk:
 def graph_risk(*, clients: int, neighbours: int, threshold: float, corrupt: float, dropout: float) -> GraphRisk:
     """The three conditions of Bell et al. 2020 on a good graph (semi-honest), for their circle in random order.
 
-    corrupt, dropout: fractions of the n clients that collude with the server, and that are lost after their shares are
+    corrupt, dropout: fractions of the n clients that collude with the server, and that drop out after their shares are
     out; at worst they are different clients. Rounded down to whole clients.
 
     A client's k neighbours are a uniformly random k-subset of the others: corrupt or dropped ones among them are
@@ -168,7 +168,7 @@ def least_neighbours(
 
 
 def _tail(population: int, marked: int, drawn: int, least: int) -> float:
-    """P(at least so many of the drawn are marked), hypergeometric, exact."""
+    """Return P(at least `least` of the drawn are marked), hypergeometric, exact."""
     cases = range(max(least, 0, drawn - population + marked), min(marked, drawn) + 1)
     favourable = sum(math.comb(marked, hit) * math.comb(population - marked, drawn - hit) for hit in cases)
     return favourable / math.comb(population, drawn)

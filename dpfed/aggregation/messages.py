@@ -104,7 +104,7 @@ def read_table(
 
 
 def sent_beside_row(neighbours: int) -> int:
-    """Bytes that a client with so many neighbours sends in a round, its packed row not counted."""
+    """Return the bytes that a client with `neighbours` sends in a round, without its packed row."""
     rows = {
         MessageKind.ADVERTISE: 1,
         MessageKind.SHARE: neighbours,

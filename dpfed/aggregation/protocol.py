@@ -91,7 +91,7 @@ class MaskedSum:
     """Pairwise and self masks in Z_{2^b}, over the graph of `ProtocolSum` and with its thresholds and dropouts.
 
     A shortcut: seeds come from one secret of the session, where the protocol agrees on keys and shares secrets. So no
-    message is made, and whoever has the secret can unmask every client. The masks are real, the running sum holds no
+    message is made, and the holder of the secret can unmask every client. The masks are real, the running sum holds no
     bare row, and what dropped clients left behind is taken out again. A pair of clients whose rows come in the same
     `add` has its mask expanded once. Arguments and errors are those of `ProtocolSum`.
     """

@@ -1,9 +1,9 @@
 """Several processes on one round: each trains a part of the cohort, one of them leads.
 
 Started by torchrun (`torchrun --nproc-per-node 2 -m dpfed run CONFIG`), on one machine or several. Rank 0 draws the
-cohort and the dropouts, sums, adds noise, writes the ledger and steps; the other ranks train what it tells them to.
-Cohorts, dropouts and noise are named by round and client, so they do not depend on the number of ranks; only the order
-of a sum does.
+cohort and the dropouts, sums, adds noise, writes the ledger and steps; the other ranks train the clients that rank 0
+sends them. Cohorts, dropouts and noise are named by round and client, so they do not depend on the number of ranks;
+only the order of a sum does.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Server:
             return [SeededMask(secret, minus=0)]
         key = X25519PrivateKey.from_private_bytes(secret)
         if key.public_key().public_bytes_raw() != self._keys[owner][32:]:
-            raise WireError(f"the shares of client {owner}'s mask key give another key; somebody sent a wrong one.")
+            raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong one.")
         seeds = {
             near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
             for near in self._near(owner, self._survivors)

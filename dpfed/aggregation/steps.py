@@ -37,7 +37,7 @@ class ProtocolStep(StrEnum):
 class Dropouts:
     """Each client drops out with `probability`, at a uniformly random step or at `at`; or `lost` clients at each step.
 
-    population: ids that may take part, canaries included: a secret value is drawn for each, whoever takes part
+    population: ids that may take part, canaries included: a secret value is drawn for each, taking part or not
     lost:       number of clients that drop out before each step: those with the smallest values, earliest step first
 
     Claim: independent of the clients' data. Under `probability` a client's dropout depends on its own value only. Under
@@ -65,5 +65,5 @@ class Dropouts:
 
 
 def most_missing(participants: int, probability: float, chance: float = 1e-3) -> int:
-    """The least D with more than D of so many clients lost with at most this `chance`, each independently."""
+    """Return the least D such that more than D of the clients drop out with at most `chance`, each independently."""
     return int(binom.isf(chance, participants, probability)) if probability else 0

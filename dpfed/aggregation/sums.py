@@ -40,7 +40,7 @@ class Collecting(Turnout, Protocol):
 
 
 class Closing(Turnout, Protocol):
-    """Comes to a total, whoever has added to it."""
+    """Sum over the clients' rows that were added."""
 
     def close(self) -> Summed:
         """SecureSumAborted where there is no sum: then nothing may be released."""

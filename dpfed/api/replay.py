@@ -20,7 +20,7 @@ from dpfed.methods import presets
 
 @dataclass(frozen=True)
 class ConfiguredRun:
-    """`dpfed.run` of checked tables. `load`: files of one's own, which a fresh process loads again."""
+    """Call `dpfed.run` with checked tables. `load`: files of custom code, which a fresh process loads again."""
 
     tables: Mapping[str, Any]
     load: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class ConfiguredRun:
         load_files([Path(one) for one in self.load])
 
     def shortened(self, rounds: int) -> ConfiguredRun:
-        """Return the run with at most so many rounds."""
+        """Return the run with at most `rounds` rounds."""
         planned = int(dict(self.tables.get("federation", {})).get("rounds", rounds))
         short = override(dict(self.tables), [f"federation.rounds={min(rounds, planned)}"])
         return replace(self, tables=short)

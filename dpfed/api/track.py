@@ -58,7 +58,7 @@ def tracked(
                 use(tracker)
             except Exception as error:  # a package or a server that is not ours
                 trackers.pop(kind)
-                say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run goes on without it.")
+                say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run continues without it.")
 
     def on_round(record: Mapping[str, object]) -> None:
         after(record)
@@ -95,7 +95,7 @@ def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
 
 
 class Csv:
-    """metrics.csv in the run folder. The first line that comes brings those of the rounds before it: a run may have
+    """metrics.csv in the run folder. The first line written brings those of the rounds before it: a run may have
     been interrupted."""
 
     def __init__(self, folder: Path) -> None:

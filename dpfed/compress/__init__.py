@@ -7,7 +7,7 @@ payload = dpfed.compress.from_bytes(message)
 scheme.decode([payload])                             # [1, d]
 scheme.mean(payloads)                                # [d]
 
-A scheme of one's own: `@dpfed.compress.register("name")` (`dpfed.compress.own_scheme`), and whether it keeps to what it
+A custom scheme: `@dpfed.compress.register("name")` (`dpfed.compress.own_scheme`), and whether it keeps to what it
 claims: `dpfed.compress.check(scheme)` (`dpfed.compress.conformance`).
 """
 
@@ -77,7 +77,7 @@ _SCHEMES: Mapping[str, type[Any]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The schemes that `get` knows, one's own at the end."""
+    """Return the names of the schemes that `get` knows, custom ones last."""
     return tuple(_known())
 
 
@@ -96,7 +96,7 @@ def register(name: str) -> Callable[[own_scheme.Given], own_scheme.Given]:
 
 
 def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
-    """The payload whose `to_bytes` gave `message`. WireError for any other bytes, whoever made them.
+    """Return the payload whose `to_bytes` gave `message`. WireError for any other bytes.
 
     A receiver that knows d says so; without it, at most d = 2^24 is believed. Memory is proportional to d.
     """
@@ -129,7 +129,7 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
 
 @functools.cache
 def _kinds(scheme: Any) -> Mapping[str, Any]:
-    """The types of a scheme's options; every message asks for them."""
+    """Return the types of a scheme's options, which every message is read with."""
     hints = typing.get_type_hints(scheme)
     return {one.name: hints[one.name] for one in dataclasses.fields(scheme) if one.init}
 

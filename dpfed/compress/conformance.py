@@ -3,7 +3,7 @@
     bits        no payload is longer than the layout says (`most_bytes`), and the content fits the layout
     inverse     decode(from_bytes(to_bytes(p))) is decode(p), bit for bit, also by another object, in another order
     reading     bytes cut short, longer, or with other content are a WireError or another payload, and nothing else
-    batch       a client's payload, and what it decodes to, follow from its own row and seed, whoever else is there
+    batch       a client's payload, and what it decodes to, follow from its own row and seed, not from other clients
     seed        the same row and seed give the same payload, whatever torch's own generators have drawn
     edges       zeros, one entry, one coordinate, denormal entries and such of 1e20 (or the scheme's `largest_entry`)
                 come through; NaN and infinity are refused

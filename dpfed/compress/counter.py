@@ -9,8 +9,8 @@ OOPSLA 2014) with the finaliser "Mix13" of Stafford (2011):
 
     word i = mix(state + (i + 1) G) mod 2^64,    state = mix(mix(seed) + SHA-256(purpose)),    G = 0x9E3779B97F4A7C15
 
-in integer arithmetic on int64, which wraps alike everywhere. Key and counter share 64 bits: of n streams of L words
-two share words with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy noise. Seeds
+in integer arithmetic on int64, which wraps alike everywhere. Key and counter share 64 bits: of n streams of L numbers
+two share numbers with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy noise. Seeds
 are int64 [c], one a client, the same 64 bits that travel in the payload; see `client_seeds`.
 """
 
@@ -32,7 +32,7 @@ from torch import Tensor
 from dpfed.errors import ConfigError
 from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix
 
-# A chunk's words (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
+# A chunk's numbers (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
 _CHUNK_WORDS = 1 << 15
 _CHUNK_WORDS_GPU = 1 << 22
 _FEW_SEEDS = 16
@@ -75,7 +75,7 @@ def _seed_word(seed: SupportsIndex) -> int:
 
 
 def bits(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """64 random bits each, int64 [c, count]: words start .. start + count - 1 of every client's stream."""
+    """64 random bits each, int64 [c, count]: numbers start .. start + count - 1 of every client's stream."""
     return _draw(seeds, purpose, start, count, _WORDS)
 
 
@@ -132,7 +132,7 @@ def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> T
 def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     """`kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
 
-    Those with the smallest random words; the word's low bits give way to the coordinate, so that no two are equal.
+    Those with the smallest random keys; a key's low bits give way to the coordinate, so that no two are equal.
     """
     if not 0 <= kept <= size:
         raise ConfigError(f"{kept} of {size} coordinates: must be from 0 to all of them.")
@@ -156,7 +156,7 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
 
 
 def _words(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Words of one stream, a few at a time: where they start, and they."""
+    """Yield (start, random 64-bit integers) of one stream, a few at a time."""
     for _, first, _, words in _drawn(seed, purpose, 0, size, _WORDS):
         yield first, words[0].numpy()
 
@@ -164,10 +164,10 @@ def _words(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray
 def _smallest(
     words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
 ) -> NDArray[np.int64]:
-    """Return the places of the `kept` smallest of `size` keys, 0 < kept: random words whose bits `low` are the
+    """Return the places of the `kept` smallest of `size` keys, 0 < kept: random integers whose bits `low` are the
     coordinate.
 
-    Of the words only those near where the kept-th smallest is expected are held, six standard deviations to either
+    Only the integers near where the kept-th smallest is expected are held, six standard deviations to either
     side; if it is not there, all of them.
     """
     middle, width = kept / size, 6 * (0.25 / size) ** 0.5

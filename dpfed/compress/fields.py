@@ -132,8 +132,10 @@ class SymbolField:
         return 1 + self._packed_bytes
 
     def bytes_with(self, others: int) -> int:
-        """The longest content of values of which so many, or fewer, are not the most frequent one, if the coder needs
-        no more than `_SLACK` beyond the entropy; of 1.7 million values that take all symbols equally it needs 30."""
+        """Return the longest content of values of which at most `others` are not the most frequent one.
+
+        The coder needs at most `_SLACK` beyond the entropy; 30 for 1.7 million values that take all symbols equally.
+        """
         if others == 0 or 2 * others >= self.count:
             return self.most_bytes
         counts = np.array([self.count - others, others])

@@ -27,7 +27,7 @@ _LONGEST = float(1 << 31)
 _AT_ONCE = 1 << 15  # numbers rounded together: their scratch stays in a core's cache
 _ROOM_FOR_FLOATS = 2.0**-50
 _PARTS = 16
-_COIN = 2.0**-8  # of the first bits of a coin
+_COIN = 2.0**-8  # of the first bits of a uniform number
 _DOUBT = 2.0**-9
 
 
@@ -98,8 +98,8 @@ class FixedPoint:
         in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by the client's own
         randomness. A row that is too long is drawn again, at most 20 times, and then becomes zero; so does one that is
         not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than 5e-5 of such
-        rows are lost, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row longer than
-        `clip_norm` is clipped to it; a row of zeros stays zeros.
+        rows are replaced by zeros, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row
+        longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
         """
         if rows.shape[1:] != (self.size,):
             raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")
@@ -187,7 +187,7 @@ def _round_within(
 def _rounded(
     values: NDArray[np.floating], heads: NDArray[np.uint8], steps: float
 ) -> tuple[NDArray[np.floating], int, NDArray[np.int64]]:
-    """v = steps · values, up where a coin U is below its fraction, else down: the first whole number from v - U on.
+    """v = steps · values, up where a uniform U is below its fraction, else down: the first whole number from v - U on.
 
     Of U the first 8 bits are known. Returned are the whole numbers, the sum of their squares, and the places where the
     other bits of U may change the number, or floats may have done so.
@@ -215,7 +215,7 @@ def _rounded(
 def _settled(
     values: NDArray[np.floating], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
 ) -> NDArray[np.int64]:
-    """The same in doubles, with coins U of 53 bits, the first 8 of them `heads`."""
+    """The same rounding in doubles, with uniform U of 53 bits, the first 8 of them `heads`."""
     scaled = values * np.float64(steps)
     down = np.floor(scaled)
     coins = np.ldexp((heads.astype(np.uint64) << np.uint64(45) | rest >> np.uint64(19)).astype(np.float64), -53)

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpfed.errors import ConfigError
 
 Sparsity = Callable[[int], float]
-"""The share of prunable entries that are zero after so many rounds, in [0, 1)."""
+"""Share of prunable entries that are zero after a given number of rounds, in [0, 1)."""
 
 _NUMBERS_AT_ONCE = 1 << 22
 
@@ -77,7 +77,7 @@ def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
 def positions_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The sorted positions at which mask [n] is true: np.flatnonzero, at up to three times its speed.
 
-    Where at most a tenth are, numpy jumps from one to the next, and a jump costs as much as ten places. Here we look
+    Where at most a tenth are, numpy jumps from one to the next, and a jump takes the time of ten places. Here we look
     first which eights hold one, then which of their places do.
     """
     if 10 * np.count_nonzero(mask) > len(mask):

@@ -167,8 +167,8 @@ class Qsgd(Scheme):
 def rounded_levels(x: Tensor, norms: Tensor, levels: int, seeds: Tensor, purpose: str) -> Tensor:
     """levels + sign(x) q [c, d], q the random rounding of u = levels |x| / norm, with norm >= |x|, infinite for zeros.
 
-    From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a coin of u's fraction, not floor(u + U),
-    whose sum would be rounded itself.
+    From 0 to 2 levels: uint8 up to 127 levels, else int32. Rounding up is a Bernoulli sample of u's fraction, not
+    floor(u + U), whose sum would be rounded itself.
     """
     steps = x.abs().div_(norms).mul_(levels)
     whole = steps.floor()

@@ -30,7 +30,7 @@ class MaskCoder:
     """Both ends for masks [n] whose entries are likely to be 1 with `probabilities` [n]; made once for many masks.
 
     Probabilities p are separated by isqrt(2 · 4096 p), or that of 1 - p above 1/2: 129 contexts, of a width in which
-    the mean of those inside costs less than 1e-4 bits an entry more than their own. The entries of a context, in their
+    the mean of those inside takes less than 1e-4 bits an entry more than their own. The entries of a context, in their
     order, make symbols of eight; those left over are coded one by one with their own probability. Whole numbers
     throughout, so that both ends have the same model.
     """
@@ -58,7 +58,7 @@ class MaskCoder:
         """The mask [n] of `encode` with the same probabilities.
 
         Bytes come from strangers: any bytes of a multiple of four decode to some mask, in memory bounded by n;
-        WireError for another length, one that no mask needs, or words left over.
+        WireError for another length, one that no mask needs, or bytes left over.
         """
         count = len(self.probabilities)
         if len(content) % 4 or len(content) > 4 * (count * 13 // 32 + 3):
@@ -77,7 +77,7 @@ class MaskCoder:
         except (AssertionError, ValueError) as error:
             raise WireError(f"a mask of {len(content)} bytes: not a coded mask ({error}). Drop it.") from None
         if not decoder.maybe_exhausted():
-            raise WireError(f"a mask of {len(content)} bytes: more words than its {count} entries need. Drop it.")
+            raise WireError(f"a mask of {len(content)} bytes: more than its {count} entries need. Drop it.")
         mask[self._grouped] = np.unpackbits(symbols, bitorder="little")
         return mask.view(np.bool_)
 
@@ -133,7 +133,7 @@ def _coin() -> constriction.stream.model.Bernoulli:
 
 
 def _eight_coins(ones: int) -> constriction.stream.model.Categorical:
-    """The model of a byte of eight coins that show 1 with probability ones / 65,536; weights in whole numbers."""
+    """Return the model of a byte of eight Bernoulli samples with mean ones / 65,536; weights in whole numbers."""
     shift = 16 * _GROUP - _WEIGHT_BITS
     by_ones = [max(1, ones**k * (_MEAN_STEPS - ones) ** (_GROUP - k) >> shift) for k in range(_GROUP + 1)]
     weights = np.array([by_ones[byte.bit_count()] for byte in range(1 << _GROUP)], dtype=np.float64)

@@ -2,9 +2,9 @@
 
 FedMRN: a client sends which entries of noise, known to both sides by its seed, are close to its update (Li et al.,
 "Masked Random Noise for Communication Efficient Federated Learning"). Here the masks are drawn from a finished update;
-training through the mask, where the method's accuracy comes from, uses the same noise and `mask_probabilities`.
+training through the mask, which the method's accuracy rests on, uses the same noise and `mask_probabilities`.
 
-FedPM and FedMask: in rounds `dpfed.mechanisms.bernoulli` draws the coins, where they may be private; here they come
+FedPM and FedMask: in rounds `dpfed.mechanisms.bernoulli` draws the masks, where they may be private; here they come
 from a seed, repeatable.
 """
 
@@ -41,7 +41,7 @@ class FedMrn(Scheme):
     shared_seed: the round's noise for every client, so that masks can be summed before they are decoded; None: every
                  client its own seed.
 
-    The coins come from `seed`, repeatable: no privacy follows from them.
+    The Bernoulli samples follow from `seed`, repeatable: they give no privacy.
     """
 
     name: ClassVar[str] = "fedmrn"
@@ -68,7 +68,7 @@ class FedMrn(Scheme):
         return {"mask": SymbolField(alphabet=2, count=dimension)}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
-        """Masks m ~ Bern(mask_probabilities); the coins are the client's own even if the noise is shared."""
+        """Masks m ~ Bern(mask_probabilities); the samples are the client's own even if the noise is shared."""
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         masks = torch.empty_like(x, dtype=torch.uint8)
@@ -134,7 +134,7 @@ class FedMrnSigned(FedMrn):
 def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool, floor: float = 0.0) -> Tensor:
     """P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros.
 
-    `floor` c clips to [c, 1 - c] instead: a mask drawn with secret coins is then d randomised responses, pure
+    `floor` c clips to [c, 1 - c] instead: a mask drawn secretly is then d randomised responses, pure
     differential privacy with ε = d log((1 - c) / c), and nothing at all with c = 0.
     """
     if not 0 <= floor <= 0.5:
@@ -177,7 +177,7 @@ class FedPm(Scheme):
     """m ~ Bern(x) for probabilities x in [0, 1]; decoded m. One bit an entry, less where the ones are rare or common.
 
     Unbiased; the mean of n masks misses the mean probability by x (1 - x) / n (Isik et al. 2023). No privacy follows
-    from coins that a seed repeats.
+    from samples that a seed repeats.
     """
 
     name: ClassVar[str] = "fedpm"

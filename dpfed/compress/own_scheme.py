@@ -1,4 +1,4 @@
-"""A scheme of one's own: a class with `bits`, `encode` and `decode` becomes one like those that come with dpfed.
+"""A custom scheme: a class with `bits`, `encode` and `decode` becomes one like those that come with dpfed.
 
     @compress.register("three-levels")
     class ThreeLevels:

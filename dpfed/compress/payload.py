@@ -129,7 +129,7 @@ class Payload:
             and all(np.array_equal(content, other.fields[name]) for name, content in self.fields.items())
         )
 
-    # Arrays have no hash; this says so to Python, and mypy wants a method.
+    # Arrays have no hash; this says so to Python, and mypy requires a method.
     __hash__ = None  # type: ignore[assignment]
 
     def _blocks(self) -> list[FieldBytes]:

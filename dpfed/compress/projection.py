@@ -33,7 +33,7 @@ class FedScalar(Scheme):
     projections: p, 32 bits each.
     shared_seed: the round's direction for every client, chosen by the server; None: every client its own seed.
 
-    A client that chooses its own seed can search for one that suits it: whoever runs the round chooses, after the
+    A client that chooses its own seed can search for one that suits it: the server chooses, after the
     update is fixed. Nothing is hidden by the projection, as v is public; ||x|| <= C does not bound r (only C √d does).
     """
 

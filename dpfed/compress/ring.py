@@ -1,7 +1,7 @@
-"""Z_{2^b}, in which masked uploads are summed. Sums of 32-bit words wrap around; reducing them at the end is enough.
+"""Z_{2^b}, in which masked uploads are summed. Sums of 32-bit integers wrap around; reducing them at the end is enough.
 
-Rows are packed in b bits a coordinate: the lower half of the words whole, then the upper half likewise, down to single
-bits, which go plane by plane.
+Rows are packed in b bits a coordinate: the lower half of the integers whole, then the upper half likewise, down to
+single bits, which go plane by plane.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def packed_bytes(size: int, bits: int) -> int:
 
 
 def pack(words: NDArray[np.unsignedinteger], bits: int) -> bytes:
-    """Words [d] of the ring, modulo 2^b."""
+    """Return integers [d] of the ring, modulo 2^b, as bytes."""
     return b"".join(_parts(words, bits))
 
 
 def unpack(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
-    """Words [d] that were packed. WireError for any other length."""
+    """Return the integers [d] that were packed. WireError for any other length."""
     if len(content) != packed_bytes(size, bits):
         raise WireError(
             f"{len(content)} bytes for {size} coordinates of {bits} bits: must be {packed_bytes(size, bits)}."

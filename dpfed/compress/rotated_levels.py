@@ -204,7 +204,7 @@ class Drive(_RotatedLevels):
            every coordinate shrinks by 2/π, which no mean over clients undoes.
     rounds: of the randomised Hadamard rotation of 2^16 coordinates; smaller blocks get more, for the same quality. With
             one the unbiased scale is biased on spiky vectors.
-    block: coordinates rotated together, a power of two. A vector is cut into blocks, so that d = 1025 costs 1025 bits.
+    block: coordinates rotated together, a power of two. A vector is cut into blocks, so that d = 1025 takes 1025 bits.
     """
 
     name: ClassVar[str] = "drive"

@@ -39,7 +39,7 @@ _RADIX = 16  # four levels of butterflies as one product with a small matrix
 class RotatedBlock:
     """`length` coordinates from `first` on, which become `size` = 2^k rotated ones; more only in the last block.
 
-    count: so many blocks of `size` side by side, `number` being that of the first; if there are several, all are full
+    count: number of blocks of `size` side by side, `number` being that of the first; if there are several, all are full
     """
 
     number: int

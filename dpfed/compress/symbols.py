@@ -1,7 +1,7 @@
 """Symbols as bytes: packed bit by bit, or entropy-coded, several at once.
 
 The coder is the asymmetric numeral system (Duda, arXiv:1311.2540) of `constriction` (Bamler, arXiv:2201.01741), of
-order 0, with integer weights as the model. Its output is within about 64 bits of n H, and decoding is total: any words
+order 0, with integer weights as the model. Its output is within about 64 bits of n H, and decoding is total: any input
 decode to some symbols, so bytes from a stranger cannot make it fail. Weights are integers below 2^53, exact in float64,
 so both sides quantise them alike. Symbols that share a model are coded several at once, as one number.
 """
@@ -49,7 +49,7 @@ def group_weights(counts: NDArray[np.int64], together: int) -> NDArray[np.float6
 
 
 def encode_symbols(symbols: Values, weights: NDArray[np.float64]) -> NDArray[np.uint32]:
-    """Symbols [n], each below len(weights), to words."""
+    """Return symbols [n], each below len(weights), as 32-bit integers."""
     coder = constriction.stream.stack.AnsCoder()
     coder.encode_reverse(symbols.astype(np.int32), _model(weights))
     words: NDArray[np.uint32] = coder.get_compressed()
@@ -57,7 +57,7 @@ def encode_symbols(symbols: Values, weights: NDArray[np.float64]) -> NDArray[np.
 
 
 def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], count: int) -> NDArray[np.uint16]:
-    """The `count` symbols of `encode_symbols` with the same weights. WireError unless they use up the words exactly.
+    """The `count` symbols of `encode_symbols` with the same weights. WireError unless they use up the input exactly.
 
     Memory: two bytes a symbol and a fixed buffer.
     """
@@ -70,7 +70,7 @@ def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], coun
         last = min(first + _AT_ONCE, count)
         symbols[first:last] = coder.decode(model, last - first)
     if not coder.is_empty():
-        raise WireError(f"entropy-coded symbols: {len(words)} words hold more than the {count} symbols expected.")
+        raise WireError(f"entropy-coded symbols: {len(words)} integers hold more than the {count} symbols expected.")
     return symbols
 
 

@@ -14,7 +14,7 @@ def one_thread() -> Iterator[int]:
     """Torch on one CPU thread inside; yields the number it had, and restores it. Holds for the whole process.
 
     Local batches are too small to divide among cores: dividing them gains little, makes the bits depend on the
-    number of cores, and on busy cores costs a hundredfold, as OpenMP's threads spin while they wait.
+    number of cores, and on busy cores takes a hundred times as long, as OpenMP's threads spin while they wait.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

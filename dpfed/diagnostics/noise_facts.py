@@ -12,7 +12,7 @@ from dpfed.diagnostics.probes import probe_of
 from dpfed.records.round import SumNoise
 
 _MOST_BINS = 1 << 18
-"""Longer noise is folded before its correlations are looked at."""
+"""Length beyond which noise is folded before its correlations are computed."""
 
 
 def noise_facts(noise: Tensor, draws: int) -> SumNoise | None:

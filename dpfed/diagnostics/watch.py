@@ -32,10 +32,11 @@ class Watch:
     """An observer of one round. No epsilon covers what it holds.
 
     arriving:      clients whose rows come in time
-    largest_norm:  of a clipped row, over the clip norm (of coins: over the nearest of their bounds, in their metric);
+    largest_norm:  of a clipped row, over the clip norm (of Bernoulli probabilities: over the nearest of their bounds,
+                   in their metric);
                    None: only clients have seen rows
     typical_norm:  the median norm of rows before they are clipped, over the clip norm; None: none was seen
-    longest_added: the L2 norm of the longest row where it goes into the sum (or, with noise in rows, where that comes
+    longest_added: the L2 norm of the longest row where it enters the sum (or, with noise in rows, where noise is added
                    on), in the units it is added in; None: only clients have seen it
     shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
                    noise, or (noise_known false) only clients have seen it

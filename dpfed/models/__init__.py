@@ -53,7 +53,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def register(name: str, maker: Callable[..., nn.Module]) -> None:
-    """Make a network of one's own known as model.name in this process.
+    """Register a custom network as model.name in this process.
 
     maker: function (input_shape, classes, **options) that makes the module with fresh random weights. Inputs are
     float32 [b, *input_shape], or int64 where the data have integers and the module takes them. Outputs are logits
@@ -72,7 +72,7 @@ def check_name(name: str) -> None:
     if name not in known:
         raise ConfigError(
             f"model={name!r}: known models are {', '.join(sorted(known))}."
-            f"{did_you_mean(name, known)} One's own are in a file that --load names."
+            f"{did_you_mean(name, known)} A custom one must be in a file that --load names."
         )
 
 
@@ -103,7 +103,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: 
 def build_own(
     name: str, maker: Callable[..., nn.Module], input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0
 ) -> FlatModel:
-    """The model that a maker of one's own makes, registered or not; ConfigError where there is none."""
+    """Return the model that a custom maker makes, registered or not; ConfigError where there is none."""
     return _flat(name, partial(_made, name, partial(maker, input_shape, classes)), fixed_seed)
 
 

@@ -19,7 +19,7 @@ def char_lstm(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[in
 
     inputs are numbers 0 .. classes-1 of letters, [80]; hidden: units of the layers. The network of LEAF (Caldas et
     al. 2018) and FedMRN, which has 817,872 parameters there: as in torch.nn.LSTM each layer has two biases here, which
-    only ever act as their sum, hence 2 · 4 · 256 more. Fed-SMP's costs (46.02 MB, table III) fit this network in torch
+    only ever act as their sum, hence 2 · 4 · 256 more. Fed-SMP's bytes (46.02 MB, table III) fit this network in torch
     with 90 letters, those of Reddi et al. (2021): 822,570. Raises ConfigError.
     """
     if len(input_shape) != 1:

@@ -227,7 +227,7 @@ def _statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]
 
 
 def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
-    """Parameters and statistics that are not in the layout; how many batches a BatchNorm has seen says nothing."""
+    """Parameters and statistics outside the layout, without the number of batches that a BatchNorm has seen."""
     trained = {block.name for block in layout}
     state = dict([*module.named_parameters(), *module.named_buffers()])
     return {

@@ -22,7 +22,7 @@ Biases = Literal["masked", "absent"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FrozenNetwork:
-    """Weights +s or -s by the seed's coins, s by the layer's fan-in; a mask in {0, 1}^n keeps some of them.
+    """Weights +s or -s by the seed's random signs, s by the layer's fan-in; a mask in {0, 1}^n keeps some of them.
 
     s = sqrt(2 / fan_in), the "kaiming" constant of Isik et al. 2023 (FedPM), or e sqrt(1 / fan_in), the "published"
     one of its code, 1.92 times that. "even": one size for all layers, the geometric mean of theirs under "kaiming"; a
@@ -82,13 +82,13 @@ def freeze(
 
     Initial scores are N(0, spread^2), so initial probabilities are their sigmoid.
 
-    Everything comes from integer hashes, not from a library's generator: the same on any machine and version. Raises
-    ConfigError, also for a network with BatchNorm: nothing that is sent would tell its running statistics.
+    Everything follows from integer hashes, not from a library's generator: the same on any machine and version. Raises
+    ConfigError, also for a network with BatchNorm: nothing that is sent would give its running statistics.
     """
     if model.has_statistics:
         raise ConfigError(
-            "model: has BatchNorm; with frozen weights nothing but the mask is sent, so nobody would learn its running "
-            "statistics. Use GroupNorm, or a model without normalisation."
+            "model: has BatchNorm; with frozen weights nothing but the mask is sent, so the server would not learn "
+            "its running statistics. Use GroupNorm, or a model without normalisation."
         )
     if constant not in get_args(Constant) or biases not in get_args(Biases):
         raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")

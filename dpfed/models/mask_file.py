@@ -3,7 +3,7 @@
 safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the share of ones in each context, in 1/4096),
 and as metadata what rebuilds the frozen network. A context is a layer and what the seed says about a weight: its
 initial probability, and by how much the weight's public die falls below it. Of three ways to tell weights apart by
-these the file takes the shortest. A weight that training hardly moved costs next to nothing.
+these the file takes the shortest. A weight that training hardly moved takes next to no bytes.
 """
 
 from __future__ import annotations

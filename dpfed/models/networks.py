@@ -37,7 +37,7 @@ def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The one for SVHN: 3,431,754 parameters on 32x32x3 images in 10 classes, "about 3.4 million".
 
     5x5 convolutions to 64 and 128 channels, 384 and 192 hidden units. The paper states no padding; with padding 2 a
-    dense upload of 180 rounds costs the 41.18 MB of its table II to the last digit.
+    dense upload of 180 rounds has the 41.18 MB of its table II to the last digit.
     """
     return _cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
 
@@ -166,7 +166,7 @@ def mlp(input_shape: tuple[int, ...], classes: int, *, hidden: Sequence[int] = (
 def fedscalar_mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """FedScalar's network on the digits, "3 layers, each containing 3 neurons", ReLU between: 259 parameters on 64.
 
-    The paper counts 233, which no reading of its words gives: 64-3-3-3-10 has 259 parameters, 240 without biases;
+    The paper counts 233, which no reading of its text gives: 64-3-3-3-10 has 259 parameters, 240 without biases;
     64-3-3-10 has 247.
     """
     return mlp(input_shape, classes, hidden=(3, 3, 3))

@@ -1,6 +1,6 @@
 """Draws that belong to client ids, made block by block: a large population needs no memory for all of it.
 
-A draw belongs to a client's id, never to a place in a cohort or a list: one client more or less changes no other
+A draw belongs to a client's id, never to a place in a cohort or a list: one client added or removed changes no other
 client's draw.
 """
 

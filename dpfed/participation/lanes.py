@@ -29,7 +29,7 @@ def period_of(config: Config) -> int:
 
 
 def bands_of(config: Config) -> int:
-    """Return the bands of the noise under balls-and-bins: privacy.bands, or as many as lanes; 1 without [privacy]."""
+    """Return the bands of noise under balls-and-bins: privacy.bands, or the number of lanes; 1 without [privacy]."""
     table = config.privacy
     if table is None or table.bands is None:
         return lanes_of(config) if isinstance(table, GaussianPrivacy) else 1
@@ -105,7 +105,7 @@ def lane_problems(config: Config) -> Iterator[str]:
     if federation.lanes == "search":
         if table.epsilon is None or table.noise_multiplier is not None or table.bands is not None:
             yield (
-                f"{given}: the lanes of least error, as many as bands, are searched for privacy.epsilon. Give epsilon "
+                f"{given}: the lanes of least error, one for each band, are searched for privacy.epsilon. Give epsilon "
                 "without noise_multiplier and bands, or a number of lanes."
             )
             return

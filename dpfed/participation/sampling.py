@@ -158,8 +158,8 @@ def with_others(
 ) -> NDArray[np.int64]:
     """Return the cohort and, up to `fill` clients in all, those others that have the smallest secret values.
 
-    Claim: given the cohort, every subset of so many others is equally likely; one client less in the cohort adds one
-    other client and changes nothing else. Ids of canaries, from `clients` on, are kept and not counted.
+    Claim: given the cohort, every subset of its size among the others is equally likely; one client less in the cohort
+    adds one other client and changes nothing else. Ids of canaries, from `clients` on, are kept and not counted.
     """
     missing = fill - int((cohort < clients).sum())
     if missing <= 0:
@@ -171,7 +171,7 @@ def with_others(
 def sampler_of(config: Config) -> Sampler:
     """The sampler of every round, or the schedule of all. ConfigError for numbers that do not fit each other.
 
-    The stream of a schedule is named by the seed that it is drawn from, so that a ledger tells two runs apart.
+    The stream of a schedule is named by the seed that it is drawn from, so that a ledger distinguishes two runs.
     """
     federation = config.federation
     clients, cohort, stream = federation.clients, federation.cohort, stream_of(config)

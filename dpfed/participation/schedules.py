@@ -79,7 +79,7 @@ class AllocationCohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparationCohorts:
-    """A client that takes part rests for `separation` - 1 rounds, then tosses a coin every round; stationary."""
+    """A client that takes part rests for `separation` - 1 rounds, then draws Bernoulli samples again; stationary."""
 
     clients: int
     cohort: int
@@ -137,7 +137,7 @@ def _whole(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
 
 
 def _failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
-    """Return how often a coin shows tails before heads: geometric, by inversion."""
+    """Return the failures before the first success of Bernoulli trials: geometric, by inversion."""
     if coin >= 1:
         return np.zeros(len(uniforms))
     return np.asarray(np.floor(np.log1p(-uniforms) / np.log1p(-coin)))

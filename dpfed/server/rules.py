@@ -36,8 +36,8 @@ class Averaging:
     Entries `averaged` (running statistics of normalisation) are no direction to step along: they become the clients'
     mean whatever the step size.
 
-    With probabilities and noise-like coins (private FedPM) this is a noisy step from theta: replacing theta by the mean
-    mask instead would let the coins' noise walk. Post-processing of the released sum.
+    With probabilities and Bernoulli noise (private FedPM) this is a noisy step from theta: replacing theta by the mean
+    mask instead would let the sampling noise accumulate. Post-processing of the released sum.
     """
 
     learning_rate: float = 1.0
@@ -203,12 +203,12 @@ def check_name(name: str) -> None:
     if name not in known:
         raise ConfigError(
             f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
-            "One's own are in a file that --load names."
+            "A custom one must be in a file that --load names."
         )
 
 
 def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
-    """The rule of this name, if it is one's own; ConfigError, with its line, where it cannot be made."""
+    """Return the rule of this name, if it is custom; ConfigError, with its line, where it cannot be made."""
     makes = registered.own("server rule").get(name)
     if makes is None:
         return None

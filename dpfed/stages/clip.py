@@ -40,8 +40,8 @@ class AdaptiveClip:
     moves the count by 1/2 under add-remove and zero-out and by 1 under replace-one: half of what a vector of norm 1
     does. With Gaussian noise of standard
     deviation `count_noise_std` that sum is a Gaussian release of noise multiplier 2 count_noise_std, about the same
-    cohort as the update sum. Both together are to cost what one release of `noise_multiplier` costs, so the update sum
-    gets the larger multiplier of `update_noise_multiplier`. `cohort`: the expected number of clients of a round.
+    cohort as the update sum. Both together must have the epsilon of one release of `noise_multiplier`, so the update
+    sum gets the larger multiplier of `update_noise_multiplier`. `cohort`: the expected number of clients of a round.
     """
 
     quantile: float
@@ -65,7 +65,7 @@ class AdaptiveClip:
     def update_noise_multiplier(self, noise_multiplier: float) -> float:
         """z_u with 1/z^2 = 1/z_u^2 + 1/(2 count_noise_std)^2 (Andrew et al. 2021, Theorem 1).
 
-        Raises ConfigError where the count alone costs as much as the whole release may.
+        Raises ConfigError if the count alone uses up the epsilon of the whole release.
         """
         if self.count_noise_multiplier <= noise_multiplier:
             raise ConfigError(

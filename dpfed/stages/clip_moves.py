@@ -1,4 +1,4 @@
-"""Clip of a mask's moves: the bound on how far one client moves the probabilities of its coins."""
+"""Clip of a mask's moves: the bound on how far one client moves its Bernoulli probabilities."""
 
 from __future__ import annotations
 

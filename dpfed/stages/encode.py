@@ -43,8 +43,8 @@ class Encode(Stage):
     model:        what travels is reference + row, the client's model, not its move (FedSparsify)
     majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
     sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
-    feedback:     error feedback (`dpfed.compress.payload.encoded_with_feedback`) over so many clients, whose errors are
-                  what this stage remembers: memory["errors"], [feedback, k]
+    feedback:     error feedback (`dpfed.compress.payload.encoded_with_feedback`) over `feedback` clients, whose errors
+                  are what this stage remembers: memory["errors"], [feedback, k]
     """
 
     scheme: Scheme

@@ -1,4 +1,4 @@
-"""Numbers as coins of a public size: stochastic signs, FedMRNS with the round's shared noise, moves of a mask."""
+"""Numbers as Bernoulli samples of a public size: stochastic signs, FedMRNS with shared noise, moves of a mask."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from dpfed.stages.maps import SEED_BITS, Map, MapChoice
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SignedProbabilities:
-    """Values x as moves of Bernoulli probabilities from 1/2: x signs / (2 bound). A coin of that mean, read as ±bound
-    times its sign, has the mean x.
+    """Values x as moves of Bernoulli probabilities from 1/2: x signs / (2 bound).
+
+    A Bernoulli sample of that mean, read as ±bound times its sign, has the mean x.
 
     Stochastic signs with a public bound (signs 1), FedMRNS with noise ±bound that all clients share, and private FedPM
-    whose coins say how far its probabilities have moved.
+    whose samples estimate how far its probabilities have moved.
     """
 
     inside: Map
@@ -48,7 +49,7 @@ class SignedProbabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSigns:
-    """Public values of coins: +bound and -bound, or the shared noise ±bound of the round (FedMRNS)."""
+    """Public values of Bernoulli samples: +bound and -bound, or the shared noise ±bound of the round (FedMRNS)."""
 
     choice: MapChoice
     bound: float

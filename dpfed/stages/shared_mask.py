@@ -68,7 +68,7 @@ class SharedMask:
 class RandomSharedMask:
     """Fed-SMP rand-k: k coordinates from the round's public seed, times d/k. stays: those of the first round.
 
-    scaled: without it the factor is left out, as where what is sent are coins and their reading is public.
+    scaled: without it the factor is left out, as for Bernoulli samples, whose values are public.
     """
 
     size: int

@@ -204,7 +204,7 @@ class Wire(Protocol):
 
 
 class Private(Stage, Protocol):
-    """A stage that makes a round private and is charged for it: the mechanism comes from the fields that draw.
+    """A stage that makes a round private and is charged for it: the mechanism follows from the fields that draw.
 
     rests_on: stages that must stand right before this one, the bound that its charge rests on
     covers_memory: True if the charge covers clients that are remembered between rounds; no stage of dpfed has one
@@ -220,7 +220,7 @@ class Private(Stage, Protocol):
 
     @property
     def in_every_upload(self) -> bool:
-        """True if each upload is a release by itself, whoever sees it."""
+        """True if each upload is a release by itself."""
         return False
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:

@@ -22,7 +22,8 @@ from dpfed.stages.stage import Round, Stage
 class Words(Stage):
     """Rows [c, size] travel as residues. In one process they stay as they are: the sum reduces them.
 
-    largest: of what an entry may be, where rows hold symbols or coins; None: any residue, read as centred about 0
+    largest: of what an entry may be, where rows hold symbols or Bernoulli samples; None: any residue, read as centred
+    about 0
     """
 
     size: int

@@ -88,14 +88,14 @@ def select(
     Claim: selected/ satisfies the epsilon stated in it, for one client, if nothing else of the folder is published: not
     the number of runs, no other run, no time. The draws are on disk before the first run starts, so that going on after
     an interruption draws nothing anew. ConfigError where there is no account; RunError where a run failed (then nothing
-    is chosen; the same command goes on), released more than was planned, or where no run was drawn, which under the
-    Poisson law can happen.
+    is chosen; the same command continues), released more than was planned, or where no run was drawn, which under the
+    Poisson distribution can happen.
     """
     candidates = candidates_of(plan)
     stated = candidates.epsilon(runs)
     cells = _drawn(plan.folder, candidates, runs, randomness or Secure())
     if not cells:
-        raise RunError("no run was drawn, as the Poisson law has it now and then: there is nothing to release.")
+        raise RunError("no run was drawn, as happens under a Poisson distribution: there is nothing to release.")
     with workers(jobs) as pool:
         done = run_all(plan, cells, pool, on_run)
     if failed := [one for one in done if one.summary is None]:
@@ -130,7 +130,7 @@ def _drawn(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: R
 
 
 def _cell(candidate: Cell, seed: int) -> Cell:
-    """The folder's name says nothing of how many runs there are."""
+    """Name of a run's folder, which does not reveal how many runs there are."""
     return replace(candidate.with_values({SEED: seed}), folder=f"{OPERATOR}/{seed:014x}")
 
 

@@ -145,7 +145,7 @@ def run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: On
     except BrokenProcessPool as error:
         words = (
             f"a worker process died ({str(error).splitlines()[0]}): out of memory, perhaps. The same command again "
-            "goes on; with fewer --jobs each has more memory."
+            "continues; with fewer --jobs each has more memory."
         )
         for i in set(range(len(cells))) - set(found):
             found[i] = Done(cell=cells[i], how="failed", error=words)

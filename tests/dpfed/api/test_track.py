@@ -77,7 +77,7 @@ def test_a_tracker_that_fails_is_left_aside(tmp_path, monkeypatch):
     with tracked(["mlflow"], tmp_path, {"a": {"b": 1}}, say=said.append) as on_round:
         for number in (1, 2, 3):
             on_round({"round": number, "epsilon": 1.0})
-    assert said == ["--track mlflow: fails (ConnectionError: the server is gone). The run goes on without it."]
+    assert said == ["--track mlflow: fails (ConnectionError: the server is gone). The run continues without it."]
     assert [call[0] for call in fake.calls] == ["start", "params", "metrics"]
 
 
