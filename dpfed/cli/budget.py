@@ -103,6 +103,7 @@ def budget(
             "--ledger: a certificate is about one run by itself",
             certificate=None if certificate == "none" else certificate,
         )
+        refuse("--ledger: the project has an epsilon", **options.targets)
         refuse("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
         project_budget(
             ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
@@ -127,6 +128,7 @@ def budget(
         refuse(
             "--over: the map shows every epsilon",
             epsilon=options.epsilon,
+            **options.targets,
             compare=compare or None,
             second_opinion=second_opinion or None,
         )
@@ -135,7 +137,7 @@ def budget(
         return
     if compare and mechanism.name not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism.name}: it is for Gaussian noise. Remove it.")
-    answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision)
+    answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, options.targets)
     plan, rows = answer.plan, [answer]  # with the lanes that were searched
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)

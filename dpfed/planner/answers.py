@@ -21,7 +21,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
 from dpfed.planner.question import Question, question_of
-from dpfed.report.privacy_words import sampler_words
+from dpfed.report.privacy_words import readings_words, sampler_words
 
 Over = Literal["noise-multiplier", "cohort"]
 ACCOUNTS = {
@@ -49,6 +49,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         rounds=question.rounds,
         accountant=account,
         with_lower_bound=False,
+        **question.targets,
     )
     if plan.needs_lanes:
         question = question.changed(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])
@@ -66,6 +67,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
             "rounds": f"{found.rounds:,}",
             "delta": upwards(plan.delta),
         },
+        "readings": None if account != "best" or found.readings is None else readings_words(found.readings),
         "account": ACCOUNTS.get(found.accountant, found.accountant),
         "notes": list(found.notes),
         "command": question.command,
