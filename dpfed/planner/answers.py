@@ -49,7 +49,6 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
         rounds=question.rounds,
         accountant=account,
         with_lower_bound=False,
-        **question.targets,
     )
     if plan.needs_lanes:
         question = question.changed(lanes=found.plan.options["lanes"], bands=found.plan.options["bands"])

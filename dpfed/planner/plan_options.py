@@ -42,10 +42,11 @@ def wanted(
         return "rounds" if rounds is None else "epsilon"
     lacking = [name for name in get_args(Solved) if given[name] is None]
     if len(lacking) != 1:
-        named = ", ".join(flag(name) for name in reversed(given) if given[name] is not None)
+        names = [name for name in reversed(given) if given[name] is not None and not (name == "epsilon" and targets)]
+        named = ", ".join(map(flag, [*names, *targets]))
         raise ConfigError(
             f"given {named or 'none of them'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
-            "third is what you get."
+            "third is what you get. (In place of --epsilon: --advantage, or --tpr and --fpr.)"
         )
     solved: Solved = lacking[0]
     return solved

@@ -31,17 +31,10 @@ _EPSILON = Option(
     default=None,
     help="The target, if the noise multiplier or the rounds are wanted. From the ledger, where there is one.",
 )
-_TARGETS = {
-    "advantage": "A target in place of --epsilon: the most by which the true positive rate of any membership test "
-    "may exceed its false positive rate.",
-    "tpr": "A target in place of --epsilon, with --fpr: the largest true positive rate of any membership test.",
-    "fpr": "The false positive rate at which --tpr holds.",
-}
 _OF_PLANS = command_options()
 OPTIONS = {
     **{name: _OF_PLANS[name] for name in ("clients", "cohort", "rounds", "noise_multiplier")},
     "epsilon": _EPSILON,
-    **{name: Option(hint=float, default=None, help=text) for name, text in _TARGETS.items()},
     **{name: _OF_PLANS[name] for name in ("delta", "sampling", "participations", "separation", "adjacency")},
     **{name: _OF_PLANS[name] for name in ("mechanism", "noise")},
     **_OF_PLANS,
@@ -86,8 +79,7 @@ class Question(_Options):  # type: ignore[misc]
             options |= {"sampling": "cyclic", "cohort": self.cohort or max(self.clients // self.separation, 1)}
         elif self.cohort is None and self.sampling != "all":
             options["cohort"] = self._cohort_of_participations()
-        numbers = {*get_args(Solved), *_TARGETS}
-        return Plan.from_options({k: v for k, v in options.items() if k not in numbers}, written=_as_flag)
+        return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_as_flag)
 
     def changed(self, **options: Any) -> Question:
         """Return the question with other values of these options."""
@@ -107,20 +99,9 @@ class Question(_Options):  # type: ignore[misc]
         return cohort
 
     @property
-    def targets(self) -> dict[str, float]:
-        """Targets in place of an epsilon: bounds on membership tests."""
-        return {name: getattr(self, name) for name in _TARGETS if getattr(self, name) is not None}
-
-    @property
     def solved(self) -> Solved:
         """The one of the three numbers to solve for. ConfigError unless exactly one lacks."""
-        return wanted(
-            self.plan(),
-            rounds=self.rounds,
-            noise_multiplier=self.noise_multiplier,
-            epsilon=self.epsilon,
-            targets=self.targets,
-        )
+        return wanted(self.plan(), rounds=self.rounds, noise_multiplier=self.noise_multiplier, epsilon=self.epsilon)
 
     @property
     def given(self) -> dict[str, object]:
@@ -149,9 +130,7 @@ class Question(_Options):  # type: ignore[misc]
     def python(self) -> str:
         """Lines of Python whose last prints the very number."""
         two = ", ".join(
-            f"{name}={getattr(self, name)!r}"
-            for name in (*get_args(Solved), *_TARGETS)
-            if getattr(self, name) is not None
+            f"{name}={getattr(self, name)!r}" for name in get_args(Solved) if getattr(self, name) is not None
         )
         return f"{self.python_plan}\nprint(budget.{self.solved}(plan, {two}))"
 
@@ -169,9 +148,7 @@ class Question(_Options):  # type: ignore[misc]
 
     def at(self, *, rounds: int | None = None, noise_multiplier: float | None = None) -> Question:
         """Return the same plan with these rounds and this noise; epsilon is to be solved for."""
-        return self.changed(
-            rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None, **dict.fromkeys(_TARGETS, None)
-        )
+        return self.changed(rounds=rounds, noise_multiplier=noise_multiplier, epsilon=None)
 
 
 def _as_flag(name: str, *value: object) -> str:
