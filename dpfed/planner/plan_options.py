@@ -74,7 +74,9 @@ def solve(
         accountant=accountant,
         conversion=conversion,
         precise=precise,
-        **targets,
+        advantage=targets.get("advantage"),
+        tpr=targets.get("tpr"),
+        fpr=targets.get("fpr"),
     )
 
 
