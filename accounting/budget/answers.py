@@ -16,7 +16,7 @@ from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from accounting.compose.readings import READING_KEYS, Readings, readings
-from accounting.compose.second_opinion import SecondOpinion, second_opinion
+from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.mechanisms import BallsAndBins, Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
@@ -436,7 +436,8 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
 
     Notes of rows with a lower bound, or without a number of dp-accounting, mention it. Loads dp-accounting.
     Claim: an independent implementation's epsilon; a note names every one below a lower bound. Source: Google's
-    dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: none of its own.
+    dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: MissingLibrary
+    if dp-accounting is not installed.
 
     >>> from accounting import Plan, budget
     >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
@@ -444,6 +445,7 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     >>> abs(checked.second_opinion.epsilon / row.epsilon - 1) < 1e-3
     True
     """
+    require_library()
     known: dict[tuple[Composed, float], SecondOpinion] = {}
     found = []
     for row in rows:
