@@ -1,4 +1,4 @@
-# make demo         a private federated training on scikit-learn's digits, in an environment of its own
+# make demo         a private federated training on handwritten digits, in an environment of its own
 # make test         the quick tests, in the same environment: every promise once
 # make test-slow    the slow ones: more seeds, more settings, longer trials
 # make test-all     both

@@ -4,6 +4,7 @@ AccountingError
 ├── InvalidParameter       a number outside its domain
 ├── UnsupportedMechanism   no valid bound is known for this combination
 ├── CalibrationError       no noise multiplier or number of rounds meets the target
+├── MissingLibrary         a library that is not installed
 ├── ContradictoryBounds    a lower bound exceeds epsilon: one of the two is wrong
 └── LedgerError            a ledger cannot be trusted
     ├── TruncatedLedger    the last line was not written to its end
@@ -29,6 +30,10 @@ class UnsupportedMechanism(AccountingError, ValueError):
 
 class CalibrationError(AccountingError, ValueError):
     """Target that no noise multiplier, or no number of rounds, meets."""
+
+
+class MissingLibrary(AccountingError):
+    """A library that an answer needs, and that is not installed."""
 
 
 class ContradictoryBounds(AccountingError):

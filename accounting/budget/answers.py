@@ -10,14 +10,17 @@ from accounting import require
 from accounting.budget import calibrate
 from accounting.budget.lanes import with_lanes
 from accounting.budget.plan import Plan
+from accounting.budget.targets import Target, target_of
 from accounting.caveats import no_round_fits
 from accounting.compose import accountant as accountants
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
-from accounting.compose.second_opinion import SecondOpinion, second_opinion
+from accounting.compose.readings import READING_KEYS, Readings, readings
+from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
 from accounting.mechanisms import BallsAndBins, Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
+from accounting.rounding import upwards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,12 @@ class Budget:
         """The composed mechanism that this epsilon bounds."""
         return self.plan.run(self.noise_multiplier, self.rounds)
 
+    @property
+    def readings(self) -> Readings | None:
+        """Membership test and Gaussian DP readings of the best account; None for a line that is no guarantee."""
+        delta = self.plan.delta
+        return readings(self.mechanism, delta, (self.epsilon, delta)) if self.valid else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of one budget; infinities become null."""
         plan = self.plan
@@ -73,6 +82,7 @@ class Budget:
             "order": self.order,
             "lower_bound": self.lower_bound,
             "valid": self.valid,
+            **(self.readings.to_dict() if self.readings else dict.fromkeys(READING_KEYS)),
             "notes": list(self.notes),
             **plan.mechanism.details(plan, self.noise_multiplier, self.rounds),
         }
@@ -132,12 +142,17 @@ class _How:
             precise=self.precise,
         ).epsilon
 
-    def quick(self, run: Composed, delta: float) -> float | None:
+    def cost(self, run: Composed, delta: float, target: Target) -> float:
+        """Return the target's reading of a run."""
+        return self.epsilon(run, delta) if target.epsilon is not None else target.reading(run, delta)
+
+    def quick(self, run: Composed, delta: float, target: Target) -> float | None:
         """Return nearly `epsilon` if that would take long, else None."""
+        if target.epsilon is None:
+            return None
         return accountants.quick_epsilon(run, delta=delta) if self.accountant in ("best", "adaptive") else None
 
-    def noise_multiplier(self, plan: Plan, target: float, rounds: int) -> float:
-        require.positive(epsilon=target)
+    def noise_multiplier(self, plan: Plan, target: Target, rounds: int) -> float:
         require.count(rounds=rounds)
         if not plan.has_noise_multiplier:
             raise InvalidParameter(
@@ -147,14 +162,13 @@ class _How:
 
         return smallest_multiplier(
             lambda z: plan.run(z, rounds),
-            epsilon=target,
+            target=target,
             delta=plan.delta,
             how=self,
-            start=_guess(plan, target, rounds),
+            start=_guess(plan, target.near_epsilon(plan.delta), rounds),
         )
 
-    def rounds(self, plan: Plan, target: float, noise_multiplier: float | None) -> int:
-        require.positive(epsilon=target)
+    def rounds(self, plan: Plan, target: Target, noise_multiplier: float | None) -> int:
         if plan.noise_schedule is not None:
             raise InvalidParameter(
                 "noise_schedule without rounds: its parts are parts of a known number of rounds. Give rounds, and get "
@@ -165,23 +179,28 @@ class _How:
         def cost(count: int) -> float:
             if plan.most_rounds is not None and count > plan.most_rounds:
                 return math.inf
-            return self.epsilon(plan.run(noise_multiplier, count), plan.delta)
+            return self.cost(plan.run(noise_multiplier, count), plan.delta, target)
 
         @cache
         def nearly(count: int) -> float:
-            found = self.quick(plan.run(noise_multiplier, count), plan.delta)
+            found = self.quick(plan.run(noise_multiplier, count), plan.delta, target)
             return cost(count) if found is None else found
 
-        if self.quick(plan.run(noise_multiplier, 1), plan.delta) is None:
-            count = calibrate.largest_count(cost, target, name="rounds")
+        if self.quick(plan.run(noise_multiplier, 1), plan.delta, target) is None:
+            count = calibrate.largest_count(cost, target.most, name="rounds")
         else:
-            count = calibrate.certified_count(cost, nearly, target, name="rounds")
+            count = calibrate.certified_count(cost, nearly, target.most, name="rounds")
+        if count == 0 and target.epsilon is None:
+            raise CalibrationError(
+                f"{target}: not even one round fits; after it the {target.name} may be {upwards(cost(1))}. "
+                f"{plan.mechanism.advice}"
+            )
         if count == 0:
             beside = f" with noise_multiplier={noise_multiplier}" if noise_multiplier is not None else ""
             raise CalibrationError(
                 no_round_fits(
-                    f"epsilon={target}{beside}",
-                    allowed=target,
+                    f"epsilon={target.most}{beside}",
+                    allowed=target.most,
                     after=cost(1),
                     spent=_spent_before(plan),
                     delta=plan.delta,
@@ -192,22 +211,22 @@ class _How:
 
 
 def smallest_multiplier(
-    run: Callable[[float], Composed], *, epsilon: float, delta: float, how: _How, start: float
+    run: Callable[[float], Composed], *, target: Target, delta: float, how: _How, start: float
 ) -> float:
-    """Return the smallest noise multiplier z for which all rounds, `run(z)`, stay within epsilon, for any mechanism."""
+    """Return the smallest noise multiplier z for which all rounds, `run(z)`, meet the target."""
 
     @cache
     def cost(z: float) -> float:
-        return how.epsilon(run(z), delta)
+        return how.cost(run(z), delta, target)
 
     @cache
     def nearly(z: float) -> float:
-        found = how.quick(run(z), delta)
+        found = how.quick(run(z), delta, target)
         return cost(z) if found is None else found
 
-    if how.quick(run(start), delta) is None:
-        return calibrate.smallest(cost, epsilon, name="noise multiplier", start=start)
-    return calibrate.certified(cost, nearly, epsilon, name="noise multiplier", start=start)
+    if how.quick(run(start), delta, target) is None:
+        return calibrate.smallest(cost, target.most, name="noise multiplier", start=start)
+    return calibrate.certified(cost, nearly, target.most, name="noise multiplier", start=start)
 
 
 def multiplier_for(
@@ -236,7 +255,8 @@ def multiplier_for(
     """
     how = _How(accountant=accountant, conversion="improved")
     start = near(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
-    return smallest_multiplier(run, epsilon=epsilon, delta=delta, how=how, start=start)
+    target = Target(name="epsilon", most=epsilon)
+    return smallest_multiplier(run, target=target, delta=delta, how=how, start=start)
 
 
 def solve(
@@ -249,6 +269,9 @@ def solve(
     conversion: Conversion = "improved",
     with_lower_bound: bool = True,
     precise: bool = False,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
 ) -> Budget:
     """Return the one of epsilon, noise multiplier and rounds that is not given, with everything to be named beside it.
 
@@ -256,6 +279,8 @@ def solve(
     is within the target, at most 1e-6 relative above it. Rounds: the largest number within the target. Bernoulli
     uploads have
     no noise multiplier: give one of epsilon and rounds. precise: finer grid and cover under fixed-size sampling.
+    advantage, or tpr at fpr: targets in place of epsilon, the most that any membership test may have, by the best
+    account (`compose.readings`).
     Source: `compose.accountant.guarantee`. Units: the noise multiplier is a noise standard deviation over the clip
     norm.
     Adjacency: that of the plan. Direction of error: epsilon and noise upwards, rounds downwards.
@@ -270,14 +295,16 @@ def solve(
     noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     how = _How(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
-    if (epsilon is None) + lacks_noise + (rounds is None) != 1:
+    target = _target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
+    if (target is None) + lacks_noise + (rounds is None) != 1:
         names = "epsilon, noise_multiplier and rounds" if plan.has_noise_multiplier else "epsilon and rounds"
         raise InvalidParameter(f"{names}: give all but one of them; it is what you get.")
     plan = with_lanes(plan, epsilon=epsilon if lacks_noise else None, rounds=rounds, stated_by=accountant)
-    if rounds is None:
-        rounds = how.rounds(plan, float(epsilon or 0), noise_multiplier)
-    elif lacks_noise:
-        noise_multiplier = how.noise_multiplier(plan, float(epsilon or 0), rounds)
+    if rounds is None and target is not None:
+        rounds = how.rounds(plan, target, noise_multiplier)
+    elif lacks_noise and target is not None:
+        noise_multiplier = how.noise_multiplier(plan, target, require.count(rounds=rounds))
+    rounds = require.count(rounds=rounds)
     return how.state(plan, noise_multiplier, rounds, with_lower_bound=with_lower_bound)
 
 
@@ -311,14 +338,18 @@ def epsilon(
 def noise_multiplier(
     plan: Plan,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     rounds: int | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     precise: bool = False,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
 ) -> float:
     """Return the smallest noise multiplier whose epsilon is within `epsilon`, at most 1e-6 relative above it.
 
+    advantage, or tpr at fpr: targets in place of epsilon, as for `solve`.
     Claim: the run with it is (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Adjacency: that of the
     plan.
     Direction of error: upwards. Errors: CalibrationError if no multiplier meets epsilon; InvalidParameter for Bernoulli
@@ -332,21 +363,26 @@ def noise_multiplier(
     planned, rounds = _once(plan, rounds=rounds)
     if planned is not None:
         raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
+    target = _given(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
     plan = with_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=accountant)
-    return how.noise_multiplier(plan, epsilon, require.count(rounds=rounds))
+    return how.noise_multiplier(plan, target, require.count(rounds=rounds))
 
 
 def rounds(
     plan: Plan,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     noise_multiplier: float | None = None,
     accountant: Accountant = "best",
     conversion: Conversion = "improved",
     precise: bool = False,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
 ) -> int:
     """Return the largest number of rounds whose epsilon is within `epsilon`.
 
+    advantage, or tpr at fpr: targets in place of epsilon, as for `solve`.
     Claim: these rounds are (epsilon, plan.delta)-DP. Source: `compose.accountant.guarantee`. Units: as `epsilon`.
     Adjacency: that of the plan. Direction of error: downwards. Errors: CalibrationError if not even one round fits.
 
@@ -358,7 +394,25 @@ def rounds(
     noise_multiplier, planned = _once(plan, noise_multiplier=noise_multiplier)
     if planned is not None:
         raise InvalidParameter(f"rounds={planned} in the plan: they are asked for, so leave them out.")
-    return how.rounds(plan, epsilon, noise_multiplier)
+    target = _given(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+    return how.rounds(plan, target, noise_multiplier)
+
+
+def _target(how: _How, **given: float | None) -> Target | None:
+    """Return the target; InvalidParameter for a membership test's with another accountant than the best."""
+    target = target_of(**given)
+    if target is not None and target.epsilon is None and how != _How(accountant="best", conversion="improved"):
+        raise InvalidParameter(
+            f"{target.name} with accountant={how.accountant!r}: readings of membership tests are of the best account. "
+            "Leave accountant, conversion and precise out."
+        )
+    return target
+
+
+def _given(target: Target | None) -> Target:
+    if target is None:
+        raise InvalidParameter("epsilon is missing: give it, or advantage, or tpr and fpr.")
+    return target
 
 
 def _once(
@@ -382,7 +436,8 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
 
     Notes of rows with a lower bound, or without a number of dp-accounting, mention it. Loads dp-accounting.
     Claim: an independent implementation's epsilon; a note names every one below a lower bound. Source: Google's
-    dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: none of its own.
+    dp-accounting. Adjacency: that of each row. Direction of error: upper bound. Errors: MissingLibrary
+    if dp-accounting is not installed.
 
     >>> from accounting import Plan, budget
     >>> row = budget.solve(Plan(clients=6000, sampling="all"), noise_multiplier=20.0, rounds=10)
@@ -390,6 +445,7 @@ def with_second_opinion(rows: Sequence[Budget]) -> list[Budget]:
     >>> abs(checked.second_opinion.epsilon / row.epsilon - 1) < 1e-3
     True
     """
+    require_library()
     known: dict[tuple[Composed, float], SecondOpinion] = {}
     found = []
     for row in rows:

@@ -13,9 +13,9 @@ from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import ABOVE_ONE_OF_N, caveats
 from accounting.compose import adaptive, lower_bound, pld, rdp
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
-from accounting.compose.profiles import Profile, profile
+from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.compose.rdp import Conversion
-from accounting.compose.readings import tradeoff
+from accounting.compose.readings import Readings, readings, readings_of_profile, tradeoff, true_positive_rate
 from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
@@ -70,14 +70,30 @@ class Guarantee:
     mechanism: Mechanism | None = field(default=None, repr=False, compare=False)
 
     def profile(self) -> Profile:
-        """Return delta at every epsilon, by the best account of the mechanism. Direction of error: upper bound."""
-        if self.mechanism is None:
-            raise UnsupportedMechanism("profile: this guarantee does not say of which mechanism it is.")
-        return profile(self.mechanism)
+        """Return delta at every epsilon, by the best account of the mechanism. Direction of error: upper bound.
+
+        Without a mechanism (a budget, several clients' own releases) it is all that follows from epsilon and delta.
+        """
+        return profile_of_pair(self.epsilon, self.delta) if self.mechanism is None else profile(self.mechanism)
 
     def tradeoff(self, false_positive_rate: ArrayLike) -> Floats:
         """Return the least false negative rate at each false positive rate. Direction of error: lower bound."""
         return tradeoff(self.profile(), false_positive_rate)
+
+    def true_positive_rate(self, false_positive_rate: ArrayLike) -> Floats:
+        """Return the best membership test's largest true positive rate at each false positive rate. Direction: upper
+        bound for every test of two neighbouring datasets, whichever comes first."""
+        return true_positive_rate(self.profile(), false_positive_rate)
+
+    def readings(self, delta_min: float | None = None) -> Readings:
+        """Return advantage, true positive rates and a Gaussian DP summary of the mechanism (`compose.readings`).
+
+        delta_min: down to which mu describes the profile; the guarantee's delta if None. Direction: upper bounds.
+        """
+        least = self.delta if delta_min is None else delta_min
+        if self.mechanism is None:
+            return readings_of_profile(self.profile(), least)
+        return readings(self.mechanism, least, (self.epsilon, self.delta) if self.valid else None)
 
     def __str__(self) -> str:
         """Return epsilon with what must be named beside it, rounded to the side on which it stays true."""

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -146,6 +147,7 @@ def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -
     return max(held, key=lambda law: (rounds * law.scale - math.log(delta)) / law.tilt).tilt
 
 
+@lru_cache(maxsize=4)
 def distribution(
     mechanism: Mechanism, interval: float, *, held_for: float | None = None, tilt: float = 0.0
 ) -> LossLaws:

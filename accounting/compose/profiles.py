@@ -53,7 +53,9 @@ class Profile:
         return np.asarray(np.where(eps >= 0, delta, mirrored))
 
 
-def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] = "best") -> Profile:
+def profile(
+    mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] = "best", delta: float = _TYPICAL
+) -> Profile:
     """Return the profile that the accountant claims for `mechanism`.
 
     Claim: for all neighbours under the mechanism's adjacency, both orders, and every event S, P(S) <= e^epsilon Q(S) +
@@ -63,13 +65,14 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
     rdp: the least over the orders of exp((a-1)(rho - epsilon)) (1 - 1/a)^(a-1) / a (Canonne, Kamath, Steinke 2020,
     Prop. 12, solved for delta); a bound, which need not be the profile of a pair. best: the smaller of the applicable
     ones. Discrete Gaussians within e^±c of Gaussians: e^c delta_Gaussian(epsilon - 2c) (`integers.discrete_gaussian`).
+    delta: for which the adaptive account lays out its grid; every grid gives a bound.
     Cohorts that may exceed the fixed number of uploads add that probability to delta. Errors: UnsupportedMechanism if
     the accountant has no bound.
     """
     makers: dict[str, Callable[[Mechanism], Curve]] = {
         "analytic-gaussian": _analytic,
         "pld": _pld,
-        "adaptive": _adaptive,
+        "adaptive": lambda mechanism: _adaptive(mechanism, delta),
         "rdp": _rdp,
     }
     if accountant not in ("best", "pld", "rdp"):
@@ -88,6 +91,24 @@ def profile(mechanism: Mechanism, *, accountant: Literal["best", "pld", "rdp"] =
         raise UnsupportedMechanism("accountant='best': no accountant has a profile. " + " ".join(refusals))
     curves = list(found.values())
     return Profile(above_zero=lambda eps: np.min([curve(eps) for curve in curves], axis=0), method="+".join(found))
+
+
+def profile_of_pair(epsilon: float, delta: float) -> Profile:
+    """Return the profile of a statement of which only one pair (epsilon, delta) is known.
+
+    delta(x) = delta + (1 - delta) (e^epsilon - e^x)_+ / (e^epsilon + 1)
+
+    reached by randomised response that fails with probability delta (Kairouz, Oh, Viswanath 2015). Direction of error:
+    upper bound for every mechanism that is (epsilon, delta)-DP.
+    """
+
+    def above_zero(eps: Floats) -> Floats:
+        share = -np.expm1(np.minimum(eps - epsilon, 0.0)) / (1 + math.exp(-epsilon))
+        return np.asarray(delta + (1 - delta) * share)
+
+    if math.isinf(epsilon):
+        return Profile(above_zero=np.ones_like, method="none")
+    return Profile(above_zero=above_zero, method="one pair")
 
 
 def _analytic(mechanism: Mechanism) -> Curve:
@@ -116,10 +137,10 @@ def _continuous(mechanism: Mechanism) -> Continuous:
     return continuous(mechanism, lost=allowed_loss(_LOST, sum(count for _, count in parts_of(mechanism))))
 
 
-def _adaptive(mechanism: Mechanism) -> Curve:
-    """Return the program's values, at its states joined by chords; its grid is laid out for a delta of _TYPICAL."""
+def _adaptive(mechanism: Mechanism, delta: float) -> Curve:
+    """Return the program's values, at its states joined by chords; its grid is laid out for `delta`."""
     near = continuous(mechanism)
-    found = adaptive.values(near.mechanism, delta=_TYPICAL)
+    found = adaptive.values(near.mechanism, delta=delta)
     if found is None:
         raise UnsupportedMechanism(f"{type(mechanism).__name__}: no adaptive account is implemented.")
     knots = found.grid.losses(np.arange(found.grid.states + 1))

@@ -13,6 +13,7 @@ import numpy as np
 from accounting import require
 from accounting.compose import loss_grid
 from accounting.compose.pld import SMALLEST_DELTA
+from accounting.errors import MissingLibrary
 from accounting.mechanisms import (
     CappedPoissonSampling,
     Composed,
@@ -30,6 +31,8 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
 
 _ORDERS = [float(order) for order in (*range(2, 65), 80, 96, 128, 160, 192, 224, 256)]
+
+INSTALL = "Install it: pip install 'dpfed[train]', or dp-accounting."
 
 _MOST_PARTS = 50
 """Most different releases of a composition: the library has one distribution for each."""
@@ -109,7 +112,9 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of its discretisation; what it states is judged here
             epsilon = (_by_orders if by_orders else _by_losses)(mechanism, left)
-    except (ImportError, ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
+    except ImportError as error:
+        return _none(target, f"dp-accounting cannot be loaded ({error}). {INSTALL}")
+    except (ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
         return _none(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")
     if not math.isfinite(epsilon):
         return _none(target, "dp-accounting states that epsilon is infinite")
@@ -133,6 +138,16 @@ def _by_participations(mechanism: Mechanism) -> Mechanism:
         for part, count, sampling in orders
     )
     return Composed(parts=plain, order=None)
+
+
+def require_library() -> None:
+    """Raise MissingLibrary if dp-accounting cannot be loaded."""
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError as error:
+        raise MissingLibrary(
+            f"a second opinion needs dp-accounting, which cannot be loaded ({error}). {INSTALL}"
+        ) from None
 
 
 def _none(delta: float, why: str) -> SecondOpinion:

@@ -345,6 +345,8 @@ class Ledger:
         if not record_level:
             return stated
         steps = sum(count for _, count in mechanism.parts)
+        if sum(1 for _ in self.histories().distinct()) > 1:  # other clients may be worse at other deltas
+            stated = replace(stated, mechanism=None)
         return replace(stated, notes=(*stated.notes, f"of the worst client, which took {steps} steps"))
 
 

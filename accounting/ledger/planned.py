@@ -114,7 +114,7 @@ def statement(
         words = f"of all {plan.rounds} planned rounds, of which {_counted(rounds)}"
         stated = replace(whole, lower_bound=lines.lower_bound)
         if len(rounds) > (plan.rounds or 0):  # the plan does not cover them all
-            stated = _with_note(stated, _AGAIN.format(again))
+            stated = _with_note(replace(stated, mechanism=None), _AGAIN.format(again))
     elif budget is not None:
         words = f"of the budget, of whose rounds {_counted(rounds)}"
         notes = caveats(epsilon=budget, delta=lines.delta, units=units, unit=lines.unit)
@@ -138,9 +138,10 @@ def _whole(
             most = (Composed(parts=((first, plan.rounds),)),)
         if not most or most[0] is None:
             return None
-        return guarantee(
+        whole = guarantee(
             most[0], delta=lines.delta, accountant=accountant, unit=lines.unit, units=units, with_lower_bound=False
         )
+        return whole if len(plan.most) < 2 else replace(whole, mechanism=None)  # others may be worse at other deltas
     except UnsupportedMechanism:
         return None
 

@@ -35,6 +35,8 @@ class Mechanism(Protocol):
 
     def to_dict(self) -> dict[str, Any]: ...
 
+    def __hash__(self) -> int: ...
+
 
 class Unsampled(Protocol):
     """One release given its participants: a description of a kind in `mechanisms.kinds`."""
@@ -45,6 +47,8 @@ class Unsampled(Protocol):
 
     @property
     def adjacency(self) -> Adjacency: ...
+
+    def __hash__(self) -> int: ...
 
     @property
     def overflow(self) -> float:

@@ -38,6 +38,9 @@ def budget(
     precision: Annotated[bool, Parameter(negative="")] = False,
     certificate: Literal["none", "sampled"] = "none",
     group: int = 1,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
     table: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
@@ -78,11 +81,20 @@ def budget(
         delta, beside the bound that holds for sure. Takes minutes.
     group
         State epsilon at the same delta for this many clients who act as one, too.
+    advantage
+        A target in place of --epsilon: the largest difference of the true and the false positive rate of any membership
+        test.
+    tpr
+        A target in place of --epsilon, with --fpr: the largest true positive rate of any membership test.
+    fpr
+        The false positive rate at which --tpr holds.
     table
         The pairs (epsilon, delta) that hold together, both rounded upwards.
     json
         One JSON document on standard output.
     """
+    given = {"advantage": advantage, "tpr": tpr, "fpr": fpr}
+    targets = {name: value for name, value in given.items() if value is not None}
     if ledger is None and options.clients is None:
         raise ConfigError("--clients is missing: how many there are. (Or --ledger: what a project has left.)")
     if conversion != "improved" and accountant not in ("rdp", "fed-smp-lemma"):
@@ -103,6 +115,7 @@ def budget(
             "--ledger: a certificate is about one run by itself",
             certificate=None if certificate == "none" else certificate,
         )
+        refuse("--ledger: the project has an epsilon", **targets)
         refuse("--ledger", compare=compare or None, over=over or None, group=None if group == 1 else group)
         project_budget(
             ledger, options, noise_schedule=noise_schedule, accountant=accountant, conversion=conversion, plot=plot,
@@ -127,6 +140,7 @@ def budget(
         refuse(
             "--over: the map shows every epsilon",
             epsilon=options.epsilon,
+            **targets,
             compare=compare or None,
             second_opinion=second_opinion or None,
         )
@@ -135,7 +149,7 @@ def budget(
         return
     if compare and mechanism.name not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism.name}: it is for Gaussian noise. Remove it.")
-    answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision)
+    answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets)
     plan, rows = answer.plan, [answer]  # with the lanes that were searched
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)

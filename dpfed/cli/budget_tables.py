@@ -13,7 +13,7 @@ from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
-from dpfed.report.privacy_words import factors_words, sampler_words
+from dpfed.report.privacy_words import factors_words, readings_words, sampler_words
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
@@ -37,6 +37,9 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
     )
     if answer.lower_bound is not None:
         out.print(f"no account of the same run can state less than {downwards(answer.lower_bound)}")
+    if answer.readings is not None:
+        for line in readings_words(answer.readings):
+            out.print(line)
     for note in answer.notes:
         out.print(f"note: {note}")
     if rows:

@@ -21,7 +21,8 @@ class _Data(Table):
     """The folder that holds it; default: $DPFED_DATA_DIR, for files of one's own the current folder."""
 
     inputs: tuple[str, ...] | None = Field(default=None, strict=False, min_length=1)
-    """Columns of a folder of tables that are a sample's input: numbers, lists of numbers, or one column of images."""
+    """Columns of a CSV file or a folder of tables that are a sample's input: numbers, lists of numbers, or one column
+    of images."""
 
     label: str | None = None
     """The column with its class, or with a number to predict."""
@@ -29,8 +30,9 @@ class _Data(Table):
     client: str | None = None
     """The column that says whose sample it is, for data.partition = "natural"."""
 
-    classes: Count | None = None
-    """Number of labels that a custom file can have, unless its metadata say so: a public number. A file that has
+    classes: Count | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """Number of labels that a custom file can have, unless its metadata say so, or their names where a column of labels
+    holds text: public. A file that has
     train_targets in place of train_labels predicts numbers and has no classes."""
 
     features: Literal["scattering"] | None = None

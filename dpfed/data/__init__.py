@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.data.arrays import SUFFIXES, from_arrays, from_clients, from_samples, load_arrays
+from dpfed.data.arrays import SUFFIXES, from_arrays, from_samples, load_arrays
 from dpfed.data.cifar import load_cifar10, load_cifar100
-from dpfed.data.dataset import Columns, Dataset, is_folder
+from dpfed.data.client_data import from_clients
+from dpfed.data.client_files import from_hdf5, from_leaf
+from dpfed.data.dataset import Classes, Columns, Dataset, is_table_name
 from dpfed.data.mnist import EMNIST_CLASSES, load_digits, load_emnist, load_fashion_mnist, load_mnist
 from dpfed.data.partition import Partition, dirichlet, iid, natural, some_labels, unbalanced
 from dpfed.data.shakespeare import load_shakespeare, load_shakespeare_leaf
@@ -31,6 +33,8 @@ __all__ = [
     "dirichlet",
     "from_arrays",
     "from_clients",
+    "from_hdf5",
+    "from_leaf",
     "from_samples",
     "iid",
     "is_own",
@@ -66,24 +70,27 @@ def __getattr__(name: str) -> Any:
 
 
 def load(
-    name: str, root: str | Path | None = None, *, classes: int | None = None, columns: Columns | None = None
+    name: str, root: str | Path | None = None, *, classes: Classes = None, columns: Columns | None = None
 ) -> Dataset:
     """The data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR when root is None.
 
     A name that ends in .safetensors or .npz is a file of a user's own (`arrays.load_arrays`), in the folder `root` or
-    else the current one; one that ends in a slash is a folder of tables (`columns.load_columns`), of which `columns`
-    are used. `classes` declares how many labels there can be, where the files do not. Raises ConfigError for an unknown
+    else the current one; one that ends in a slash is a folder of tables, one in .csv a table (`columns.load_columns`),
+    of which `columns` are used. `classes` declares how many labels there can be, or their names where they are text,
+    where the files do not. Raises ConfigError for an unknown
     name, or for `classes` of a data set that has its own, and DataError when its files are missing or damaged.
     """
     if name.endswith(SUFFIXES):
+        if classes is not None and not isinstance(classes, int):
+            raise ConfigError(f"data.classes with data.name={name!r}: labels are numbers there. Declare how many.")
         return load_arrays(Path(root or ".") / name, classes=classes)
-    if is_folder(name):
+    if is_table_name(name):
         if columns is None:
-            raise ConfigError(f"data.name={name!r}: is a folder of tables. Name its columns: data.inputs, data.label.")
+            raise ConfigError(f"data.name={name!r}: is of tables. Name its columns: data.inputs, data.label.")
         try:
             from dpfed.data.columns import load_columns
         except ImportError as error:
-            raise ConfigError(f"a folder of tables needs pyarrow ({error}): pip install 'dpfed[tables]'.") from None
+            raise ConfigError(f"tables need pyarrow ({error}): pip install 'dpfed[tables]'.") from None
         return load_columns(Path(root or ".") / name, columns, classes=classes)
     if classes is not None:
         raise ConfigError(
@@ -103,15 +110,15 @@ def check_name(name: str) -> None:
     known = sorted(["digits", *DATASETS, *registered.own("data set")])
     if name not in known and not is_own(name):
         raise ConfigError(
-            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors or .npz, or a folder "
-            "of tables, whose name ends in '/'."
+            f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors, .npz or .csv, or a "
+            "folder of tables, whose name ends in '/'."
             f"{did_you_mean(name, known)} One's own are in a file that --load names."
         )
 
 
 def is_own(name: str) -> bool:
     """Return True if `name` is that of a user's file or folder."""
-    return name.endswith(SUFFIXES) or is_folder(name)
+    return name.endswith(SUFFIXES) or is_table_name(name)
 
 
 def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.dataset import Dataset, Numbers, check_classes, exact_floats, undeclared
+from dpfed.data.dataset import Classes, Dataset, Numbers, check_classes, exact_floats, names_of, undeclared
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -127,7 +126,7 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 
 
 def from_samples(
-    train: Samples, test: Samples, *, classes: int | None, clients: Sequence[object] | None = None, name: str = "own"
+    train: Samples, test: Samples, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
     """A data set from two map-style ones, whose items are (input, label), labels integers.
 
@@ -140,35 +139,40 @@ def from_samples(
     arrays: dict[str, Numbers] = {}
     for half, samples in (("train", train), ("test", test)):
         rows = [samples[i] for i in range(len(samples))]
-        try:
-            inputs = alike([np.asarray(x) for x, _ in rows], f"dataset {name!r}, {half} half")
-            arrays[f"{half}_inputs"] = np.stack(inputs)
-            arrays[f"{half}_labels"] = _stacked([y for _, y in rows], classes)
-        except OverflowError:
-            raise undeclared(f"dataset {name!r}", classes or 0) from None
-        except DataError:
-            raise
-        except (TypeError, ValueError) as error:  # whose words may hold a label
-            raise DataError(
-                f"dataset {name!r}, {half} half: its items must be (input, label), inputs of one shape, labels "
-                f"integers, or with classes=None targets of one shape ({type(error).__name__})."
-            ) from None
+        pair = rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None)
+        arrays[f"{half}_inputs"], arrays[f"{half}_labels"] = pair
     if clients is not None:
         arrays["train_clients"] = _numbered(clients, name)
     return _dataset(name, arrays, f"dataset {name!r}", classes)
 
 
-def _stacked(labels: Sequence[Any], classes: int | None) -> Numbers:
-    """Integers where they are of classes; numbers of one shape otherwise."""
-    if classes is None:
-        return np.stack([np.asarray(label) for label in labels])
-    if labels and np.ndim(labels[0]):
+def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tuple[Numbers, Numbers]:
+    """Return inputs and labels of items (input, label). of_classes: one label a sample is an integer. DataError."""
+    try:
+        inputs = np.stack(alike([np.asarray(x) for x, _ in rows], where)) if rows else np.zeros((0, 1))
+        return inputs, _stacked([y for _, y in rows], of_classes=of_classes)
+    except DataError:
+        raise
+    except OverflowError:
+        raise DataError(f"{where}: a label is no whole number of 64 bits. Number the classes from 0 on.") from None
+    except (TypeError, ValueError) as error:  # whose words may hold a label
+        raise DataError(
+            f"{where}: its items must be (input, label), inputs of one shape, labels integers, or with classes=None "
+            f"targets of one shape ({type(error).__name__})."
+        ) from None
+
+
+def _stacked(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
+    """Integers where they are of classes; else numbers of one shape, or text."""
+    if not labels:
+        return np.zeros(0, dtype=np.int64)
+    if not of_classes or np.ndim(labels[0]) or isinstance(labels[0], str):
         return np.stack([np.asarray(label) for label in labels])
     return np.array([int(label) for label in labels], dtype=np.int64)
 
 
 def from_arrays(
-    train: Pair, test: Pair, *, classes: int | None, clients: Sequence[object] | None = None, name: str = "own"
+    train: Pair, test: Pair, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
     """A data set from (inputs, labels) of each half: numpy arrays, tensors, or what numpy makes arrays of.
 
@@ -177,40 +181,15 @@ def from_arrays(
     """
     arrays: dict[str, Numbers] = {}
     for half, (inputs, labels) in (("train", train), ("test", test)):
-        arrays[f"{half}_inputs"] = _array(inputs, f"dataset {name!r}, {half} inputs")
-        arrays[f"{half}_labels"] = _array(labels, f"dataset {name!r}, {half} labels")
+        arrays[f"{half}_inputs"] = array_of(inputs, f"dataset {name!r}, {half} inputs")
+        arrays[f"{half}_labels"] = array_of(labels, f"dataset {name!r}, {half} labels")
     if clients is not None:
         arrays["train_clients"] = _numbered(clients, name)
     return _dataset(name, arrays, f"dataset {name!r}", classes)
 
 
-def from_clients(clients: Sequence[Pair], test: Pair, *, classes: int | None, name: str = "own") -> Dataset:
-    """A data set from what each client holds, (inputs, labels) of one after the other; one may hold nothing.
-
-    Clients are numbered in this order. With it `data.partition` is "natural", which `dpfed.run` takes by itself.
-    Raises DataError.
-    """
-    held = [tuple(_array(part, f"dataset {name!r}, client {i}") for part in one) for i, one in enumerate(clients)]
-    if not held or any(len(one) != 2 or len(one[0]) != len(one[1]) for one in held):
-        raise DataError(
-            f"dataset {name!r}: must be a pair (inputs, labels) of each client, as many labels as samples. Give one a "
-            "client, with arrays of length 0 for a client that holds nothing."
-        )
-    full = [one for one in held if len(one[0])]
-    if not full:
-        raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
-    every = alike([one[0] for one in full], f"dataset {name!r}, inputs")
-    try:
-        inputs, labels = np.concatenate(every), np.concatenate([one[1] for one in full])
-    except ValueError:
-        raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
-    made = from_arrays((inputs, labels), test, classes=classes, name=name)
-    owners = np.repeat(np.arange(len(held)), [len(one[0]) for one in held])
-    return replace(made, train_clients=owners, natural_clients=len(held))
-
-
-def _array(values: object, where: str) -> Numbers:
-    """Also of tensors, wherever they are."""
+def array_of(values: object, where: str) -> Numbers:
+    """Return an array of numbers, also of tensors, wherever they are. DataError."""
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:  # whose words may hold a value
@@ -226,17 +205,25 @@ def _numbered(clients: Sequence[object], name: str) -> NDArray[np.int64]:
         ) from None
 
 
-def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: int | None) -> Dataset:
-    if classes is None:
+def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes) -> Dataset:
+    names = names_of(classes, where)
+    number: Any = classes if names is None else len(names)
+    if names is not None:
+        for half in ("train_labels", "test_labels"):
+            arrays[half] = _places(arrays[half], names, where)
+    if number is None:
         labels = [_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
     else:
-        check_classes(classes, where=where)
-        labels = [_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels") for half in ("train", "test")]
-        if any(half.size and (half.min() < 0 or half.max() >= classes) for half in labels):
-            raise undeclared(where, classes)
+        check_classes(number, where=where)
+        halves = ("train", "test")
+        labels = [_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
+        if any(half.size and (half.min() < 0 or half.max() >= number) for half in labels):
+            raise undeclared(where, number)
     clients = arrays.get("train_clients")
     if clients is not None:
-        clients = np.unique(_integers(clients, f"{where}, train_clients"), return_inverse=True)[1].astype(np.int64)
+        if clients.dtype.kind != "U":  # names
+            clients = _integers(clients, f"{where}, train_clients")
+        clients = np.unique(clients, return_inverse=True)[1].astype(np.int64)
     inputs = [_inputs(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
     inputs = alike(inputs, f"{where}, inputs")
     return Dataset(
@@ -245,7 +232,7 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: int | N
         train_labels=labels[0],
         test_inputs=inputs[1],
         test_labels=labels[1],
-        classes=classes,
+        classes=number,
         train_clients=clients,
         natural_clients=0 if clients is None else 1 + int(clients.max(initial=-1)),
     )
@@ -281,13 +268,38 @@ def _integers(array: Numbers, where: str) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _labels(array: Numbers, where: str) -> NDArray[np.int64]:
+def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
+    """Integers as they are; truth values of 2 classes as 0 and 1; one-hot fractions [N, classes] as places."""
+    if array.dtype.kind == "b" and classes == 2:
+        return array.astype(np.int64)
+    if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] == classes and _is_one_hot(array):
+        return array.argmax(axis=1).astype(np.int64)
+    if array.dtype.kind in "US":
+        raise DataError(
+            f"{where}: are text. Turn them into numbers by a list of classes that is declared in advance, or give a "
+            "table and classes=[...], their names."
+        )
     if array.dtype.kind not in "iu" or array.ndim < 1:
         raise DataError(
             f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels a "
             "sample. Convert it; numbers that are no classes are called train_targets and test_targets."
         )
     return array.astype(np.int64)
+
+
+def _places(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
+    """Return the place of each label, which is text, among the declared names. DataError."""
+    if labels.dtype.kind not in "UO":
+        raise DataError(f"{where}: labels are {labels.dtype}, and classes are declared by name. Declare their number.")
+    places = {one: place for place, one in enumerate(names)}
+    try:
+        return np.array([places[str(one)] for one in labels.flat], dtype=np.int64).reshape(labels.shape)
+    except KeyError:
+        raise undeclared(where, len(names)) from None
+
+
+def _is_one_hot(array: Numbers) -> bool:
+    return bool(np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all())
 
 
 def _targets(array: Numbers, where: str) -> Numbers:

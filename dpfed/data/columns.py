@@ -1,4 +1,4 @@
-"""Folders of Parquet files, or of the Hugging Face library `datasets`: named columns become a data set."""
+"""Tables in files (Parquet, CSV, the library `datasets`) and in memory: named columns become a data set."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.arrays import alike, from_arrays
-from dpfed.data.dataset import Columns, Dataset, Numbers, check_classes
+from dpfed.data.dataset import Classes, Columns, Dataset, Numbers, check_classes, names_of, undeclared
 from dpfed.errors import DataError
 
 _SPLITS = {"train": "train", "test": "test", "validation": "test"}
-_SUFFIXES = (".parquet", ".arrow")
+_SUFFIXES = (".parquet", ".arrow", ".csv")
 _MOST_PIXELS = 2**26
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
-def load_columns(folder: Path, columns: Columns, *, classes: int | None = None) -> Dataset:
-    """The data set in a folder: what `datasets.DatasetDict.save_to_disk` wrote, or Parquet files whose names, or those
-    of their folders, begin with train and with test (else validation).
+def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Dataset:
+    """The data set in a folder: what `datasets.DatasetDict.save_to_disk` wrote, or Parquet or CSV files whose names, or
+    those of their folders, begin with train and with test (else validation). Or in a file train*.csv, and the file of
+    the same name with test beside it.
 
     An image column (PNG, JPEG) becomes [N, channels, height, width], its bytes over 255. Lists of one length become
     axes. Numbers are used as they are. The number of classes is what the feature ClassLabel declares, or `classes`; a
@@ -35,15 +38,28 @@ def load_columns(folder: Path, columns: Columns, *, classes: int | None = None) 
 
     DataError: files that are missing, damaged or too large, a column that is not there or has gaps.
     """
-    halves = {half: _table(files, columns, half) for half, files in _files(folder).items()}
-    declared = _declared(halves["train"], columns.label)
+    files = _files(path) if path.suffix != ".csv" else _beside(path)
+    train, test = (_table(found, columns, half) for half, found in files.items())
+    return of_tables(train, test, columns, classes=classes, where=str(path), name=path.stem)
+
+
+def of_tables(
+    train_table: pa.Table, test_table: pa.Table, columns: Columns, *, classes: Classes, where: str, name: str
+) -> Dataset:
+    """Return the data set of two tables. classes: how many, or their names where the label column holds text."""
+    folder = where
+    declared = _declared(train_table, columns.label)
     where = f"{folder}, column {columns.label!r}"
-    if declared is not None and classes is not None and declared != classes:
-        raise DataError(
-            f"{where}: the file declares {declared} classes, data.classes is {classes}. Declare one number."
-        )
-    number = declared if classes is None else check_classes(classes, where=where)
-    train, test = (_pair(table, columns, folder) for table in halves.values())
+    names = names_of(classes, where)
+    count: Any = classes if names is None else len(names)
+    if declared is not None and count is not None and declared != count:
+        raise DataError(f"{where}: the file declares {declared} classes, data.classes is {count}. Declare one number.")
+    number = declared if count is None else check_classes(count, where=where)
+    train, test = (_pair(table, columns, folder, names) for table in (train_table, test_table))
+    if number is None and train[1].dtype.kind == "b":
+        number = 2  # the column's type declares them
+    if number is not None and train[1].dtype.kind == "b":
+        train, test = ((inputs, labels.astype(np.int64)) for inputs, labels in (train, test))
     if train[1].dtype.kind == "f":
         if classes is not None:
             raise DataError(f"{where}: holds fractions, which are targets and no classes. Remove data.classes.")
@@ -53,8 +69,55 @@ def load_columns(folder: Path, columns: Columns, *, classes: int | None = None) 
             f"{where}: the number of classes is not declared. Set data.classes = N. It is public and is not counted "
             "from the labels, which are private."
         )
-    clients = None if columns.client is None else _owners(halves["train"], columns.client, folder)
-    return from_arrays(train, test, classes=number, clients=clients, name=folder.name)
+    clients = None if columns.client is None else _owners(train_table, columns.client, folder)
+    return from_arrays(train, test, classes=number, clients=clients, name=name)
+
+
+def table_of(given: object, columns: Columns, where: str, *, with_client: bool) -> pa.Table:
+    """Return the columns of a pandas or polars frame, an Arrow table or a Hugging Face `Dataset`. DataError."""
+    try:
+        made = _arrow_of(given)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"{where}: {type(given).__name__} cannot be read as a table ({error}).") from None
+    wanted = [*columns.inputs, columns.label, *([columns.client] if with_client and columns.client else [])]
+    try:
+        _check_columns(made.schema.names, wanted)
+    except ValueError as error:
+        raise DataError(f"{where}: {error}.") from None
+    return made.select(list(dict.fromkeys(wanted)))
+
+
+def is_table(given: object) -> bool:
+    """Return True for what `table_of` reads."""
+    kinds = ("__arrow_c_stream__", "__dataframe__", "with_format", "to_arrow")
+    return isinstance(given, pa.Table) or any(hasattr(given, name) for name in kinds)
+
+
+def _arrow_of(given: Any) -> pa.Table:
+    if isinstance(given, pa.Table):
+        return given
+    if hasattr(given, "with_format") and hasattr(given, "features"):  # of the library `datasets`
+        return given.with_format("arrow")[:]
+    if hasattr(given, "to_arrow"):  # polars
+        return given.to_arrow()
+    if type(given).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(given, preserve_index=False)
+    return pa.table(given)
+
+
+def _beside(path: Path) -> dict[str, list[Path]]:
+    """Return a file train*.csv and the file test*.csv beside it. DataError."""
+    if not path.name.startswith("train"):
+        raise DataError(
+            f"{path}: a CSV file must be named train*.csv, with its test half test*.csv beside it. Rename it."
+        )
+    other = path.with_name(f"test{path.name.removeprefix('train')}")
+    for file in (path, other):
+        if not file.is_file():
+            raise DataError(
+                f"{file}: not found. A CSV file of training samples needs its test half {other.name} beside it."
+            )
+    return {"train": [path], "test": [other]}
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
@@ -73,8 +136,8 @@ def _files(folder: Path) -> dict[str, list[Path]]:
     for half, files in halves.items():
         if not files:
             raise DataError(
-                f"{folder}/: has no {half} half. It needs files .parquet or .arrow whose names, or whose folders' "
-                "names, begin with train and with test (or validation)."
+                f"{folder}/: has no {half} half. It needs files .parquet, .arrow or .csv whose names, or whose "
+                "folders' names, begin with train and with test (or validation)."
             )
     return halves
 
@@ -93,10 +156,15 @@ def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
             raise DataError(
                 f"{file}: cannot be read ({error}). It must be a whole file with columns {wanted}."
             ) from None
+    return joined(parts, f"{files[0].parent}/, {half} half")
+
+
+def joined(tables: Sequence[pa.Table], where: str) -> pa.Table:
+    """Return tables one after the other. DataError if their columns differ."""
     try:
-        return pa.concat_tables(parts)
+        return pa.concat_tables(tables)
     except pa.ArrowException as error:
-        raise DataError(f"{files[0].parent}/: files of the {half} half differ in their columns ({error}).") from None
+        raise DataError(f"{where}: tables differ in their columns ({error}). Give them the same types.") from None
 
 
 def _read(file: Path, wanted: list[str]) -> pa.Table:
@@ -107,6 +175,10 @@ def _read(file: Path, wanted: list[str]) -> pa.Table:
         if sum(sizes) > LARGEST_ARRAYS:
             raise ValueError(f"unpacks to more than {LARGEST_ARRAYS:,} bytes")
         return content.read(columns=wanted)
+    if file.suffix == ".csv":
+        content = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
+        _check_columns(content.schema.names, wanted)
+        return content.select(wanted)
     with pa.memory_map(str(file)) as source:
         table = pa.ipc.open_stream(source).read_all()
     _check_columns(table.schema.names, wanted)
@@ -128,27 +200,68 @@ def _declared(table: pa.Table, label: str) -> int | None:
         return None
 
 
-def _pair(table: pa.Table, columns: Columns, folder: Path) -> tuple[Numbers, Numbers]:
+def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Numbers, Numbers]:
     arrays = [_array(table, name, folder) for name in columns.inputs]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
     elif {one.ndim for one in arrays} <= {1}:
-        inputs = np.stack(alike(arrays, f"{folder}/, columns of inputs"), axis=1)
+        inputs = np.stack(alike(arrays, f"{folder}, columns of inputs"), axis=1)
     else:
-        raise DataError(f"{folder}/: several columns of inputs must be of plain numbers; name one, or others.")
-    return inputs, _array(table, columns.label, folder)
+        raise DataError(f"{folder}: several columns of inputs must be of plain numbers; name one, or others.")
+    return inputs, _labels(table, columns.label, folder, names)
 
 
-def _owners(table: pa.Table, client: str, folder: Path) -> list[object]:
+def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -> Numbers:
+    """Numbers of a label column; text becomes its place among the declared names."""
+    column, where = _plain(table.column(label)), f"{folder}, column {label!r}"
+    if not _is_text(column.type):
+        if names is not None:
+            raise DataError(f"{where}: is of {column.type}, and classes are declared by name. Declare their number.")
+        return _array(table, label, folder)
+    if column.null_count:
+        raise _gaps(where)
+    if names is None:
+        raise DataError(
+            f"{where}: holds text. Declare its classes by name, in their order: data.classes = ['...', '...'] (in "
+            "Python classes=[...]). They are public and are not collected from the labels, which are private."
+        )
+    places = pc.index_in(column, pa.array(names, column.type))
+    if places.null_count:
+        raise undeclared(where, len(names))
+    return np.asarray(places.to_numpy()).astype(np.int64)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories (dictionaries) as the values that they stand for."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _gaps(where: str) -> DataError:
+    return DataError(
+        f"{where}: has gaps. Fill them with a number that is declared in advance, and say in a column of 0 and 1 "
+        "where it stands; a mean over all clients' samples would be a release. Or remove these samples."
+    )
+
+
+def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
     column = table.column(client)
     if column.null_count:
-        raise DataError(f"{folder}/, column {client!r}: some samples have no client. Fill or remove them.")
+        raise DataError(f"{folder}, column {client!r}: some samples have no client. Fill or remove them.")
     return list(column.to_pylist())
 
 
-def _array(table: pa.Table, name: str, folder: Path) -> Numbers:
+def _array(table: pa.Table, name: str, folder: str) -> Numbers:
     """[N, ...] of a column of numbers, lists or images. DataError."""
-    column, where = table.column(name), f"{folder}/, column {name!r}"
+    column, where = _plain(table.column(name)), f"{folder}, column {name!r}"
+    if _is_text(column.type):
+        raise DataError(
+            f"{where}: holds text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "
+            "it; one that is collected from all clients' samples would be a release."
+        )
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         return _pixels(column, where)
     parts = [_unnested(part, where) for part in column.chunks]
@@ -165,7 +278,7 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         if array.null_count:
-            raise DataError(f"{where}: has gaps. Fill or remove these samples.")
+            raise _gaps(where)
         if not any(is_lists(array.type) for is_lists in _LISTS):
             break
         lengths = pc.unique(pc.list_value_length(array)).to_pylist() or [0]

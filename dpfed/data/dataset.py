@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,9 @@ from dpfed.errors import ConfigError, DataError
 
 Numbers = NDArray[Any]
 """Array of numbers of any type."""
+
+Classes = int | Sequence[str] | None
+"""Number of classes, or their names where labels are text; None for targets that are no classes, or as a file says."""
 
 MOST_CLASSES = 2**16
 """A network has weights for every class, whether it occurs or not."""
@@ -32,9 +36,9 @@ class Columns:
     client: str | None = None
 
 
-def is_folder(name: str) -> bool:
-    """Return True if data.name is that of a folder of tables: it ends in a slash."""
-    return name.endswith("/")
+def is_table_name(name: str) -> bool:
+    """Return True if data.name is that of a folder of tables, which ends in a slash, or of a CSV file."""
+    return name.endswith(("/", ".csv"))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,6 +70,14 @@ class Dataset:
     train_clients: NDArray[np.int64] | None = None
     natural_clients: int = 0
     raw_inputs: Numbers | None = None
+
+    def __repr__(self) -> str:
+        kind = "targets" if self.classes is None else f"{self.classes} classes"
+        clients = f", {self.natural_clients} clients" if self.train_clients is not None else ""
+        return (
+            f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} samples "
+            f"{list(self.input_shape)}, {kind}{clients})"
+        )
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -145,6 +157,15 @@ class Dataset:
             train_clients=clients,
             raw_inputs=None if self.raw_inputs is None else self.raw_inputs[rows],
         )
+
+
+def names_of(classes: Classes, where: str) -> list[str] | None:
+    """Return the names of the classes; None where their number is declared. DataError for a name that occurs twice."""
+    if not isinstance(classes, list | tuple):
+        return None
+    if not classes or len(set(classes)) < len(classes) or not all(isinstance(one, str) for one in classes):
+        raise DataError(f"{where}: classes must be a number, or names of text, each once. Declare them so.")
+    return list(classes)
 
 
 def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:

@@ -1,8 +1,9 @@
 """Images of digits, letters and clothing: MNIST, Fashion-MNIST and EMNIST from local files in torchvision's layout, and
-the 8x8 digits that ship with scikit-learn. Nothing is downloaded."""
+the 8x8 digits that are a file of this package. Nothing is downloaded."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -95,9 +96,8 @@ _TEST_SAMPLES = 359
 
 def load_digits() -> Dataset:
     """Handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. Always the same split."""
-    from sklearn.datasets import load_digits as load
-
-    pixels, labels = load(return_X_y=True)
+    with (files(__package__) / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        pixels, labels = arrays["pixels"], arrays["labels"]
     inputs = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = labels.astype(np.int64)
     # The labels come in order 0..9, again and again: every fifth sample would test two digits only.

@@ -110,12 +110,14 @@ RULES = (
     Needs(
         ("data.classes",),
         "a file or folder of your own (data.name); other data sets have their own number of classes",
-        lambda config, facts: config.data.name.endswith((".safetensors", ".npz", "/")),
+        lambda config, facts: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
     ),
     Needs(
         ("data.inputs", "data.label", "data.client"),
-        "a folder of tables (data.name ends in '/')",
-        lambda config, facts: any(name and name.endswith("/") for name in (config.data.name, config.data.public_from)),
+        "a folder of tables (data.name ends in '/') or a CSV file",
+        lambda config, facts: any(
+            name and name.endswith(("/", ".csv")) for name in (config.data.name, config.data.public_from)
+        ),
     ),
     Needs(
         ("data.orientations",),

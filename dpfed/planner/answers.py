@@ -21,7 +21,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
 from dpfed.planner.question import Question, question_of
-from dpfed.report.privacy_words import sampler_words
+from dpfed.report.privacy_words import readings_words, sampler_words
 
 Over = Literal["noise-multiplier", "cohort"]
 ACCOUNTS = {
@@ -66,6 +66,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
             "rounds": f"{found.rounds:,}",
             "delta": upwards(plan.delta),
         },
+        "readings": None if account != "best" or found.readings is None else readings_words(found.readings),
         "account": ACCOUNTS.get(found.accountant, found.accountant),
         "notes": list(found.notes),
         "command": question.command,

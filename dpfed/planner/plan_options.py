@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from accounting import budget
@@ -13,11 +14,24 @@ from dpfed.errors import ConfigError
 Solved = Literal["epsilon", "noise_multiplier", "rounds"]
 
 
-def wanted(plan: Plan, *, rounds: int | None, noise_multiplier: float | None, epsilon: float | None) -> Solved:
+_NO_TARGETS: Mapping[str, float] = {}
+
+
+def wanted(
+    plan: Plan,
+    *,
+    rounds: int | None,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    targets: Mapping[str, float] = _NO_TARGETS,
+) -> Solved:
     """Return the one of the three numbers that follows from the others; with coins, from rounds or epsilon.
 
-    ConfigError unless exactly one is left to solve for.
+    targets: in place of epsilon, by name. ConfigError unless exactly one is left to solve for.
     """
+    if targets:
+        refuse("--epsilon: a budget meets one target", **(targets if epsilon is not None else {}))
+        epsilon = 0.0
     given = {"epsilon": epsilon, "noise_multiplier": noise_multiplier, "rounds": rounds}
     if not plan.has_noise_multiplier:
         refuse("coins: it is for Gaussian noise", noise_multiplier=noise_multiplier)
@@ -28,10 +42,11 @@ def wanted(plan: Plan, *, rounds: int | None, noise_multiplier: float | None, ep
         return "rounds" if rounds is None else "epsilon"
     lacking = [name for name in get_args(Solved) if given[name] is None]
     if len(lacking) != 1:
-        named = ", ".join(flag(name) for name in reversed(given) if given[name] is not None)
+        names = [name for name in reversed(given) if given[name] is not None and not (name == "epsilon" and targets)]
+        named = ", ".join(map(flag, [*names, *targets]))
         raise ConfigError(
             f"given {named or 'none of them'}: give exactly two of --rounds, --noise-multiplier and --epsilon; the "
-            "third is what you get."
+            "third is what you get. (In place of --epsilon: --advantage, or --tpr and --fpr.)"
         )
     solved: Solved = lacking[0]
     return solved
@@ -45,9 +60,10 @@ def solve(
     accountant: Accountant,
     conversion: Conversion,
     precise: bool = False,
+    targets: Mapping[str, float] = _NO_TARGETS,
 ) -> Budget:
     """Return the budget with the third of the three numbers. ConfigError unless exactly one of them lacks."""
-    wanted(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon)
+    wanted(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon, targets=targets)
     if not plan.has_noise_multiplier and accountant not in ("best", "rdp", "exact"):
         raise ConfigError(f"--accountant {accountant} with coins: use best, rdp, or exact (few coordinates).")
     return budget.solve(
@@ -58,6 +74,9 @@ def solve(
         accountant=accountant,
         conversion=conversion,
         precise=precise,
+        advantage=targets.get("advantage"),
+        tpr=targets.get("tpr"),
+        fpr=targets.get("fpr"),
     )
 
 

@@ -143,7 +143,7 @@ function show(answer, mine) {
     one.append(value, made("div", words), made("div", beside, "faint"));
     return one;
   }));
-  const facts = [["Holds for", answer.words], ["Neighbours", `${known.neighbours[answer.adjacency]}.`], ["Account", `${answer.account}.`], ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
+  const facts = [["Holds for", answer.words], ["Neighbours", `${known.neighbours[answer.adjacency]}.`], ["Account", `${answer.account}.`], ...(answer.readings ? [["Membership tests", answer.readings]] : []), ...(answer.notes.length ? [["Mind", answer.notes]] : [])];
   at("facts").replaceChildren(...facts.flatMap(([name, words]) => [made("dt", name), listed(words)]));
   at("command").textContent = answer.command;
   at("python").textContent = answer.python;

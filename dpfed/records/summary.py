@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from accounting.budget.noise_schedule import checked
+from accounting.compose.readings import Readings
 from accounting.errors import InvalidParameter
 from accounting.ledger.regular_file import LARGEST_DOCUMENT
 from dpfed.records.reading import (
@@ -52,6 +54,17 @@ class LocalTraining:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GaussianSummary:
+    """Smallest mu whose Gaussian profile is above the run's wherever delta is at least delta_min; no guarantee.
+
+    mu: None if no mu describes the profile down to delta_min
+    """
+
+    mu: Size | None = None
+    delta_min: Size
+
+
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """Keys of summary.json, on which scripts rely. Fields with a default are missing in files of older versions.
 
@@ -75,6 +88,9 @@ class Summary:
     epsilon: Size | None = None
     no_statement: Text | None = None
     lower_bound: Real | None = None
+    advantage: Size | None = None
+    tpr_at_fpr: Mapping[str, Size] | None = None
+    gaussian_dp: GaussianSummary | None = None
     delta: Size | None = None
     delta_charged_for_failures: Size | None = None
     unit: Word = "none"
@@ -150,6 +166,9 @@ class Summary:
             checked((1.0,) if found.noise_schedule is None else found.noise_schedule)
         except InvalidParameter as error:
             raise Misread(f"{where}: {error}") from None
+        rates = found.tpr_at_fpr or {}
+        if not all(_is_rate(rate) for rate in rates):
+            raise Misread(f"{where}: tpr_at_fpr has a key that is no rate.")
         return found
 
     def to_dict(self) -> dict[str, object]:
@@ -162,7 +181,27 @@ class Summary:
                 found[key] = list(value) if isinstance(value, tuple) else value
         return found
 
+    @property
+    def readings(self) -> Readings | None:
+        """Readings of membership tests and Gaussian DP; None in files of older versions."""
+        if self.advantage is None or self.tpr_at_fpr is None or self.gaussian_dp is None:
+            return None
+        mu = self.gaussian_dp.mu
+        return Readings(
+            advantage=self.advantage,
+            true_positive_rates={float(rate): most for rate, most in self.tpr_at_fpr.items()},
+            mu=math.inf if mu is None else mu,
+            delta_min=self.gaussian_dp.delta_min,
+        )
+
     def number(self, key: str) -> float | None:
         """Return the number under a key of summary.json; None if there is none."""
         value = self.scores.get(key) if key in self.scores else getattr(self, key, None)
         return float(value) if isinstance(value, int | float) else None
+
+
+def _is_rate(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1
+    except ValueError:
+        return False

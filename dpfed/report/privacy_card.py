@@ -12,6 +12,7 @@ from dpfed.report.privacy_words import (
     adversary_words,
     delta_words,
     noise_words,
+    readings_words,
     sampler_name,
     sampling_words,
     statement,
@@ -124,6 +125,8 @@ def _facts(summary: Summary) -> list[Fact]:
             Fact(name="Against whom", words=adversary_words(summary)),
             Fact(name="Private by", words=_private_by(summary)),
         ]
+    if summary.readings is not None:
+        facts.append(Fact(name="Likelihood of extraction", lines=_sentences(readings_words(summary.readings))))
     facts += _other_epsilons(summary)
     missing = _sentences(summary.not_protected)
     if missing:

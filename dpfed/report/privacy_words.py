@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from accounting.budget import Plan
+from accounting.compose.readings import Readings
 from accounting.mechanisms import (
     Allocation,
     BallsAndBins,
@@ -92,6 +94,18 @@ def _changes(summary: Summary) -> str:
     planned = summary.noise_schedule_rounds
     rounds = "the rounds" if planned in (None, summary.rounds) else f"{planned} planned rounds"
     return f" times {factors_words(factors)} in equal parts of {rounds},"
+
+
+def readings_words(readings: Readings) -> tuple[str, str]:
+    """Two sentences: the best membership test, and mu of Gaussian DP with the delta down to which it describes."""
+    rates = ", ".join(
+        f"{upwards(most)} at {100 * rate:g}% false positives" for rate, most in readings.true_positive_rates.items()
+    )
+    test = f"best membership test: true positive rate at most {rates}; advantage at most {upwards(readings.advantage)}"
+    least = upwards(readings.delta_min)
+    if math.isinf(readings.mu):
+        return test, f"Gaussian DP: no mu describes the profile down to delta {least}"
+    return test, f"Gaussian DP: mu {upwards(readings.mu)} down to delta {least} (a summary, not a guarantee)"
 
 
 def factors_words(factors: Sequence[float]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from accounting.compose.accountant import Guarantee
 from accounting.compose.twins import overflow
 from accounting.errors import ContradictoryBounds
 from accounting.ledger import Ledger, LocalRelease, Release
@@ -14,7 +15,7 @@ from dpfed.config.tables import Config
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import RecordTarget
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.summary import LocalTraining, Summary
+from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
 from dpfed.runs.book import Book
 from dpfed.runs.experiment import Experiment
@@ -85,6 +86,8 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
             "accountant": stated.method,
             "notes": stated.notes,
         }
+        if readings := readings_of(stated):
+            found |= readings | {"gaussian_dp": GaussianSummary(**readings["gaussian_dp"])}
     except ContradictoryBounds as error:  # the run is saved, and states nothing
         found = {"no_statement": str(error)}
     return found | {
@@ -98,6 +101,11 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
         "ledger_head": ledger.head,
         "ledger_entries": len(ledger.entries),
     }
+
+
+def readings_of(stated: Guarantee) -> dict[str, Any] | None:
+    """Return the readings beside a run's epsilon; None for a statement that is no guarantee."""
+    return stated.readings().to_dict() if stated.valid else None
 
 
 def _of_project(book: Book | None) -> dict[str, Any]:

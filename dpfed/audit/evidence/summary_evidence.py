@@ -30,6 +30,7 @@ from dpfed.runs.summary import (
     noise_kind,
     noise_placement,
     other_epsilons,
+    readings_of,
     schedule_facts,
     uplink_megabytes,
 )
@@ -72,6 +73,8 @@ def not_checked(files: RunFiles) -> tuple[str, ...]:
 
 
 def _near(stated: object, value: object, room: tuple[float, float]) -> bool:
+    if isinstance(stated, Mapping) and isinstance(value, Mapping):
+        return stated.keys() == value.keys() and all(_near(stated[key], value[key], room) for key in value)
     numbers = [one for one in (stated, value) if require.is_number(one)]
     if len(numbers) < 2:
         return bool(stated == value) and len(numbers) == 0
@@ -86,7 +89,9 @@ def _of_ledger(files: RunFiles) -> dict[str, object]:
         found = files.trusted_ledger.guarantee(files.delta, accountant=files.accountant)
     except AccountingError as error:
         raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
+    stated = files.summary.readings  # none in summaries of older versions
     return {
+        **((stated and readings_of(found)) or {}),
         "lower_bound": found.lower_bound,
         "no_statement": None,
         "delta_charged_for_failures": delta_for_failures(files.trusted_ledger),

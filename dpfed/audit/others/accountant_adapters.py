@@ -79,6 +79,14 @@ BUILT_IN: dict[str, dict[str, Asked]] = {
 }
 
 
+PACKAGES = {
+    "dp-accounting": ("dp_accounting", "dpfed[train]"),
+    "opacus": ("opacus", "dpfed[train]"),
+    "flower": ("flwr", "dpfed[flower]"),
+}
+"""Module of each accountant, and what to install for it."""
+
+
 def _of_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None:
     import dp_accounting
     from dp_accounting.privacy_accountant import NeighboringRelation, UnsupportedEventError

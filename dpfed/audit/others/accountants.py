@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import Process
-from dpfed.audit.others.accountant_adapters import BUILT_IN, Asked
+from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, Asked
 from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
 from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import in_full
@@ -163,6 +164,9 @@ def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Aske
         name = str(getattr(what, "__name__", "accountant"))
         return name, {name: _by_keywords(name, what)}
     if what in BUILT_IN:
+        module, install = PACKAGES[what]
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"accountant={what!r}: {module} is not installed. Install it: pip install '{install}'.")
         return what, BUILT_IN[what]
     module, _, function = what.partition(":")
     if not function:

@@ -1,8 +1,9 @@
 """The network, the data and the training: nothing here knows of Flower or of privacy."""
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
+
+from dpfed import data
 
 
 def network():
@@ -12,14 +13,15 @@ def network():
 
 def samples_of(client, clients):
     """Every clients-th of the first 1,400 samples."""
-    inputs, labels = _digits()
-    return inputs[client:1400:clients], labels[client:1400:clients]
+    digits = data.load("digits")
+    inputs, labels = digits.train_inputs[client:1400:clients], digits.train_labels[client:1400:clients]
+    return torch.tensor(inputs).flatten(1), torch.tensor(labels)
 
 
 def held_out():
-    """The rest, which the server has."""
-    inputs, labels = _digits()
-    return inputs[1400:], labels[1400:]
+    """Samples of no client, which the server has."""
+    digits = data.load("digits")
+    return torch.tensor(digits.test_inputs).flatten(1), torch.tensor(digits.test_labels)
 
 
 def train(model, inputs, labels, learning_rate):
@@ -33,8 +35,3 @@ def train(model, inputs, labels, learning_rate):
 def accuracy(model, inputs, labels):
     with torch.no_grad():
         return float((model(inputs).argmax(dim=1) == labels).float().mean())
-
-
-def _digits():
-    inputs, labels = load_digits(return_X_y=True)
-    return torch.tensor(inputs / 16, dtype=torch.float32), torch.tensor(labels)

@@ -15,7 +15,7 @@ PAPER = ["budget", "--clients", "6000", "--cohort", "100"]
 BUDGET_KEYS = {
     "epsilon", "delta", "noise_multiplier", "rounds", "clients", "cohort", "sampling", "sampling_probability",
     "adjacency", "unit", "sensitivity_in_clips", "mechanism", "accountant", "conversion", "order", "lower_bound",
-    "valid", "notes",
+    "valid", "notes", "advantage", "tpr_at_fpr", "gaussian_dp",
 }  # fmt: skip
 
 
@@ -28,7 +28,19 @@ def test_budget_prints_one_json_object_with_the_contracts_keys(capsys):
     record = json_of(capsys, *PAPER, "--rounds", "180", "--noise-multiplier", "1.4")
     assert set(record) == BUDGET_KEYS
     assert record["epsilon"] == pytest.approx(0.6303, abs=5e-5)
+    assert record["tpr_at_fpr"] == {"0.01": pytest.approx(0.01655, rel=1e-3), "0.001": pytest.approx(0.00193, rel=2e-3)}
+    assert record["gaussian_dp"] == {"mu": pytest.approx(0.2023, abs=1e-4), "delta_min": record["delta"]}
     assert (record["sampling"], record["adjacency"], record["sensitivity_in_clips"]) == ("poisson", "add-remove", 1.0)
+
+
+def test_budget_meets_the_targets_of_a_membership_test(capsys):
+    record = json_of(capsys, *PAPER, "--rounds", "180", "--tpr", ".02", "--fpr", ".01")
+    assert record["tpr_at_fpr"]["0.01"] == pytest.approx(0.02, rel=1e-5)
+    assert record["tpr_at_fpr"]["0.01"] <= 0.02
+    assert status([*PAPER, "--rounds", "180", "--advantage", ".1"]) == 0
+    assert "advantage at most 0.1000" in capsys.readouterr().out.replace("\n", " ")
+    assert status([*PAPER, "--rounds", "180", "--advantage", ".1", "--epsilon", "1"]) == 2
+    assert "--advantage with --epsilon: a budget meets one target" in capsys.readouterr().err
 
 
 @pytest.mark.slow

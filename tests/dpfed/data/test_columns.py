@@ -98,7 +98,7 @@ def test_images_are_their_bytes_over_255(tmp_path, mode, channels):
         (Columns(inputs=("x",), label="y"), None, r"Set data\.classes = N"),
         (Columns(inputs=("x",), label="y"), 2, "not among the 2 declared classes"),
         (Columns(inputs=("x", "a"), label="y"), 4, "several columns of inputs must be of plain numbers"),
-        (Columns(inputs=("who",), label="y"), 4, "must be of numbers, lists of numbers, or images"),
+        (Columns(inputs=("who",), label="y"), 4, "holds text, and inputs must be numbers"),
         (Columns(inputs=("x",), label="a"), 4, r"targets and no classes. Remove data\.classes"),
     ],
     ids=str,

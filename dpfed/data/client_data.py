@@ -1,0 +1,125 @@
+"""Data sets from what clients hold: arrays, data sets of torch, tables with a column of clients, partitioners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpfed.data.arrays import alike, array_of, from_arrays, rows_of
+from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
+from dpfed.errors import DataError
+
+Held = object
+"""(inputs, labels), or a `torch.utils.data` Dataset, Subset or DataLoader whose items are such pairs, or a table."""
+
+
+def from_clients(
+    clients: object,
+    test: Held,
+    *,
+    classes: Classes,
+    name: str = "own",
+    client: str | None = None,
+    inputs: Sequence[str] = (),
+    label: str | None = None,
+) -> Dataset:
+    """A data set from what each client holds: one after the other, in one table, or by a partitioner.
+
+    clients: a list of pairs (inputs, labels) of arrays or tensors, of `torch.utils.data` data sets or loaders, of which
+             one may be empty; a table with a column of clients; a list of tables; or a partitioner of `flwr_datasets`
+    test:    one of the same kind
+    classes: number of classes, or their names where labels are text; None for targets that are no classes
+    client:  the column that names whose sample a row is. inputs, label: columns of tables: pandas and polars frames,
+             Arrow tables, a Hugging Face `Dataset`, images included (`pip install 'dpfed[tables]'`)
+
+    Clients are numbered in their order; those of a column by their sorted names. With it `data.partition` is "natural",
+    which `dpfed.run` takes by itself. Of a loader the data set is read, in its order. Raises DataError.
+    """
+    if hasattr(clients, "load_partition") and hasattr(clients, "num_partitions"):
+        clients = [clients.load_partition(i) for i in range(clients.num_partitions)]
+    if inputs or label is not None or client is not None:
+        if isinstance(inputs, str) or not inputs or label is None:
+            raise DataError(
+                f"dataset {name!r}: tables need inputs=[...] and label=..., the names of columns, as lists of text and "
+                "text. Give both."
+            )
+        return _of_tables(clients, test, Columns(inputs=tuple(inputs), label=label, client=client), classes, name)
+    if not isinstance(clients, Sequence):
+        raise DataError(
+            f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with what each client holds. For "
+            "a table name its columns: client=, inputs= and label=."
+        )
+    held = [pair_of(one, f"dataset {name!r}, client {i}") for i, one in enumerate(clients)]
+    if not held:
+        raise DataError(f"dataset {name!r}: there is no client. Give what each client holds.")
+    full = [one for one in held if len(one[0])]
+    if not full:
+        raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
+    every = alike([one[0] for one in full], f"dataset {name!r}, inputs")
+    try:
+        together = np.concatenate(every), np.concatenate([one[1] for one in full])
+    except ValueError:
+        raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
+    made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
+    owners = np.repeat(np.arange(len(held)), [len(one[0]) for one in held])
+    return replace(made, train_clients=owners, natural_clients=len(held))
+
+
+def pair_of(given: Held, where: str) -> tuple[Numbers, Numbers]:
+    """Return inputs and labels, as many of each, of a pair or of a `torch.utils.data` data set or loader. DataError."""
+    if hasattr(given, "dataset") and hasattr(given, "batch_size"):
+        given = _whole(given, where)
+    tensors = getattr(given, "tensors", None)
+    if isinstance(tensors, tuple):  # a TensorDataset
+        given = tensors
+    if isinstance(given, tuple | list):
+        parts = [array_of(part, where) for part in given]
+        if len(parts) != 2 or len(parts[0]) != len(parts[1]):
+            raise DataError(f"{where}: must be a pair (inputs, labels), as many labels as samples; lengths 0 for none.")
+        return parts[0], parts[1]
+    if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
+        rows: Any = given
+        return rows_of([rows[i] for i in range(len(rows))], where)
+    raise DataError(
+        f"{where}: is {type(given).__name__}; must be a pair (inputs, labels), a data set of torch.utils.data whose "
+        "items are such pairs, or a DataLoader of one; for a table, name its columns by inputs= and label=."
+    )
+
+
+def _whole(loader: Any, where: str) -> Held:
+    """Return the data set of a DataLoader that gives each of its samples once, as it is. DataError for others."""
+    sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "")
+    plain = sampler == "SequentialSampler" or (
+        sampler == "RandomSampler" and not loader.sampler.replacement and len(loader.sampler) == len(loader.dataset)
+    )
+    if not plain or collate not in ("default_collate", "default_convert"):
+        raise DataError(
+            f"{where}: a DataLoader with a sampler or a collate_fn of its own, which may leave samples out or change "
+            "them. Give a torch.utils.data.Subset, or a data set whose items are what a client holds."
+        )
+    return loader.dataset
+
+
+def _of_tables(clients: Any, test: object, columns: Columns, classes: Classes, name: str) -> Dataset:
+    try:
+        from dpfed.data import columns as tables
+    except ImportError as error:
+        raise DataError(f"tables need pyarrow ({error}): pip install 'dpfed[tables]'.") from None
+    where = f"dataset {name!r}"
+    test_table = tables.table_of(test, columns, f"{where}, test half", with_client=False)
+    if tables.is_table(clients):
+        if columns.client is None:
+            raise DataError(f"{where}: client= is missing: the column that names whose sample a row is. Give it.")
+        train = tables.table_of(clients, columns, where, with_client=True)
+        return tables.of_tables(train, test_table, columns, classes=classes, where=where, name=name)
+    if columns.client is not None:
+        raise DataError(f"{where}: client={columns.client!r} with a list of tables, one a client. Remove client=.")
+    each = [tables.table_of(one, columns, f"{where}, client {i}", with_client=False) for i, one in enumerate(clients)]
+    if not each:
+        raise DataError(f"{where}: there is no client. Give a table of each.")
+    made = tables.of_tables(tables.joined(each, where), test_table, columns, classes=classes, where=where, name=name)
+    owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
+    return replace(made, train_clients=owners, natural_clients=len(each))
