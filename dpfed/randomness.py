@@ -2,7 +2,7 @@
 
 `Simulated` is drawn from the run's seed, so that an experiment can be repeated; anyone who knows the seed can subtract
 the noise, so nothing made with it may be released. Every purpose and path has a stream of its own: `dpfed.seeds` says
-how likely two are one. `Secure` comes from the operating system and cannot be repeated.
+how likely two are one. `Secure` is drawn from the operating system and cannot be repeated.
 Public choices (a shared mask, initial weights) come from `dpfed.seeds` in both cases.
 """
 
@@ -85,7 +85,7 @@ class ScheduleKey:
 class Secure:
     """The operating system's generator; every call is fresh, whatever its name, but for schedules.
 
-    Who takes part by a schedule (purposes "participation...") is computed anew in every round, so it comes from a key
+    Who takes part by a schedule (purposes "participation...") is computed anew in every round, so it is drawn by a key
     of 256 bits of that generator, which the run's folder keeps: SHAKE-256 of the key and the name. The holder of the
     key knows who takes part when.
 

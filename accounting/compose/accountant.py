@@ -81,8 +81,9 @@ class Guarantee:
         return tradeoff(self.profile(), false_positive_rate)
 
     def true_positive_rate(self, false_positive_rate: ArrayLike) -> Floats:
-        """Return the best membership test's largest true positive rate at each false positive rate. Direction: upper
-        bound for every test of two neighbouring datasets, whichever comes first."""
+        """Return the best membership test's largest true positive rate at each false positive rate.
+
+        Direction of error: upper bound for every test of two neighbouring datasets, in both orders."""
         return true_positive_rate(self.profile(), false_positive_rate)
 
     def readings(self, delta_min: float | None = None) -> Readings:

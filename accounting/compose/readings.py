@@ -45,11 +45,11 @@ def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
 
 
 def true_positive_rate(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
-    """Return the largest true positive rate of a test of the two worlds at each false positive rate.
+    """Return the largest true positive rate of a test of two neighbouring datasets at each false positive rate.
 
     inf over epsilon of delta(epsilon) + e^epsilon a   (Dong, Roth, Su 2022, Prop. 2.12)
 
-    The worlds may be in either order. Every epsilon gives a bound; the grid is refined around the least one. Shape:
+    The datasets may be in either order. Every epsilon gives a bound; the grid is refined around the least one. Shape:
     that of the rates. Direction of error: upper bound, so no test does better.
     """
     rates = np.asarray(false_positive_rate, dtype=float)
@@ -126,7 +126,7 @@ def gaussian_dp(profile: Profile, delta_min: float) -> float:
 class Readings:
     """Readings of a guarantee: a membership test's advantage and true positive rates, and a Gaussian DP summary.
 
-    advantage, true_positive_rates: upper bounds for every test of two neighbouring datasets, whichever comes first.
+    advantage, true_positive_rates: upper bounds for every test of two neighbouring datasets, in both orders.
     mu: the smallest whose Gaussian profile is above the run's wherever delta is at least `delta_min`; no guarantee.
     """
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from dpfed.errors import ConfigError
 from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix
 
-# A chunk's numbers (256 KiB) and its scratch stay in a core's cache; a GPU wants few large kernels instead.
+# A chunk's numbers (256 KiB) and its scratch stay in a core's cache; a GPU is fastest with few large kernels.
 _CHUNK_WORDS = 1 << 15
 _CHUNK_WORDS_GPU = 1 << 22
 _FEW_SEEDS = 16
@@ -201,7 +201,7 @@ def _smallest_between(
 
 @dataclass(frozen=True, kw_only=True)
 class _Numbers:
-    """Kind of random numbers: `words` 64-bit words [r, m·words], contiguous, give [r, m·numbers]."""
+    """Kind of random numbers: `words` 64-bit integers (contiguous, r times m·`words`) give [r, m·numbers]."""
 
     words: int
     numbers: int

@@ -32,7 +32,7 @@ LARGEST = 1e31
 """The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
 
 _PACKED, _CODED = 0, 1
-_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and whole words
+_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and whole integers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from dpfed.models.networks import (
 __all__ = ["MODELS", "Block", "FlatModel", "build", "build_own", "register"]
 
 MOST_PARAMETERS = 2**30
-"""Most parameters of a network that comes with dpfed: 4 GB."""
+"""Most parameters of a built-in network: 4 GB."""
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
@@ -59,7 +59,7 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
     float32 [b, *input_shape], or int64 where the data have integers and the module takes them. Outputs are logits
     [b, classes], or [b, classes, ...] where a sample has several labels. Where targets are no classes, `classes` is how
     many numbers a target has, and outputs are what the loss takes. `FlatModel` says which modules it cannot be. Raises
-    ConfigError for the name of a network that comes with dpfed, or that another line of code has registered.
+    ConfigError for the name of a built-in network, or that another line of code has registered.
     """
     if not callable(maker):
         raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")

@@ -19,7 +19,7 @@ class ClipMoves(Stage):
 
     metric: "euclidean"; or "fisher", in which both bounds are of the move over sqrt(theta (1 - theta)), theta the
     round's public probabilities clipped to [edge, 1 - edge]. Claim: both bounds hold in exact arithmetic. With them the
-    coins (`dpfed.mechanisms.bernoulli.Coins`) are what is charged.
+    Bernoulli samples (`dpfed.mechanisms.bernoulli.Coins`) are what is charged.
     """
 
     linf: float | None
