@@ -1,8 +1,8 @@
 """Canaries of a run: the audit's own clients, with a random direction each, to be found in what a round releases.
 
-Every canary has a round of its own and a fair Bernoulli sample: on 1 the canary takes part in that round like any client;
-on 0 it stays away and its score is one of chance. Scores are products with the round's noisy sum, which anybody
-can see who knows the canary; `dpfed.audit` turns them into a test of the claim of one round, given that one takes part.
+Every canary has a round of its own and a fair Bernoulli sample: on 1 the canary takes part in that round like a client,
+on 0 it stays away and its score is one of chance. Scores are products with the round's noisy sum, which any observer
+who knows the canary can compute; `dpfed.audit` makes them a test of the claim of one round, given participation.
 """
 
 from __future__ import annotations
