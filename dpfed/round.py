@@ -27,7 +27,7 @@ from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.stage import Observer, Private, Round, Tally, Together
+from dpfed.stages.stage import Observer, Private, Round, Stage, Tally, Together
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -140,7 +140,7 @@ class OpenRound(Generic[Opened]):
         """Add rows as they arrived."""
         assert self.now.observer is not None
         if (compared := _compared()) is not None:
-            rows = compared.arrived(rows, ids)
+            compared.arrived(rows, ids)
         self.now.observer.added(rows, ids)
         self.total.add(ids, rows)  # type: ignore[attr-defined]
 
@@ -163,8 +163,11 @@ class Compared(Protocol):
     def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
         """Compare what is announced and who takes part; return an observer of rows."""
 
-    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
-        """Compare uploads, and return the first run's where each upload is released."""
+    def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+        """Return the first run's rows after the private stage if each upload is released, else these rows."""
+
+    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        """Compare uploads."""
 
     def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         """Compare what enters the private stage at the sum, and return the first run's output."""

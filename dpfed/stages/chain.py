@@ -183,6 +183,8 @@ def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64],
         rows = stage.client(rows, ids, now)
         if now.observer is not None:
             now.observer.left(stage, rows, ids)
+        if (replay := replayed.current()) is not None:
+            rows = replay.rounds.made_private(stage, rows, ids)
     return rows
 
 

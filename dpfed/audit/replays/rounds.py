@@ -112,6 +112,8 @@ class RoundsWorld(World):
         cohort, participants = now.task.cohort, now.task.participants
         if len(np.unique(participants)) < len(participants):
             self.finding("has a client twice", (self.round, "who is drawn", None, 0))
+        if not self.first and self.only is not None and now.number not in self.recording.cohorts:
+            raise Stopped  # a budget that counts uploads lasts longer without some clients
         if self.first:
             self.recording.cohorts[now.number] = (cohort, participants)
             self.seen.present.append([int(i) for i in cohort if i < method.sampler.clients])
@@ -129,7 +131,9 @@ class RoundsWorld(World):
         self._beside = frozenset((*entered, *filled))
         self._units = len(self.changed & {*self._cohort, *map(int, before)}) + len(entered)
         came = np.array([i for i in np.intersect1d(arriving, cohort) if int(i) not in self._beside], dtype=np.int64)
-        self.outside("who arrives", self._without_changed(came))
+        exactly = method.dropouts is not None and bool(method.dropouts.lost)
+        if self.only is None or not exactly:  # of a given number of dropouts, those left are others without a client
+            self.outside("who arrives", self._without_changed(came))
         self.outside("announced model", now.broadcast)
         bits = now.broadcast.cpu().numpy().tobytes()
         if self._model is not None and self._model != bits:
@@ -259,22 +263,28 @@ class RoundsWorld(World):
         assert self._held is not None
         return int(np.flatnonzero(self._held.of(client) == record)[0])
 
-    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+    def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         assert self._method is not None
-        stages = self._method.stages
-        if stages.every_upload_is_a_release:
-            frozen = [
-                self.mechanism("upload", row, row, sensitivity=None, client=int(client), adds_noise=False)
+        if (
+            stage is not self._method.stages.private
+            or not self._method.stages.every_upload_is_a_release
+            or not len(rows)
+        ):
+            return rows
+        name = f"upload that {type(stage).__name__} makes private"
+        return torch.stack(
+            [
+                self.mechanism(name, row, row, sensitivity=None, client=int(client), adds_noise=False)
                 for row, client in zip(rows, ids, strict=True)
             ]
-            rows = torch.stack(frozen) if frozen else rows
-        else:
-            self._rows("upload", rows, ids)
+        )
+
+    def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        self._rows("upload", rows, ids)
         total = rows.double().sum(dim=0) if rows.is_floating_point() else rows.to(torch.int64).sum(dim=0)
         added = total.cpu().numpy()
         self._sum = added if self._sum is None else self._sum + added
         self._added += len(rows)
-        return rows
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass
@@ -314,11 +324,9 @@ class RoundsWorld(World):
 
     def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
         bits = None if self._method is None else self._method.stages.bits
-        if bits is None or one.dtype.kind not in "iu":
-            return super().moved(one, two)
-        modulus = 1 << bits
-        apart = two.astype(np.int64) - one.astype(np.int64)
-        return ((apart + modulus // 2) % modulus - modulus // 2).astype(np.float64)
+        apart = super().moved(one, two)
+        half = 0.0 if bits is None else 2.0 ** (bits - 1)
+        return apart if bits is None else (apart + half) % (2 * half) - half
 
     def closes(self, done: RoundResult) -> None:
         state = done.state
