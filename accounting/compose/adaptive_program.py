@@ -142,7 +142,7 @@ class Values:
         return np.asarray(fft.rfft(self.extended(), self.grid.size))
 
     def charge(self) -> float:
-        """Mass that rounding may misplace in one round."""
+        """Return the mass that rounding may misplace in one round."""
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 

@@ -50,7 +50,7 @@ class Detectable(Protocol):
         """True if noise short by a fifth is among the faults."""
 
     def in_words(self) -> str:
-        """Description of the faults, with their probability of being found."""
+        """Return the description of the faults, with their probability of being found."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -127,11 +127,13 @@ class PairTest:
         return self.test.rejected or self.too_far
 
     def shown(self, claim: Claimed) -> float:
-        """Largest lower bound of epsilon that applies to the claim."""
+        """Return the largest lower bound of epsilon that applies to the claim."""
         return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as one."""
+        """Return the JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as
+        one.
+        """
         power = None if self.power is None else self.power.to_dict()
         fields = {name: value for name, value in vars(self).items() if name not in ("test", "power", "moved")}
         return fields | {
@@ -248,7 +250,7 @@ class Audit(Generic[ClaimT, PowerT]):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON document of `dpfed audit upload --json`."""
+        """Return the JSON document of `dpfed audit upload --json`."""
         return {
             "method": self.method,
             "claimed_epsilon": self.claim.epsilon,

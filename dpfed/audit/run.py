@@ -67,7 +67,7 @@ class RunAudit:
             return None, (f"no second opinion: {reason}",)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `dpfed audit run`."""
+        """Return the JSON of `dpfed audit run`."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
         return {
             "claimed_epsilon": self.claimed_epsilon,
@@ -166,7 +166,7 @@ def _require_claim(files: RunFiles) -> None:
 
 
 def _states_epsilon(files: RunFiles) -> bool:
-    """True if summary.json states an epsilon, or has values that no run writes."""
+    """Return True if summary.json states an epsilon, or has values that no run writes."""
     try:
         return files.summary.epsilon is not None
     except Misread:

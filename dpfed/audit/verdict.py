@@ -35,7 +35,7 @@ class Check:
     decides: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the check."""
+        """Return the JSON object of the check."""
         return {"name": self.name, "passed": self.passed, "detail": self.detail}
 
 
@@ -49,7 +49,7 @@ def check(name: str, finding: Callable[[], Finding]) -> Check:
 
 
 def verdict(checks: Sequence[Check]) -> Verdict:
-    """fail if one failed, inconclusive if one that decides could not be made (or there is none), else pass."""
+    """Return fail if one failed, inconclusive if one that decides could not be made (or there is none), else pass."""
     if any(one.passed is False for one in checks):
         return "fail"
     deciding = [one for one in checks if one.decides]
@@ -57,7 +57,7 @@ def verdict(checks: Sequence[Check]) -> Verdict:
 
 
 def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
-    """round 3; rounds 3, 5 and 7 others."""
+    """Return round 3; rounds 3, 5 and 7 others."""
     shown = ", ".join(str(one) for one in rounds[:most])
     more = f" and {len(rounds) - most} others" if len(rounds) > most else ""
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"

@@ -1,10 +1,11 @@
 """A run's canaries against the claim of one round, given that one takes part.
 
-Each canary was in a round of its own or not, by a fair coin. Its score is scaled so that the claimed noise has standard
-deviation 1: about N(0, 1) for those that were absent, N(|z| / sigma, 1) for those present, z the bounded row, and the
-other clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row that was not
-bounded, a canary counted twice), not a certificate: a hundred canaries cannot tell noise that is half of what is
-claimed. What one canary shows is about random directions in one round, not about the worst client nor about all rounds.
+Each canary was in a round of its own or not, by a fair Bernoulli sample. Its score is scaled so that the claimed noise
+has standard deviation 1: about N(0, 1) for those that were absent, N(|z| / sigma, 1) for those present, z the bounded
+row, and the other clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row
+that was not bounded, a canary counted twice), not a certificate: a hundred canaries cannot tell noise that is half of
+what is claimed. What one canary shows is about random directions in one round, not about the worst client nor about all
+rounds.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class CanaryResult:
     moved:           present canaries move the sum at least so far, over the rows that they were bounded to
     moved_epsilon:   what that shows of a round if its noise is as charged; None unless that is Gaussian
     too_far:         they move it farther, which refutes the bound
-    one_run:         epsilon at `delta` by guessing all coins of the run, in mu-GDP form and in plain form
+    one_run:         epsilon at `delta` by guessing all Bernoulli samples of the run, in mu-GDP form and in plain form
     """
 
     scores: NDArray[np.float64]
@@ -79,7 +80,7 @@ class CanaryResult:
     one_run: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """For --json: without the scores."""
+        """Return for --json: without the scores."""
         return {
             "present": int(self.present.sum()),
             "absent": int((~self.present).sum()),
@@ -95,7 +96,9 @@ class CanaryResult:
 
 
 def coins_are_the_seeds(files: RunFiles) -> Finding:
-    """canaries.jsonl has, for every round with a result, the canaries and the coins that run.seed gives."""
+    """Check that canaries.jsonl has, for every round with a result, the canaries and the Bernoulli samples that
+    run.seed gives.
+    """
     schedule, expected = canaries_of(files.config), set()
     for one in files.results:
         present, absent = schedule.of_round(one.round - 1)
@@ -114,8 +117,9 @@ def coins_are_the_seeds(files: RunFiles) -> Finding:
 
 
 def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
-    """Two worlds and one run, each with 0.45 of alpha, and whole scores with the rest. Thresholds and the number of
-    guesses come from the claim and the number of canaries alone. Unavailable where there is nothing to compare."""
+    """Return two worlds and one run, each with 0.45 of alpha, and whole scores with the rest. Thresholds and the number
+    of guesses come from the claim and the number of canaries alone. Unavailable where there is nothing to compare.
+    """
     seen = [one for one in files.canaries if one.round in files.released]
     present = np.array([one.present for one in seen], dtype=np.bool_)
     if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
@@ -164,10 +168,12 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
 
 
 def claim_of_a_round_holds(found: CanaryResult) -> Finding:
-    """Present against absent canaries, and the guesses of their coins, against the claimed profile of one round.
+    """Check that present against absent canaries, and the guesses of their Bernoulli samples, against the claimed
+    profile of one round.
 
     None, inconclusive, where noise short by a fifth would not have been found, whatever was seen: as with most numbers
-    of canaries. The noise itself is measured by another check."""
+    of canaries. The noise itself is measured by another check.
+    """
     present, absent = found.scores[found.present], found.scores[~found.present]
     detail = (
         f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
@@ -204,9 +210,10 @@ def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | Non
 
 
 def noise_of(release: Release) -> float:
-    """Standard deviation of the noise along a direction, in units of the released sum.
+    """Return the standard deviation of the noise along a direction, in units of the released sum.
 
-    Coins: that of K coins of probability 1/2, the largest they can have; only thresholds follow from it.
+    Bernoulli samples: that of K Bernoulli samples of probability 1/2, the largest they can have; only thresholds follow
+    from it.
     """
     mechanism = unsampled(release)
     if isinstance(mechanism, BernoulliAggregate):
@@ -217,7 +224,7 @@ def noise_of(release: Release) -> float:
 
 
 def weakest(releases: list[Release]) -> Mechanism:
-    """The mechanism, without sampling, of the release with the least noise to its bound."""
+    """Return the mechanism, without sampling, of the release with the least noise to its bound."""
     mechanisms = [unsampled(release) for release in releases]
     known = [one for one in mechanisms if isinstance(one, Mechanism)]
     if len(known) < len(mechanisms):

@@ -48,9 +48,10 @@ _COINS = 1 << 31
 
 
 def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean, of the mean distance from
-    the expected size and of the number of empty cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson,
-    show within a few rounds, empty ones drawn again wherever some are to be expected."""
+    """Check that fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean, of the mean
+    distance from the expected size and of the number of empty cohorts, alpha / 3 each: cohorts of a fixed size,
+    accounted as Poisson, show within a few rounds, empty ones drawn again wherever some are to be expected.
+    """
     who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
@@ -67,7 +68,9 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: float) -> Finding:
-    """Each cohort's size against its own law, binomial, two-sided, by a union over rounds; a public order exactly."""
+    """Check that each cohort's size against its own distribution, binomial, two-sided, by a union over rounds; a public
+    order exactly.
+    """
     if isinstance(law, Cyclic):
         due = [len(range(number % law.period, who.clients, law.period)) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
@@ -119,13 +122,15 @@ def size_law(who: Sampler) -> SizeLaw:
 
 
 def distance_law(sizes: SizeLaw, centre: int) -> Floats:
-    """P(|size - centre| = 0, 1, ...)."""
+    """Return P(|size - centre| = 0, 1, ...)."""
     distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
     return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
 
 
 def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
-    """The sum of the sizes, the sum of their distances from `centre` and how many are 0, each against its exact law."""
+    """Return the sum of the sizes, the sum of their distances from `centre` and how many are 0, each against its exact
+    distribution.
+    """
     distances = np.abs(np.array(sizes) - centre)
     p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
     p_spread = two_sided(power(distance_law(law, centre), len(sizes)), int(distances.sum()))
@@ -149,14 +154,14 @@ def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -
 
 
 def two_sided(mass: Floats, observed: int) -> float:
-    """Twice the smaller tail, the observed value in both; exact but for 1e-13 of convolutions."""
+    """Return twice the smaller tail, the observed value in both; exact but for 1e-13 of convolutions."""
     below = float(mass[: max(observed + 1, 0)].sum())
     above = float(mass[max(observed, 0) :].sum())
     return min(1.0, 2 * min(below, above))
 
 
 def power(mass: Floats, count: int) -> Floats:
-    """The law of a sum of `count` independent variables, by repeated squaring."""
+    """Return the distribution of a sum of `count` independent variables, by repeated squaring."""
     result = np.ones(1)
     while count:
         if count & 1:
@@ -173,7 +178,7 @@ def convolved(first: Floats, second: Floats) -> Floats:
 
 
 def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]]]:
-    """Every round's sorted members. Unavailable where they were not written or make no sense."""
+    """Yield every round's sorted members. Unavailable where they were not written or make no sense."""
     clients = files.config.federation.clients
     for one in files.rounds:
         if one.members is None:
@@ -188,13 +193,13 @@ def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]
 
 
 def log_choose(clients: int, size: int) -> float:
-    """log C(clients, size)."""
+    """Return log C(clients, size)."""
     return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
 
 
 def cohorts_and_the_seed(files: RunFiles) -> Finding:
-    """Claim checked: with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
-    is that chance would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
+    """Check that with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
+    is that probability would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
     package's version: a run of another one is not judged."""
     who = sampler_of(files.config)
     if isinstance(who.law, FullParticipation) or who.law.probability >= 1:

@@ -1,9 +1,9 @@
-"""Evidence on members of cohorts: no client twice, none more often than by chance, each cohort drawn anew.
+"""Evidence on members of cohorts: no client twice, none more often than by probability, each cohort drawn anew.
 
 Given their sizes, the cohorts of every sampler here are uniformly random sets, independent over rounds. So
 
 - how many clients a cohort shares with the one `lag` rounds before is hypergeometric, whatever came earlier: these
-  numbers are independent, and their sum has the convolution of their laws;
+  numbers are independent, and their sum has the convolution of their distributions;
 - the rounds of one client are independent draws of probability size / clients, so that it is drawn k times or more with
   at most the binomial's probability at the mean of those (Hoeffding 1956, Theorem 5, for k beyond the mean by 1);
 - two cohorts of s clients are the same with probability 1 / C(clients, s).
@@ -100,7 +100,9 @@ class SeenCohorts:
         )
 
     def _repeated(self, alpha: float) -> str | None:
-        """The same cohort again, where C(clients, size) says that chance does not do that. By a union over pairs."""
+        """Return the same cohort again, where C(clients, size) says that probability does not do that. By a union over
+        pairs.
+        """
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
         for rounds in self.alike.values():
             size = self.size_in[rounds[0]]
@@ -122,7 +124,7 @@ class SeenCohorts:
         return None
 
     def _frequency(self, alpha: float) -> str | None:
-        """The client that came most often and the one that came least, by a union over clients."""
+        """Return the client that came most often and the one that came least, by a union over clients."""
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
         if not len(came):
@@ -138,7 +140,9 @@ class SeenCohorts:
         return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
 
     def _power_in_words(self, alpha: float) -> str:
-        """The smallest departures that are noticed with probability 95% (normal approximation; the tests are exact)."""
+        """Return the smallest departures that are noticed with probability 95% (normal approximation; the tests are
+        exact).
+        """
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         often = int(binom.isf(alpha / 2 / self.clients, rounds, mean / rounds)) + 1
         words = f"one drawn {often} times or more would be noticed, {mean:.2f} are expected"
@@ -197,7 +201,7 @@ def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha:
 
     cohorts: sorted ids of the rounds from the first on. Exactly: who takes part twice in an epoch or in none of its
     rounds, in a round of another lane, more often than allocated, before the rest is over, or out of the public order.
-    By chance: whether epochs are drawn anew (balls-and-bins).
+    By probability: whether epochs are drawn anew (balls-and-bins).
     """
     match law:
         case BallsAndBins():

@@ -31,7 +31,7 @@ _STREAMED = 1e-3
 
 
 def ledger_intact(files: RunFiles) -> Finding:
-    """Every line has the hash of itself and the line before."""
+    """Check that every line has the hash of itself and the line before."""
     try:
         ledger = files.ledger
     except EditedLedger as error:
@@ -42,8 +42,9 @@ def ledger_intact(files: RunFiles) -> Finding:
 
 
 def epsilon_follows(files: RunFiles) -> Finding:
-    """The summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of the
-    ledger's releases."""
+    """Return the summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of
+    the ledger's releases.
+    """
     stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
     files.compared.add("epsilon")
     detail = (
@@ -65,8 +66,9 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
-    """True if this is less than the configured accountant's epsilon, yet valid: a run follows the closed form of plain
-    Gaussians whatever accountant is configured."""
+    """Return True if this is less than the configured accountant's epsilon, yet valid: a run follows the closed form of
+    plain Gaussians whatever accountant is configured.
+    """
     if epsilon >= files.spent.epsilon:
         return False
     best = files.trusted_ledger.if_fixed_in_advance(files.delta, with_lower_bound=False)
@@ -74,7 +76,7 @@ def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
 
 
 def summary_names_the_claim(files: RunFiles) -> Finding:
-    """Everything that must be named beside an epsilon is that of the ledger and the configuration."""
+    """Check that everything that must be named beside an epsilon is that of the ledger and the configuration."""
     federation, header = files.config.federation, files.trusted_ledger.header
     try:
         stated = files.summary.to_dict()
@@ -110,7 +112,9 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
 
 
 def rounds_charged(files: RunFiles) -> Finding:
-    """Every round stands in the ledger once: as a release, or as ended without one, with nothing published."""
+    """Check that every round stands in the ledger once: as a release, or as ended without one, with nothing
+    published.
+    """
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
     left_out = not repeatable and isinstance(sampler_of(files.config).law, Schedule)  # where it was interrupted
@@ -147,7 +151,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
 
 
 def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
-    """Rounds that are said to have ended without a result, and show one all the same."""
+    """Return rounds that are said to have ended without a result, and show one all the same."""
     found: dict[str, list[int]] = {}
     for before, one in zip(files.published, files.published[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
@@ -162,7 +166,7 @@ def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
 
 
 def ledger_follows_configuration(files: RunFiles) -> Finding:
-    """Each line is the one that the configuration's own goal gives for as many uploads as arrived."""
+    """Check that each line is the one that the configuration's own goal gives for as many uploads as arrived."""
     header, config = files.trusted_ledger.header, files.config
     unit = "record" if config.local.record is not None else "client"
     if (header.unit, header.clients, header.randomness) != (unit, config.federation.clients, config.run.randomness):
@@ -187,8 +191,9 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
 
 
 def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | None:
-    """Difference between the plan in the ledger's header and the one that `source` gives: rounds, budget and, where
-    `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan."""
+    """Return the difference between the plan in the ledger's header and the one that `source` gives: rounds, budget
+    and, where `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan.
+    """
     plan, table = files.trusted_ledger.header.plan, files.private_table
     if plan is None or table is None:
         return None
@@ -252,7 +257,7 @@ def _facts(files: RunFiles, number: int) -> RoundRecord | None:
 
 
 def same(expected: object, found: object) -> bool:
-    """Equal, numbers up to rounding."""
+    """Return equal, numbers up to rounding."""
     match expected, found:
         case Mapping(), Mapping():
             return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())

@@ -105,7 +105,9 @@ class LoopFiles(RunFiles):
 
 
 def ledger_of(path: Path) -> Path | None:
-    """The ledger of a loop that this path names, the file itself or its folder; None where it is a run's folder."""
+    """Return the ledger of a loop that this path names, the file itself or its folder; None where it is a run's
+    folder.
+    """
     if path.is_file():
         return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
     if not path.is_dir() or (path / "config.toml").exists():
@@ -145,7 +147,7 @@ def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
 
 
 def rounds_are_charged_once(files: LoopFiles) -> Finding:
-    """Every round stands in the ledger once, and whatever the diagnostics know of was charged."""
+    """Check that every round stands in the ledger once, and whatever the diagnostics know of was charged."""
     entries, planned, table = files.entries, files.config.federation.rounds, files.config.privacy
     prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
     last = max(entries, default=0)

@@ -28,7 +28,7 @@ _ALIKE = 0.99
 
 
 def chosen_by_public_data(files: RunFiles) -> Finding:
-    """Claim checked: in every round the samples that chose the coordinates are those that config.toml calls public, no
+    """Check that in every round the samples that chose the coordinates are those that config.toml calls public, no
     client holds one of them, and the first round's coordinates are the ones they choose."""
     lacking = [one.round for one in files.rounds if one.map is None]
     if lacking:
@@ -53,7 +53,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
 
 
 def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Public samples, and how many of them are left among those that are dealt out."""
+    """Return public samples, and how many of them are left among those that are dealt out."""
     seeds, here = Seeds(root=config.data.partition_seed), torch.device("cpu")
     try:
         whole, _ = validation_samples(config, whole_data(config), seeds, here)
@@ -72,7 +72,7 @@ def _rows(inputs: NDArray[np.generic]) -> Counter[bytes]:
 
 
 def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) -> float:
-    """The part of the coordinates of round 1 that are chosen again."""
+    """Return the part of the coordinates of round 1 that are chosen again."""
     chosen = files.rounds[0].map
     assert chosen is not None
     experiment = files.experiment

@@ -21,7 +21,7 @@ _HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safet
 
 
 def files_are_of_one_run(files: RunFiles) -> Finding:
-    """Claim checked: the ledger's header and the checkpoint have the hash of config.toml as it stands, the same start
+    """Check that the ledger's header and the checkpoint have the hash of config.toml as it stands, the same start
     and the same population as each other and the summary; and the ledger still holds the last line that checkpoint and
     summary saw. (The population's hash has a key that is not for others, the start a model: they are compared, not
     worked out.)"""
@@ -58,7 +58,7 @@ def files_are_of_one_run(files: RunFiles) -> Finding:
 
 
 def model_is_the_runs(files: RunFiles) -> Finding:
-    """Claim checked: the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
+    """Check that the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
     summary is that of the last line of metrics; and, but for masks, whose network is not in the folder, the model holds
     the numbers of the checkpoint, or of its moving average where that is the model (server.average)."""
     stated = {"model_sha256": files.summary.model_sha256, "mask_sha256": files.summary.mask_sha256}
@@ -104,14 +104,14 @@ def require_own_code(files: RunFiles) -> None:
 
 
 def loaded_here(files: RunFiles) -> bool:
-    """True if each file that the run needed is loaded here, in this or another version."""
+    """Return True if each file that the run needed is loaded here, in this or another version."""
     here = own_code_of(files.config)
     known = {one.sha256 for one in here} | {Path(one.path).name for one in here}
     return all(one.sha256 in known or Path(one.path).name in known for one in files.own_code)
 
 
 def own_code_is_what_ran(files: RunFiles) -> Finding:
-    """Claim checked: what is loaded here has the hash that own_code.json and the ledger's header have. Could not tell
+    """Check that what is loaded here has the hash that own_code.json and the ledger's header have. Could not tell
     where another version is loaded: what that says of the method is not said of the run."""
     header = files.trusted_ledger.header
     if header.binding is None:

@@ -41,8 +41,8 @@ _ROUNDING = 1e-9
 class Promise:
     """Privacy target of a client-level run whose uploads hold `sent` numbers.
 
-    fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
-    charges_overflow: True for ledgers up to version 0.3, which charge Poisson sampling and the chance to exceed a cap
+    fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`) charges_overflow: True for ledgers up
+    to version 0.3, which charge Poisson sampling and the probability to exceed a cap
     """
 
     sent: int
@@ -73,7 +73,7 @@ class Promise:
         return replace(self.goal, private=replace(noise, noise=described, sampling=sampling_of(mechanism)))
 
     def run(self, rounds: int) -> Composed:
-        """Return the first `rounds` rounds, at the most that they may be charged."""
+        """Return the first `rounds` rounds, at most that they may be charged."""
         run = self.goal.run(rounds)
         return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
 
@@ -127,8 +127,9 @@ def promise_of(config: Config, sent: int) -> Promise:
 
 
 def canaries_of(config: Config) -> Canaries:
-    """Return the schedule of canaries, and their coins, of the run's seed. Their directions would need the model's
-    size, which is not known here."""
+    """Return the schedule of canaries, and their Bernoulli samples, of the run's seed. Their directions would need the
+    model's size, which is not known here.
+    """
     return Canaries(
         count=config.audit.canaries,
         first=config.federation.clients,

@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
-    """Claim checked: in every round each client of the cohort is charged once, always with the same size; a size n has
+    """Check that in every round each client of the cohort is charged once, always with the same size; a size n has
     Poisson batches of probability min(1, batch_size / n), their number from epochs or steps, and the configured noise
     and clip; where the partition is even so are sizes. Sizes of at most a batch show in the number of steps alone, and
     in other partitions who holds nothing and is not charged does not show."""
@@ -54,7 +54,7 @@ def delta_of_records(files: RunFiles) -> float | None:
 
 
 def _even(config: Config) -> bool:
-    """True if the clients' numbers of records differ by one at most, and none is 0."""
+    """Return True if the clients' numbers of records differ by one at most, and none is 0."""
     return config.data.partition == "iid"
 
 

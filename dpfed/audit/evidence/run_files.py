@@ -227,7 +227,7 @@ class RunFiles:
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
-    """The clip norm that was published before this round, with the model it starts from."""
+    """Return the clip norm that was published before this round, with the model it starts from."""
     if number == 1:
         return files.promise.goal.clip_norm
     norm = files.published[number - 2].clip_norm

@@ -31,7 +31,7 @@ class Saved:
 
 
 def saved_in(path: Path) -> Saved:
-    """Unavailable where it is missing, damaged, or of a format that has no such values."""
+    """Return unavailable where it is missing, damaged, or of a format that has no such values."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -69,8 +69,9 @@ def sha256_of(path: Path) -> str:
 
 
 def values_of(path: Path) -> NDArray[np.float32]:
-    """All numbers of a file of tensors, sorted, without those that it calls fixed: they are no part of what rounds
-    release."""
+    """Return all numbers of a file of tensors, sorted, without those that it calls fixed: they are no part of what
+    rounds release.
+    """
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:

@@ -34,9 +34,10 @@ _OF_STEPS = 1e-5
 
 
 def sums_are_of_what_went_in(files: RunFiles) -> Finding:
-    """Claim checked: the sum is of the rows that went into it, each once; and, where floats are summed, what was
-    released is the sum and its noise and nothing else. For integers and coins, how their sum is decoded is not looked
-    at."""
+    """Check that the sum is of the rows that went into it, each once; and, where floats are summed, what was
+    released is the sum and its noise and nothing else. For integers and Bernoulli samples, how their sum is decoded is
+    not looked at.
+    """
     if files.config.privacy is None:
         return True, "the unit is a record: sums are not what is private."
     wrong, unknown, decoded = [], [], True
@@ -59,7 +60,7 @@ def sums_are_of_what_went_in(files: RunFiles) -> Finding:
 
 
 def model_moves_by_releases(files: RunFiles) -> Finding:
-    """Claim checked: every round starts from the model that the one before left, and its step is the server's step by
+    """Check that every round starts from the model that the one before left, and its step is the server's step by
     what was released; the last one left the model of the checkpoint, and its moving average is that of the rounds'
     models. Of adaptive rules the mean of updates is looked at, which the checkpoint has; other rules that are not
     linear (the posterior of masks, purging, probabilities kept off the ends) are not, but for where rounds start."""
@@ -166,7 +167,7 @@ def _released_alone(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
 
 
 def _taken_back(files: RunFiles, one: RoundRecord) -> float:
-    """The probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
+    """Return the probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
     schedule = schedule_of(files.released[one.round].mechanism)
     stream = None if schedule is None else noise_matrix(schedule)
     if stream is None:
@@ -190,7 +191,7 @@ def _longest_sum(files: RunFiles, one: RoundRecord) -> float:
 
 
 def _summed_in_floats(files: RunFiles) -> bool:
-    """True if a sum needs no decoding: not in integers or coins, and no entry is outvoted."""
+    """Return True if a sum needs no decoding: not in integers or Bernoulli samples, and no entry is outvoted."""
     of_coins = (BernoulliAggregate, BernoulliChannel)
     coins = any(isinstance(unsampled(release), of_coins) for release in files.released.values())
     return not (coins or in_integers(files.config) or files.config.method.purge == "clients")

@@ -17,7 +17,9 @@ _ROUNDING = 1e-9
 
 
 def rows_are_bounded(files: RunFiles) -> Finding:
-    """No row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests on."""
+    """Check that no row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests
+    on.
+    """
     if files.config.privacy is None:
         return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
     norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
@@ -51,7 +53,9 @@ def _added_beyond(files: RunFiles) -> dict[int, float]:
 
 
 def denominator_is_public(files: RunFiles) -> Finding:
-    """Sums are divided by the expected cohort: a divisor that follows the cohort would be a release of its size."""
+    """Check that sums are divided by the expected cohort: a divisor that follows the cohort would be a release of its
+    size.
+    """
     if files.config.privacy is None:
         return True, "the unit is a record: how many clients took part is public."
     expected = sampler_of(files.config).expected
@@ -65,7 +69,9 @@ def denominator_is_public(files: RunFiles) -> Finding:
 
 
 def uploads_are_as_accounted(files: RunFiles) -> Finding:
-    """The cap is not exceeded, sums are filled up where they must be; every noise share that is charged has arrived."""
+    """Return the cap is not exceeded, sums are filled up where they must be; every noise share that is charged has
+    arrived.
+    """
     for one in files.rounds:
         problem = _participants_problem(files, one)
         if problem is None and one.has_result:

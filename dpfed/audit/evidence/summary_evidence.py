@@ -43,7 +43,7 @@ _OF_SCORES = 1e-3
 
 
 def figures_follow(files: RunFiles) -> Finding:
-    """Claim checked: lower bound and delta for failures follow from the ledger; and, where the run's own data can be
+    """Check that lower bound and delta for failures follow from the ledger; and, where the run's own data can be
     loaded here, scores follow from the saved model, and bits and bytes from the method."""
     expected, words = _of_ledger(files), ""
     rooms: dict[str, tuple[float, float]] = {}
@@ -65,7 +65,7 @@ def figures_follow(files: RunFiles) -> Finding:
 
 
 def not_checked(files: RunFiles) -> tuple[str, ...]:
-    """Keys of summary.json that no check has compared with anything."""
+    """Return keys of summary.json that no check has compared with anything."""
     try:
         return tuple(sorted(files.summary.to_dict().keys() - files.compared))
     except DpfedError:
@@ -99,7 +99,7 @@ def _of_ledger(files: RunFiles) -> dict[str, object]:
 
 
 def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
-    """Expected values, and for scores the relative and absolute differences that are allowed."""
+    """Return expected values, and for scores the relative and absolute differences that are allowed."""
     experiment, saved = files.experiment, files.checkpoint
     _require_same(files, experiment)
     state = ServerState(
@@ -140,7 +140,9 @@ def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float
 
 
 def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
-    """True unless another account calibrated the run's noise, on which the length of dithered uploads depends."""
+    """Return True unless another account calibrated the run's noise, on which the length of dithered uploads
+    depends.
+    """
     now = getattr(experiment.goal, "noise_multiplier", None)
     return now is None or _near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
@@ -159,7 +161,7 @@ def _require_same(files: RunFiles, experiment: Experiment) -> None:
 
 
 def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
-    """Keys of the summary that follow from the configuration alone."""
+    """Return keys of the summary that follow from the configuration alone."""
     config = files.config
     return {
         "method": config.method.name,
@@ -172,7 +174,7 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
 
 
 def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
-    """Keys of the summary that follow from what was released, and its promise; none where nothing was."""
+    """Return keys of the summary that follow from what was released, and its promise; none where nothing was."""
     releases = files.trusted_ledger.releases
     if not releases:
         return {}
@@ -218,7 +220,7 @@ def protection_problem(files: RunFiles) -> str | None:
 
 
 def decodes_first(config: Config) -> bool:
-    """True if a trusted server decodes every upload before it clips."""
+    """Return True if a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
     if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
         return False

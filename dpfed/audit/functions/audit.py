@@ -139,7 +139,9 @@ def audit_calls(
     of_updates: bool = False,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """The same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be NaN."""
+    """Return the same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be
+    NaN.
+    """
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
     trial = CallTrials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))

@@ -40,9 +40,10 @@ _PROFILE = "A privacy profile takes a NumPy array of epsilons and gives as many 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DrawnGaussian:
-    """A Gaussian on a cohort that is drawn, as the best score sees it: another law than a Gaussian of equal epsilon.
+    """A Gaussian on a cohort that is drawn, as the best score sees it: another distribution than a Gaussian of equal
+    epsilon.
 
-    law: of scores in units of the noise. gaussian, sampling: what is claimed
+    distribution: of scores in units of the noise. gaussian, sampling: what is claimed
     """
 
     law: NormalMixture
@@ -71,7 +72,7 @@ class DrawnGaussian:
         return float(accountant.epsilon(subsample(self.gaussian, self.sampling), delta=self.delta))
 
     def with_noise_short(self, part: float) -> DrawnGaussian:
-        """The same where the noise's standard deviation is smaller by this part."""
+        """Return the same where the noise's standard deviation is smaller by this part."""
         means = self.law.means[0] / (1 - part), self.law.means[1] / (1 - part)
         noise = replace(self.gaussian, noise_multiplier=self.gaussian.noise_multiplier * (1 - part))
         return replace(self, law=replace(self.law, means=means, own=means), gaussian=noise)
@@ -84,7 +85,7 @@ class FunctionClaim:
     epsilon:   at `delta`
     mu:        the shift of a Gaussian with this epsilon at `delta`; exact where `gaussian`
     adjacency: of the neighbours that it is about
-    drawn:     the law where a Gaussian on a drawn cohort is claimed
+    drawn:     the distribution where a Gaussian on a drawn cohort is claimed
     """
 
     words: str
@@ -137,7 +138,7 @@ def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
 
 
 def equivalent_shift(epsilon: float, delta: float) -> float:
-    """The shift over noise of a Gaussian whose epsilon at `delta` is this one."""
+    """Return the shift over noise of a Gaussian whose epsilon at `delta` is this one."""
     if not math.isfinite(epsilon):
         return math.inf
 
@@ -190,8 +191,9 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
 
 
 def _drawn(claim: object, delta: float) -> DrawnGaussian | None:
-    """The client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the cohort
-    has a fixed size, another client, which sends the opposite, is drawn in its place."""
+    """Return the client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the
+    cohort has a fixed size, another client, which sends the opposite, is drawn in its place.
+    """
     if not isinstance(claim, Subsampled):
         return None
     gaussian, sampling = gaussian_of(claim), sampling_of(claim)

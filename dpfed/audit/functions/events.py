@@ -39,8 +39,9 @@ class Events:
 
     @classmethod
     def of(cls, one: Floats, other: Floats) -> Events | None:
-        """one, other: codes [n, 2] of the kinds and of whole outputs in worlds 1 and 0. None where all is of one kind,
-        and nothing comes again."""
+        """Return one, other: codes [n, 2] of the kinds and of whole outputs in worlds 1 and 0. None where all is of one
+        kind, and nothing comes again.
+        """
         several = len(np.unique(np.concatenate([one[:, 0], other[:, 0]]))) > 1
         again = sum(len(codes) - len(np.unique(codes[:, 1])) for codes in (one, other)) >= _REPEATS
         if not several and not again:
@@ -51,7 +52,7 @@ class Events:
         )
 
     def guesses(self, codes: Floats) -> Floats:
-        """+1, -1 or 0 (none) for each output [n]; whole outputs, which say more, come first."""
+        """Return +1, -1 or 0 (none) for each output [n]; whole outputs, which say more, come first."""
         return np.array([self.values.get(value, 0.0) or self.kinds.get(kind, 0.0) for kind, value in codes.tolist()])
 
 
@@ -69,12 +70,12 @@ def _learnt(one: Floats, other: Floats) -> Guesses:
 
 def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> PairTest:
     """Test if the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
-    coin has chosen; alpha has the condition that each pair has both.
+    Bernoulli sample has chosen; alpha has the condition that each pair has both.
 
     Claim: a true claim is rejected with probability at most alpha. Where S is guessed to be world 1 and T world 0, a
     profile of both orders bounds P1(S) - e^eps P0(S) and P0(T) - e^eps P1(T), and so their mean: P(right) - e^eps
-    P(wrong) over the coin, for which right and wrong guesses are counted over all trials. The mean over pairs of
-    neighbours is bounded as well, and counts over several pairs vary less than binomial ones (Hoeffding 1956).
+    P(wrong) over the Bernoulli sample, for which right and wrong guesses are counted over all trials. The mean over
+    pairs of neighbours is bounded as well, and counts over several pairs vary less than binomial ones (Hoeffding 1956).
     """
     trials = len(guesses0) + len(guesses1)
     right = int((guesses1 > 0).sum() + (guesses0 < 0).sum())

@@ -98,7 +98,7 @@ class LearntScore:
         """Return where to cut for the claim, where to guess, and the scores' middle, by the smoothed pilot.
 
         mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
-        drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its law has it best
+        drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its distribution has it best
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
@@ -127,7 +127,7 @@ class LearntScore:
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
-    """The scores that a pilot suggests, the direction always among them.
+    """Return the scores that a pilot suggests, the direction always among them.
 
     one, other: outputs of the worlds 1 and 0, those to learn on and those to measure on. shared: the first ones of both
     worlds are from the same seeds, and noise follows the seed, so that it cancels in their differences.
@@ -153,7 +153,9 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
 
 
 def seeds_cancel(one: Floats, other: Floats) -> bool:
-    """True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
+    """Return True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of
+    one.
+    """
     width = max(one.shape[1], other.shape[1]) - 2
     one, other = widened(one, width), widened(other, width)
     largest = float(_scale(one, other).max())
@@ -162,7 +164,7 @@ def seeds_cancel(one: Floats, other: Floats) -> bool:
 
 
 def _scale(one: Floats, other: Floats) -> Floats:
-    """A power of two for each column, so that squares of what is divided by it are numbers."""
+    """Return a power of two for each column, so that squares of what is divided by it are numbers."""
     exponents = np.frexp(np.maximum(np.abs(one).max(axis=0), np.abs(other).max(axis=0)))[1]
     return np.asarray(np.ldexp(1.0, np.clip(exponents, -1000, 1000)), dtype=np.float64)
 
@@ -173,7 +175,7 @@ def _product(weights: Floats, scale: Floats) -> Callable[[Floats], Floats]:
 
 
 def _standardised(one: Floats, other: Floats) -> tuple[Floats, Floats]:
-    """The mean difference of each coordinate over its noise, and that noise."""
+    """Return the mean difference of each coordinate over its noise, and that noise."""
     difference = (one - other).mean(axis=0)
     noise = (one.var(axis=0) + other.var(axis=0)) / 2
     std = np.sqrt(np.maximum(noise, 1e-18 * max(float((difference**2).max()), 1e-280)))
@@ -186,8 +188,9 @@ def _direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], 
 
 
 def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share. Of wide tables in the
-    space of their rows (Woodbury)."""
+    """Return Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share. Of wide tables
+    in the space of their rows (Woodbury).
+    """
     width, rows = one.shape[1], len(one) + len(other)
     if width > _WIDEST and rows * width > _MOST_NUMBERS:
         return _direction(one, other, scale)
@@ -201,7 +204,7 @@ def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], F
 
 
 def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Fisher's discriminant if coordinates have one noise between them, in groups, and a little of their own."""
+    """Return Fisher's discriminant if coordinates have one noise between them, in groups, and a little of their own."""
     apart, std = _standardised(one, other)
     noise = (other[:_ROWS] - other[:_ROWS].mean(axis=0)) / std
     lengths = np.sqrt((noise**2).sum(axis=0))
@@ -221,8 +224,9 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
 
 
 def _groups(noise: Floats) -> NDArray[np.int64]:
-    """The group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies. Of wide
-    tables only what is next to each other in a random direction is compared, which exact copies are."""
+    """Return the group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies.
+    Of wide tables only what is next to each other in a random direction is compared, which exact copies are.
+    """
     width = noise.shape[1]
     if width <= _WIDEST_PAIRS:
         left, right = np.nonzero(np.abs(noise.T @ noise) > _COPIES)
@@ -235,7 +239,7 @@ def _groups(noise: Floats) -> NDArray[np.int64]:
 
 
 def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
+    """Return Naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
     typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
     def marks(table: Floats) -> Floats:
@@ -263,7 +267,7 @@ _KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "en
 
 
 def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
-    """Errors at a threshold if the worlds' scores are the pilot's, each spread out as a Gaussian."""
+    """Return errors at a threshold if the worlds' scores are the pilot's, each spread out as a Gaussian."""
 
     def errors(threshold: float) -> tuple[float, float]:
         below = [float(ndtr((threshold - scores) / width).mean()) for scores in pilot]

@@ -35,7 +35,7 @@ class Output:
 
 
 def output_of(seen: object) -> Output:
-    """An output as it is seen. ConfigError where it is of no kind that is known."""
+    """Return an output as it is seen. ConfigError where it is of no kind that is known."""
     return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
 
 
@@ -45,8 +45,9 @@ def exception(error: BaseException, words: str) -> Output:
 
 
 def numbers_of(seen: object) -> Floats:
-    """All numbers of an output, in order [k]: arrays and tensors of any library and shape, numbers, text, bytes, and
-    lists and dictionaries of these (by sorted keys). ConfigError for anything else."""
+    """Return all numbers of an output, in order [k]: arrays and tensors of any library and shape, numbers, text, bytes,
+    and lists and dictionaries of these (by sorted keys). ConfigError for anything else.
+    """
     parts = _parts(seen)
     return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -78,13 +79,13 @@ def _parts(seen: object) -> list[Floats]:
 
 
 def _strided(tensor: Any) -> Any:
-    """The same numbers in a layout and a type that numpy has: of sparse tensors, of bfloat16."""
+    """Return the same numbers in a layout and a type that numpy has: of sparse tensors, of bfloat16."""
     dense = tensor.to_dense()
     return dense.double() if dense.is_floating_point() else dense
 
 
 def _structure(seen: object) -> list[str]:
-    """Keys in their order, types, dtypes and shapes."""
+    """Return keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
     match seen:
         case Mapping():
@@ -100,8 +101,9 @@ def _code(words: bytes) -> int:
 
 
 def table_of(rows: list[Output]) -> Floats:
-    """One row a trial [n, 2 + width + 2]: how many numbers are +infinity and -infinity; the numbers, zeros where there
-    are fewer or they are not finite; how many there are, and how many of them are not finite."""
+    """Return one row a trial [n, 2 + width + 2]: how many numbers are +infinity and -infinity; the numbers, zeros where
+    there are fewer or they are not finite; how many there are, and how many of them are not finite.
+    """
     width = max((row.numbers.size for row in rows), default=0)
     table = np.zeros((len(rows), COLUMNS_BEFORE + width + 2))
     for line, row in zip(table, rows, strict=True):
@@ -113,15 +115,16 @@ def table_of(rows: list[Output]) -> Floats:
 
 
 def coded_table(rows: list[Output]) -> Floats:
-    """The table of rows, and two columns before it: the kind of every output, and a number for all that is seen of it
-    (equal where whole outputs are, and only there)."""
+    """Return the table of rows, and two columns before it: the kind of every output, and a number for all that is seen
+    of it (equal where whole outputs are, and only there).
+    """
     kinds = [row.kind for row in rows]
     values = [_code(row.kind.to_bytes(8) + row.numbers.tobytes()) for row in rows]
     return np.column_stack([np.array([kinds, values], dtype=np.float64).T, table_of(rows)])
 
 
 def widened(table: Floats, width: int) -> Floats:
-    """The same with `width` columns before the last two: cut, or filled with zeros."""
+    """Return the same with `width` columns before the last two: cut, or filled with zeros."""
     kept = table[:, :-2][:, :width]
     filled = np.pad(kept, ((0, 0), (0, width - kept.shape[1])))
     return np.concatenate([filled, table[:, -2:]], axis=1)
@@ -150,7 +153,9 @@ class CallTrials:
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
     ) -> Iterator[tuple[Ids, list[Output]]]:
-        """Some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world 1."""
+        """Yield some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world
+        1.
+        """
         both = [*seeds[0], *seeds[1]]
 
         def call(numbers: list[int]) -> list[Output]:
@@ -166,7 +171,7 @@ class CallTrials:
             yield chunk, rows
 
     def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
-        """The outputs of the worlds 0 and 1, each from its seeds."""
+        """Return the outputs of the worlds 0 and 1, each from its seeds."""
         rows: dict[int, Output] = {}
         for chunk, seen in self.chunks(pair, seeds, words):
             rows |= zip(chunk.tolist(), seen, strict=True)

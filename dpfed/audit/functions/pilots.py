@@ -100,8 +100,9 @@ def exact_distance(
 
 
 def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
-    """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
-    measure them from others. short: with as few calls as show a gross fault."""
+    """Return to learn the scores from seeds that both worlds share, or from more where noise does not follow them; and
+    to measure them from others. short: with as few calls as show a gross fault.
+    """
     count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
     shared = trial.drawn(count)
     first = trial.tables(pair, (shared, shared), words)
@@ -123,8 +124,8 @@ def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = Fals
 
 
 def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
-    """one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so that no number of a
-    function is it by chance in most of the calls."""
+    """Return one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so that no number of a
+    function is it by probability in most of the calls."""
     drawn = np.asarray(seeds, dtype=np.float64)[:, None]
     columns = np.zeros(one.shape[1], dtype=bool)
     for form in (drawn, drawn.astype(np.float32).astype(np.float64)):

@@ -64,7 +64,7 @@ class Process:
         self._until = time.monotonic() + self._limit
 
     def seen(self, given: object, seeds: list[int]) -> list[Floats]:
-        """The numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
+        """Return the numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
         found = self.outputs((given,), [0] * len(seeds), seeds)
         for one in found:
             if one.raised:
@@ -128,6 +128,6 @@ def _packed(what: object, name: str, words: str) -> bytes:
 
 
 def _importable(name: str) -> bool:
-    """True if the module is on the path; a loaded module need not be."""
+    """Return True if the module is on the path; a loaded module need not be."""
     top = name.split(".")[0]
     return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

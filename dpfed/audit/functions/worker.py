@@ -116,7 +116,7 @@ class _Function:
         return output_of(seen)
 
     def _together(self, given: _Input, seeds: list[int]) -> list[Output]:
-        """One batch; trial by trial where it fails, to know which do."""
+        """Return one batch; trial by trial where it fails, to know which do."""
         batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
         try:
             seen = self._f(self._as(batch), self._as(np.asarray(seeds)))

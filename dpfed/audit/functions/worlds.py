@@ -46,8 +46,8 @@ class Worlds:
 def pairs_of_updates(
     adjacency: Adjacency, *, clients: int, dimension: int, clip_norm: float, layout: Sequence[int] | None = None
 ) -> list[Worlds]:
-    """Updates [clients, dimension] of two worlds that differ in one client: the last in the first pair, the first in
-    the next, and those between in others.
+    """Return updates [clients, dimension] of two worlds that differ in one client: the last in the first pair, the
+    first in the next, and those between in others.
 
     add-remove: it is missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the
     opposite. layout: sizes of a model's layers, by default four equal parts. Pairs of uneven entries come last and are
@@ -98,7 +98,7 @@ def pairs_of_updates(
 
 
 def not_a_number(worlds: Worlds) -> Worlds:
-    """The same in which a client sends no numbers."""
+    """Return the same in which a client sends no numbers."""
     one = np.array(worlds.one)
     one[-1] = np.nan
     return Worlds(name="not a number", one=one, other=worlds.other)

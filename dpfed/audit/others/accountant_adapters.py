@@ -15,36 +15,36 @@ Asked = Callable[[dict[str, Any], int], float | None]
 
 
 def dp_accounting_pld(given: dict[str, Any], seed: int = 0) -> float | None:
-    """dp-accounting's PLDAccountant, as it comes."""
+    """Return dp-accounting's PLDAccountant, as it comes."""
     from dp_accounting.pld import PLDAccountant
 
     return _of_event(PLDAccountant, given)
 
 
 def dp_accounting_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """dp-accounting's RdpAccountant, as it comes."""
+    """Return dp-accounting's RdpAccountant, as it comes."""
     from dp_accounting.rdp import RdpAccountant
 
     return _of_event(lambda relation: RdpAccountant(neighboring_relation=relation), given)
 
 
 def opacus_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """opacus.accountants.RDPAccountant, as it comes."""
+    """Return opacus.accountants.RDPAccountant, as it comes."""
     return _of_opacus("rdp", given)
 
 
 def opacus_prv(given: dict[str, Any], seed: int = 0) -> float | None:
-    """opacus.accountants.PRVAccountant at its default error."""
+    """Return opacus.accountants.PRVAccountant at its default error."""
     return _of_opacus("prv", given)
 
 
 def opacus_gdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """opacus.accountants.GaussianAccountant, which warns that it can underestimate."""
+    """Return opacus.accountants.GaussianAccountant, which warns that it can underestimate."""
     return _of_opacus("gdp", given)
 
 
 def flower_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """Flower's RdpAccountant (flwr[dp])."""
+    """Return Flower's RdpAccountant (flwr[dp])."""
     from flwr.supercore.privacy_accounting import (
         GaussianPrivacyEvent,
         NeighboringRelation,

@@ -142,7 +142,7 @@ class Proven:
 
 
 def computed(setting: Setting) -> Proven:
-    """Both bounds by `accounting`. Direction of error: outwards."""
+    """Return both bounds by `accounting`. Direction of error: outwards."""
     above = guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False)
     try:
         below = lower_bound.epsilon(setting.mechanism, delta=setting.delta)

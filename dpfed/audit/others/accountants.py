@@ -88,7 +88,7 @@ class AccountantAudit:
         return in_full(self.verdict, "on these settings")
 
     def in_words(self) -> str:
-        """The verdict in a sentence or two."""
+        """Return the verdict in a sentence or two."""
         failed = len(self.of("error"))
         answered = len(self.cases) - len(self.of("no answer")) - failed
         if self.verdict == "fail":
@@ -105,7 +105,7 @@ class AccountantAudit:
         return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document of `dpfed audit accountant --json`."""
+        """Return the JSON document of `dpfed audit accountant --json`."""
         counts = {kind: len(self.of(kind)) for kind in VERDICTS}
         return {
             "accountant": self.name,
@@ -151,7 +151,7 @@ class ByKeywords:
 
 
 def _one_number(answer: object) -> float:
-    """A number of Python, or an array or tensor of one. ConfigError for anything else."""
+    """Return a number of Python, or an array or tensor of one. ConfigError for anything else."""
     array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
     if collected or array.size != 1 or array.dtype.kind not in "iuf":

@@ -56,7 +56,7 @@ class FlowerCase:
 
 def _cases() -> list[FlowerCase]:
     def gaussian(adjacency: str) -> Gaussian:
-        """The epsilon that noise_multiplier stands for, a move by one clipping_norm, whoever neighbours are."""
+        """Return the epsilon that noise_multiplier stands for, a move by one clipping_norm, whoever neighbours are."""
         moves = Adjacency.of(adjacency).sensitivity_in_clips
         return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
 
@@ -256,7 +256,7 @@ def _wrapped(mod: Any, app: Any) -> Any:
 
 
 def _record(make: Any, row: Floats) -> Any:
-    """Two layers, so that what is done layer by layer shows."""
+    """Return two layers, so that what is done layer by layer shows."""
     return make([part.copy() for part in np.array_split(row, 2)])
 
 

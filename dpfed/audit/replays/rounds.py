@@ -29,7 +29,7 @@ PUBLIC = ("who is drawn", "who is asked", "who arrives")
 _IN_BOUND = 1 + 1e-9
 _BLOCKS = 64
 _MEMORY = "memory of the server"
-"""Begins with the first client that takes part, so that it need not be there in a run in which nobody does."""
+"""Begins with the first client that takes part, so that it need not be there in a run in which no client does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ class RoundsWorld(World):
         return tuple(map(int, entered))
 
     def _without_changed(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids without those of removed clients: nobody else may come or go with what a client holds."""
+        """Return the ids without those of removed clients: no client else may come or go with what a client holds."""
         removed = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
         return ids[~np.isin(ids, list(self.changed))] if removed else ids
 

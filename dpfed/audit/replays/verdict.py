@@ -48,7 +48,7 @@ class PairResult:
         return self.seen.error
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the pair."""
+        """Return the JSON object of the pair."""
         first = self.first
         return {
             **self.pair.to_dict(),
@@ -118,7 +118,7 @@ class ReplayAudit:
             raise AssertionError(self.in_words())
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON document of `dpfed audit replay --json`."""
+        """Return the JSON document of `dpfed audit replay --json`."""
         return {
             "audit": "replay",
             "name": self.name,

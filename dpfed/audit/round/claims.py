@@ -38,7 +38,7 @@ class Claim:
     epsilon:     at `delta`, by the accountant's best bound
     bound:       the claimed bound on one client's row, L2, in the units of the released vector
     sensitivity: how far apart neighbours' noiseless releases may be, in those units: bound or twice that
-    noise_std:   of the released vector in those units; 0 for coins
+    noise_std:   of the released vector in those units; 0 for Bernoulli samples
     seen:        "sum" or "uploads"
     count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 where none is released
     """
@@ -74,7 +74,7 @@ class Claim:
 
     @property
     def coins(self) -> Coins | None:
-        """The mechanism, if its noise is coins."""
+        """The mechanism, if its noise is Bernoulli samples."""
         return self.unsampled if isinstance(self.unsampled, Coins) else None
 
     @property
@@ -84,7 +84,7 @@ class Claim:
 
     @property
     def mu(self) -> float | None:
-        """Claimed shift over noise of the vector; None for coins, which are no Gaussian."""
+        """Claimed shift over noise of the vector; None for Bernoulli samples, which are no Gaussian."""
         return None if self.coins else self.sensitivity / self.noise_std
 
     @property
@@ -99,10 +99,10 @@ class Claim:
 
 
 def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
-    """The claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
+    """Return the claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
 
     Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians (without the count's
-    part of mu), the accounted integer bound over steps for integers, the clip for coins.
+    part of mu), the accounted integer bound over steps for integers, the clip for Bernoulli samples.
     """
     sampled = release.mechanism
     mechanism = unsampled(sampled)
@@ -126,7 +126,9 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
 
 
 def trade_off(profile: Profile | PrivacyProfile, false_positive_rate: Floats) -> Floats:
-    """The least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least 0."""
+    """Return the least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least
+    0.
+    """
     eps = np.linspace(-12.0, 12.0, 2401)
     lines = 1 - np.asarray(profile(eps)) - np.exp(eps) * np.asarray(false_positive_rate, dtype=float)[..., None]
     return np.asarray(np.maximum(lines.max(axis=-1), 0.0))

@@ -44,10 +44,11 @@ class BiasOfCoins:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoinRatio:
-    """log P1(s) / P0(s) of a sum s [d] of independent coins, from tables [d, coins + 1] for each entry's value.
+    """log P1(s) / P0(s) of a sum s [d] of independent Bernoulli samples, from tables [d, Bernoulli samples + 1] for
+    each entry's value.
 
     taking_part: the probability that the client under test is in the sum; otherwise one more of the others is, and the
-                 sum has the law `log_out`, in both worlds
+                 sum has the distribution `log_out`, in both worlds
     """
 
     log_one: Floats
@@ -77,7 +78,7 @@ class CoinRatio:
         return cls(log_one=logs[0], log_other=logs[1], log_out=logs[2], taking_part=taking_part)
 
     def scores(self, sums: Tensor) -> Floats:
-        """One ratio for each of the sums [n, d]."""
+        """Return one ratio for each of the sums [n, d]."""
         counts = np.asarray(sums.round().long().cpu().numpy()).clip(0, self.log_one.shape[1] - 1)
         if self.taking_part == 1:
             return self._summed(self.table(), counts)
@@ -89,7 +90,8 @@ class CoinRatio:
         return np.asarray(np.take_along_axis(table.T, counts, axis=0).sum(axis=1), dtype=np.float64)
 
     def of_sums(self, true: CoinRatio, world: int, trials: int, generator: np.random.Generator) -> Floats:
-        """The ratio of sums [trials] that are drawn from the laws of `true`, and not by the code under test.
+        """Return the ratio of sums [trials] that are drawn from the distributions of `true`, and not by the code under
+        test.
 
         Entries that are alike are drawn together, as a multinomial.
         """
@@ -115,7 +117,9 @@ class CoinRatio:
         return np.asarray(both[0] - both[1])
 
     def table(self) -> Floats:
-        """The log-ratio of each entry's values [d, coins + 1]; 0 where one is impossible in both worlds."""
+        """Return the log-ratio of each entry's values [d, Bernoulli samples + 1]; 0 where one is impossible in both
+        worlds.
+        """
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(self.log_one - self.log_other, nan=0.0, posinf=_FAR, neginf=-_FAR)
 
@@ -144,7 +148,7 @@ def _normalised(law: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoinLaw:
-    """The law of `ratio`'s scores where the client's probabilities move farther than the claim says.
+    """The distribution of `ratio`'s scores where the client's probabilities move farther than the claim says.
 
     ends: where the client ends in world 1, in world 0, and where the others end [d] each; origin: where they start
     """
@@ -165,14 +169,16 @@ class CoinLaw:
         return limits[0], limits[1]
 
     def moved(self, factor: float) -> CoinRatio:
-        """The laws where the client moves `factor` times as far from where it starts, up to the edges."""
+        """Return the distributions where the client moves `factor` times as far from where it starts, up to the
+        edges.
+        """
         far = [self.origin + factor * (end - self.origin) for end in self.ends[:2]]
         others = (int(self.ratio.log_one.shape[1]) - 1) // self.trials - 1
         return CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part, self.trials)
 
 
 def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
-    """The probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may lie outside [c, 1 - c]."""
+    """Return the probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may lie outside [c, 1 - c]."""
     theta, low, high, std = where.double().cpu().numpy(), coins.edge, 1 - coins.edge, coins.noise_std
     if not std:
         return np.asarray(np.clip(theta, low, high))
@@ -183,7 +189,7 @@ def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
 
 
 def _law(ones: Floats) -> Floats:
-    """The law of the sum [d, n + 1] of n coins of these probabilities [d, n]."""
+    """Return the distribution of the sum [d, n + 1] of n Bernoulli samples of these probabilities [d, n]."""
     law = np.ones((len(ones), 1))
     for coin in ones.T:
         law = _added(law, np.stack([1 - coin, coin], axis=1))
@@ -198,12 +204,13 @@ def _added(one: Floats, other: Floats) -> Floats:
 
 
 def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
-    """The score is the log-likelihood ratio l of the claimed coins, a sum over entries, so that its mean is exact:
+    """Return the score is the log-likelihood ratio l of the claimed Bernoulli samples, a sum over entries, so that its
+    mean is exact:
 
         D(f) = sum over entries j and counts s of (P_f,1(j, s) - P_f,0(j, s)) l(j, s)
 
-    with P_f,w the law of entry j's count in world w where the client moves f times as far, up to the edges. None where
-    one world rules out what the other sends, or the cohort is drawn: then the ratio is no sum over entries.
+    with P_f,w the distribution of entry j's count in world w where the client moves f times as far, up to the edges.
+    None where one world rules out what the other sends, or the cohort is drawn: then the ratio is no sum over entries.
     """
     ratio = law.ratio
     if ratio.rules_out or ratio.taking_part < 1:
@@ -257,7 +264,9 @@ def _one_order(log_p: Floats, losses_of: Floats, delta: float) -> float | None:
 
 
 def _smallest(delta_at: Callable[[float], float], target: float) -> float:
-    """The epsilon >= 0 at which a falling function comes down to the target, from below; 0 if it starts there."""
+    """Return the epsilon >= 0 at which a falling function comes down to the target, from below; 0 if it starts
+    there.
+    """
     low, high = 0.0, 1.0
     if delta_at(0.0) <= target:
         return 0.0

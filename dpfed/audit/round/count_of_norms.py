@@ -59,14 +59,14 @@ class CountOfNorms:
         )
 
     def count(self, after: ServerState) -> float:
-        """The centred count that this state shows."""
+        """Return the centred count that this state shows."""
         fraction = self.adaptive.quantile - math.log(after.clip_norm / self.start) / self.adaptive.rate
         return (fraction - 0.5) * self.expected
 
     def score(self, after: ServerState) -> float:
-        """N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""
+        """Return N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""
         return self.sign * (self.count(after) - self.base) / self.adaptive.count_noise_std
 
     def joint(self, score: float, after: ServerState, mu: float) -> float:
-        """The best score of both numbers together, `score` being N(0, 1) or N(mu, 1)."""
+        """Return the best score of both numbers together, `score` being N(0, 1) or N(mu, 1)."""
         return (mu * score + self.mu * self.score(after)) / (math.hypot(mu, self.mu) or 1.0)

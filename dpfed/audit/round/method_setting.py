@@ -41,16 +41,16 @@ _ROUNDS, _STREAMS = 6, 300
 
 
 def audited_methods() -> list[str]:
-    """Every method that can be private, one's own among them."""
+    """Return every method that can be private, one's own among them."""
     load_own_code()
     return [name for name, one in every_method().items() if one.private_with]
 
 
 def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
-    """The method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
+    """Return the method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
 
     All clients take part, or by federation.sampling two of them, unless `settings` say how many. Gaussian noise of
-    multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
+    multiplier 1 unless one, or an epsilon, is given; Bernoulli samples at epsilon 3. `settings` go on top.
     """
     load_own_code()
     chosen = method(name)
@@ -109,7 +109,7 @@ def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float 
 
 
 def round_of(experiment: Experiment) -> OneRound:
-    """The first round, with as few uploads as it may be released with."""
+    """Return the first round, with as few uploads as it may be released with."""
     config, table = experiment.config, experiment.config.aggregation
     clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
     if config.privacy is not None and config.privacy.release != "uploads":
@@ -167,7 +167,7 @@ def _several_rounds(config: Config, seed: int) -> Check:
 
 
 def _one_round(config: Config) -> Config:
-    """A round of all clients, with independent noise."""
+    """Return a round of all clients, with independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
     for table, keys in (
@@ -181,7 +181,7 @@ def _one_round(config: Config) -> Config:
 
 @cache
 def _secure() -> Check:
-    """Once for all methods: they draw from the same source."""
+    """Check that once for all methods: they draw from the same source."""
     return secure_check()
 
 

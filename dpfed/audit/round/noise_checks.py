@@ -44,7 +44,7 @@ class NoiseDraws:
 
 
 def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
-    """About `entries` draws, from whole rounds."""
+    """Return about `entries` draws, from whole rounds."""
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     zeros = rounds.moves(None, torch.zeros(size))
     least = quiet.run(zeros, quiet.together())
@@ -66,7 +66,7 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws
 def _of_one(
     rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
 ) -> Iterator[Tensor]:
-    """[sent] of one round; where every upload is seen, of each of them."""
+    """Yield [sent] of one round; where every upload is seen, of each of them."""
     if claim.seen == "uploads":
         for client, (given, _) in done.uploads.items():
             yield given.double() - least.uploads[client][0].double()
@@ -80,8 +80,9 @@ def _integers(one: OneRound, done: RoundOutcome) -> Tensor:
 
 
 def size_check(noise: NoiseDraws) -> Check:
-    """At least the claimed variance: chi-square, lower tail, in all entries together, and in the entry with the least
-    (Bonferroni over entries). 300,000 draws see a standard deviation 1% short with probability 99%."""
+    """Check that at least the claimed variance: chi-square, lower tail, in all entries together, and in the entry with
+    the least (Bonferroni over entries). 300,000 draws see a standard deviation 1% short with probability 99%.
+    """
     squares = noise.released.square()
     rounds, width = squares.shape
     count = squares.numel()
@@ -101,7 +102,7 @@ def tail_check(noise: NoiseDraws) -> Check:
 
     Noise that ends somewhere makes certain what should only be likely. Levels beyond which fewer than 18 draws are
     expected are left out: 300,000 draws look as far as 4 standard deviations, where noise that is cut off is seen with
-    certainty. Whole numbers are compared with the normal law half a step away, which is close enough for this.
+    certainty. Whole numbers are compared with the normal distribution half a step away, which is close enough for this.
     """
     draws, count = noise.added.abs(), noise.added.numel()
     levels = [level for level in _LEVELS if 2 * count * float(ndtr(-level)) >= _LEAST_EXPECTED] or [_LEVELS[0]]
@@ -120,8 +121,10 @@ def tail_check(noise: NoiseDraws) -> Check:
 
 
 def coordinates_check(noise: NoiseDraws) -> Check | None:
-    """No two coordinates share noise: the largest correlation of two columns over rounds, against its exact law for
-    independent normal columns (Student's t), Bonferroni over pairs. None where there is but one column."""
+    """Check that no two coordinates share noise: the largest correlation of two columns over rounds, against its exact
+    distribution for independent normal columns (Student's t), Bonferroni over pairs. None where there is but one
+    column.
+    """
     rows = noise.added[:, :_MOST_ENTRIES]
     rounds, width = rows.shape
     if width < 2 or rounds < _FEWEST_ROUNDS:
@@ -139,7 +142,9 @@ def coordinates_check(noise: NoiseDraws) -> Check | None:
 
 
 def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """No two rounds or clients share noise, drawn from the run's own source: no two noise vectors are correlated."""
+    """Check that no two rounds or clients share noise, drawn from the run's own source: no two noise vectors are
+    correlated.
+    """
     zeros, vectors = torch.zeros(1, size), []
     alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(_ROUNDS):
@@ -166,7 +171,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 
 def _of_the_sum(world: OneRound, zeros: Tensor) -> Tensor:
-    """The noise [sent] of one whole round in which all clients send zeros."""
+    """Return the noise [sent] of one whole round in which all clients send zeros."""
     noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
     moves = noisy.moves(None, zeros)
     return noisy.released(noisy.run(moves, noisy.together())) - quiet.released(quiet.run(moves, quiet.together()))

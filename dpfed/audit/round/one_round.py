@@ -131,13 +131,14 @@ class OneRound:
         return replace(self, method=replace(self.method, stages=stages))
 
     def with_randomness(self, randomness: Randomness) -> OneRound:
-        """The same round with every secret draw from this source. TypeError for a stage that cannot be given one: its
-        noise would be the same in every trial."""
+        """Return the same round with every secret draw from this source. TypeError for a stage that cannot be given
+        one: its noise would be the same in every trial.
+        """
         stages = Stages(*(_drawing_from(stage, randomness) for stage in self.method.stages))
         return replace(self, method=replace(self.method, stages=stages, randomness=randomness))
 
     def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
-        """Updates [n, d] of these clients, through all client halves."""
+        """Return updates [n, d] of these clients, through all client halves."""
         seen = SeenRows(self.method.stages)
         now = replace(self.announced, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
         arrived = client_halves(self.method.stages, updates.clone(), ids, now)
@@ -160,7 +161,7 @@ def _with_exact_count(clip: Clip) -> Clip:
 
 
 def _drawing_from(part: Any, randomness: Randomness) -> Any:
-    """A stage, and what it is made of, with this source in place of its own."""
+    """Return a stage, and what it is made of, with this source in place of its own."""
     names = [field.name for field in fields(part)] if is_dataclass(part) else []
     if hasattr(part, "randomness") and "randomness" not in names:
         raise TypeError(f"{type(part).__name__}: draws, but cannot be given another source of randomness.")

@@ -82,9 +82,9 @@ def audit_round(
     trials: in all, both worlds and all pairs together: half of them for the pair with the largest noiseless gap, the
     rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
     test of the claim and of the lower bounds, each, over all pairs together (Bonferroni; half of the error probability
-    for the pair with the largest gap). draws: of noise, for its law. checks: further ones that were made elsewhere.
-    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is called with a description of each
-    step.
+    for the pair with the largest gap). draws: of noise, for its distribution. checks: further ones that were made
+    elsewhere. Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is called with a
+    description of each step.
 
     Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 2e-5. A "pass"
     proves nothing: its `power` says which faults these trials would have seen.
@@ -158,7 +158,7 @@ def claimed(one: OneRound, delta: float) -> Claim:
 
 
 def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
-    """The pairs of neighbours that suit what is claimed."""
+    """Return the pairs of neighbours that suit what is claimed."""
     adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
         return pairs_of_coins(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
@@ -250,7 +250,7 @@ def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) 
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
-    """The cheap checks that apply."""
+    """Return the cheap checks that apply."""
     fresh = one.with_randomness(OneStream(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
     if claim.coins is None:

@@ -53,7 +53,9 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 
 
 def _random_rounding(one: OneRound) -> float:
-    """Largest norm of one row's random rounding to integers, which is drawn anew in every round; 0 for floats."""
+    """Return the largest norm of one row's random rounding to integers, which is drawn anew in every round; 0 for
+    floats.
+    """
     integers = one.method.stages.find(Integers)
     if integers is None:
         return 0.0
@@ -74,7 +76,7 @@ def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> 
 
 
 def sum_check(one: OneRound, size: int) -> Check:
-    """A whole round, noise off: what is decoded is exactly the sum of what the clients sent."""
+    """Return a whole round, noise off: what is decoded is exactly the sum of what the clients sent."""
     clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
     quiet = one.quiet.method
@@ -112,7 +114,7 @@ def _norm(rows: Tensor) -> float:
 
 
 def public_map_check(one: OneRound) -> Check | None:
-    """Two worlds that differ in all private data have the same map, and no client holds a public sample.
+    """Check that two worlds that differ in all private data have the same map, and no client holds a public sample.
 
     None where the map comes from seeds alone. Exact.
     """
@@ -148,7 +150,9 @@ def _bytes(sample: Tensor, label: Tensor) -> bytes:
 
 
 def state_check(trials: Sequence[Trials]) -> Check:
-    """Every new state is what the server's rule makes of the released mean and the next clip norm: post-processing."""
+    """Check that every new state is what the server's rule makes of the released mean and the next clip norm:
+    post-processing.
+    """
     whole = all(one.replays for one in trials)
     return Check(
         name="state",
@@ -160,8 +164,9 @@ def state_check(trials: Sequence[Trials]) -> Check:
 
 
 def ledger_check(trials: Sequence[Trials]) -> Check:
-    """The same lines in every round, whichever world it was in, one release among them: what is charged and written
-    does not depend on data."""
+    """Return the same lines in every round, whichever world it was in, one release among them: what is charged and
+    written does not depend on data.
+    """
     lines = frozenset[tuple[str, ...]]().union(*(one.entries for one in trials))
     return Check(
         name="ledger",

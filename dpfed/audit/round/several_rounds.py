@@ -42,7 +42,7 @@ class Stream:
     rounds release with the client's direction, of its own upload where every upload is seen. Their score: of correlated
     noise the likelihood ratio, given in which rounds the client took part, which is public; of balls-and-bins that of a
     client that has the same bin of its lane in every epoch, which is what bins that are reused would show; of other
-    schedules the sum of each round's log-likelihood ratio at the client's chance to take part.
+    schedules the sum of each round's log-likelihood ratio at the client's probability to take part.
     """
 
     one: OneRound
@@ -61,12 +61,13 @@ class Stream:
         return Composed(parts=((self._charged.mechanism, self.rounds),))
 
     def scores(self, world: int, seeds: range) -> Floats:
-        """One score a trial."""
+        """Return one score a trial."""
         return np.array([self._score(list(self._seen(world, seed))) for seed in seeds])
 
     def tested(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
-        """The claimed profile of all rounds against so many trials, half of them in each world. Claim: a stream that
-        keeps it is rejected with probability at most alpha."""
+        """Return the claimed profile of all rounds against so many trials, half of them in each world. Claim: a stream
+        that keeps it is rejected with probability at most alpha.
+        """
         first = seed * (2 * trials + 2 * PILOT)
         cuts = self._cuts(trials, alpha, range(first, first + PILOT))
         at = first + PILOT
@@ -156,7 +157,7 @@ def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: floa
 
 
 def _order_check(one: OneRound, schedule: Schedule) -> Check:
-    assert isinstance(schedule, Cyclic)  # of coins nothing else is accounted
+    assert isinstance(schedule, Cyclic)  # of Bernoulli samples nothing else is accounted
     rounds = 3 * schedule.period
     came = np.zeros((rounds, one.method.sampler.clients), dtype=int)
     for number in range(rounds):

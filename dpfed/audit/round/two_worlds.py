@@ -57,7 +57,7 @@ class TwoWorlds:
     reaches it.
 
     base, direction: [k], or [clients, k] where every upload is seen: scores are products with `direction`, from `base`
-    laws:            of the scores of each kind, if the claim holds; none where it is not known
+    distributions:            of the scores of each kind, if the claim holds; none where it is not known
     """
 
     pair: Neighbours
@@ -124,7 +124,7 @@ class TwoWorlds:
         return _cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
 
     def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
-        """Scores less the first, over the second, are about N(0, 1) and N(the third, 1); and who says so."""
+        """Return scores less the first, over the second, are about N(0, 1) and N(the third, 1); and who says so."""
         law = self.laws.get(kind)
         if isinstance(law, NormalMixture):
             mu = float(law.means[1][0] if kind != "filter" else self.claim.mu or 0.0)
@@ -201,7 +201,7 @@ def _of_noise(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
 
 
 def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> Tensor:
-    """[repeats, sent]: several where rows are rounded at random."""
+    """Return [repeats, sent]: several where rows are rounded at random."""
     times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
     return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
 

@@ -104,13 +104,13 @@ class WholeRounds:
         return 1 + cohort_of(replace(method, sampler=one_client_less(method.sampler)), self.one.state.round)
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
-        """[clients, d]."""
+        """Return [clients, d]."""
         given = rest.expand(self.one.method.sampler.clients, -1).clone()
         given[0] = 0.0 if own is None else own
         return given
 
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
-        """One round in which these clients, having learnt `moves` [clients, d], take part."""
+        """Return one round in which these clients, having learnt `moves` [clients, d], take part."""
         one, method = self.one, self.one.method
         (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
         seen = SeenRows(stages)
@@ -139,7 +139,7 @@ class WholeRounds:
         return Stages(*stages, last), last
 
     def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
-        """The sum [sent] as the new state shows it, float64; zeros where the round has no result."""
+        """Return the sum [sent] as the new state shows it, float64; zeros where the round has no result."""
         moved = outcome.shown if by_state else outcome.moved
         if moved is None:
             return torch.zeros(self.one.projection.sent, dtype=torch.float64)
@@ -159,13 +159,15 @@ class WholeRounds:
 
 
 def one_client_less(who: Sampler) -> Sampler:
-    """The sampler of a neighbouring population under Poisson sampling: the others' coins stay as they are."""
+    """Return the sampler of a neighbouring population under Poisson sampling: the others' Bernoulli samples stay as
+    they are.
+    """
     fewer = who.clients - 1
     return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
 
 
 def step_of(rule: ServerRule) -> float | None:
-    """The step size of a rule that adds the mean move times it, and does nothing else; None for other rules."""
+    """Return the step size of a rule that adds the mean move times it, and does nothing else; None for other rules."""
     if not isinstance(rule, Averaging) or rule.edge is not None or rule.averaged is not None:
         return None
     return rule.learning_rate
@@ -177,7 +179,9 @@ def _shown(rule: ServerRule, before: ServerState, after: ServerState, seen: Reco
 
 
 def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
-    """True if `after` follows from the state before and the mean move, its clip norm from the stages' next state."""
+    """Return True if `after` follows from the state before and the mean move, its clip norm from the stages' next
+    state.
+    """
     again = rule.again(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm

@@ -18,7 +18,7 @@ _SLIGHTLY_MORE = 1 + 1e-13
 
 
 def checked_scores(scores: ArrayLike, name: str) -> Floats:
-    """A list of at least one score, infinities allowed (log-likelihood ratios have them), NaN refused."""
+    """Return a list of at least one score, infinities allowed (log-likelihood ratios have them), NaN refused."""
     try:
         given = np.asarray(scores, dtype=float)
     except (TypeError, ValueError):
@@ -56,7 +56,9 @@ class ErrorCounts:
         )
 
     def upper_limits(self, *, alpha: float) -> tuple[Floats, Floats]:
-        """Limits of both error rates that hold at all thresholds at once with probability 1 - alpha (Bonferroni)."""
+        """Return limits of both error rates that hold at all thresholds at once with probability 1 - alpha
+        (Bonferroni).
+        """
         each = alpha / (2 * len(self.thresholds))
         return (
             upper_limit(self.false_positives, self.trials0, alpha=each),
@@ -65,7 +67,7 @@ class ErrorCounts:
 
 
 def upper_limit(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> Floats:
-    """The upper confidence limit of a probability after `successes` in `trials` independent trials.
+    """Return the upper confidence limit of a probability after `successes` in `trials` independent trials.
 
     Beta.ppf(1 - alpha; k + 1, n - k), and 1 for k = n   (Clopper, Pearson 1934)
 

@@ -76,7 +76,9 @@ def reject_claim(
 def reject_counts(
     counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float, reverse: PrivacyProfile | None = None
 ) -> ClaimTest:
-    """The same from the errors at thresholds settled beforehand. Fewer errors never turn a rejection into none."""
+    """Return the same from the errors at thresholds settled beforehand. Fewer errors never turn a rejection into
+    none.
+    """
     fpr_upper, fnr_upper = counts.upper_limits(alpha=alpha)
     found = []
     for k in range(len(counts.thresholds)):
@@ -100,7 +102,7 @@ def reject_counts(
 
 
 def _largest_excess(profile: PrivacyProfile, missed: float, false: float) -> tuple[float, float, float, float]:
-    """The largest 1 - missed - e^eps false - delta(eps), its eps, and both sides.
+    """Return the largest 1 - missed - e^eps false - delta(eps), its eps, and both sides.
 
     Outside log(missed / (1 - false)) .. log((1 - missed) / false) it is below what every profile allows.
     """

@@ -1,4 +1,4 @@
-"""The law that the scores of two worlds have if the claim holds, or if a stated fault is there instead."""
+"""The distribution that the scores of two worlds have if the claim holds, or if a stated fault is there instead."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ScoreLaw(Protocol):
     """Errors of "world 1 from this threshold on"."""
 
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
-        """P0(score >= threshold) and P1(score < threshold), never below the truth under the law."""
+        """Return P0(score >= threshold) and P1(score < threshold), never below the truth under the distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,13 +53,13 @@ class NormalMixture:
         return 1 - below[0], below[1]
 
     def reach(self) -> tuple[float, float]:
-        """All means lie in here."""
+        """Return all means lie in here."""
         means = np.concatenate(self.means)
         return float(means.min()), float(means.max())
 
 
 def plain(mu: float) -> NormalMixture:
-    """All clients take part: N(0, 1) and N(mu, 1)."""
+    """Return all clients take part: N(0, 1) and N(mu, 1)."""
     one, nothing, shift = np.ones(1), np.zeros(1), np.full(1, mu)
     return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
 
@@ -67,7 +67,7 @@ def plain(mu: float) -> NormalMixture:
 def drawn(
     sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float, *, present: bool = False
 ) -> NormalMixture:
-    """The cohort is drawn, of `clients` clients; all in units of the claimed noise, along the scored direction.
+    """Return the cohort is drawn, of `clients` clients; all in units of the claimed noise, along the scored direction.
 
     mu:   the client under test in world 1, if it is drawn, from what it adds in world 0
     out:  a cohort without it, from one in which it does what it does in world 0 (fixed size)
@@ -96,7 +96,9 @@ def drawn(
 def _capped(
     sampling: CappedPoissonSampling, clients: int, mu: float, rest: float, expected: float, present: bool
 ) -> NormalMixture:
-    """Poisson sampling with a cap K: of r others and the client, more than K, it is among the K with chance K/(r+1)."""
+    """Return Poisson sampling with a cap K: of r others and the client, more than K, it is among the K with probability
+    K/(r+1).
+    """
     q, cap, others = sampling.probability, sampling.cap, np.arange(clients)
     chances = np.asarray(binom.pmf(others, clients - 1, q), dtype=np.float64)
     inside = np.minimum(cap / (others + 1), 1.0)

@@ -81,7 +81,7 @@ class ScoreCuts:
 
 
 def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | None = None) -> Thresholds:
-    """The best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as a claim says.
+    """Return the best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as a claim says.
 
     `trials`: in each world. Units: the noise's standard deviation along x' - x, i.e. for an upload y the score
     <y - x, x' - x> / (sigma |x' - x|). `delta`: best for the (epsilon, delta) lower bound; without, for a mu-GDP bound
@@ -93,13 +93,14 @@ def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | Non
 
 
 def overfull(trials: int, delta: float, alpha: float) -> int:
-    """The least d with P(Bin(trials, delta) > d) <= alpha / 20; 0 at delta = 0."""
+    """Return the least d with P(Bin(trials, delta) > d) <= alpha / 20; 0 at delta = 0."""
     return int(binom.isf(alpha / 20, trials, delta)) if delta > 0 else 0
 
 
 def coins(trials: int, seed: int) -> tuple[int, int]:
-    """Return the numbers of trials whose fair coin says world 0 and world 1; at least one each (a condition of
-    probability 1 - 2^(1 - trials))."""
+    """Return the numbers of trials whose fair Bernoulli sample says world 0 and world 1; at least one each (a condition
+    of probability 1 - 2^(1 - trials)).
+    """
     if trials < 2:
         raise ConfigError(f"trials={trials}: must be at least 2, one in each world.")
     rng = np.random.default_rng([seed, 0xC0])
