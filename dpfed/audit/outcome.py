@@ -43,7 +43,7 @@ class Claimed(Protocol):
 
 
 class Detectable(Protocol):
-    """Faults that a test would have found, whatever its trials showed."""
+    """Faults that a test would have found, for any outcome of its trials."""
 
     @property
     def enough(self) -> bool:
@@ -107,8 +107,11 @@ class PairTest:
         of_bound: float,
         of_gaussian: float,
     ) -> PairTest:
-        """Test scores of the inputs 0 and 1. of_profile, of_bound, of_gaussian: error probabilities of the test of the
-        profile and of the two bounds, the latter given that both inputs were called."""
+        """Return the test of the scores of the inputs 0 and 1.
+
+        of_profile, of_bound, of_gaussian: error probabilities of the test of the profile and of the two bounds, the
+        latter given that both inputs were called.
+        """
         gaussian = gdp_lower_bound(*seen, delta=claim.delta, alpha=of_gaussian, cut=cuts.of_gaussian)
         return cls(
             pair=pair,
@@ -192,8 +195,11 @@ class Audit(Generic[ClaimT, PowerT]):
 
     @property
     def verdict(self) -> Verdict:
-        """Return "fail" if a test or a check refutes the claim, "inconclusive" if noise short by a fifth would not have
-        been found or no pair shows what is claimed, or one seems to show far more."""
+        """Verdict: "fail" if a test or a check refutes the claim, "pass" or "inconclusive".
+
+        Inconclusive: noise short by a fifth would not have been found, no pair shows the claimed distance, or one seems
+        to show far more.
+        """
         if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
         near = self.needed_gap <= self.score_gap <= self.farthest

@@ -1,4 +1,4 @@
-"""The audit of a finished run: do its files bear out what it claims?"""
+"""Audit of a finished run: its files against its claims."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from dpfed.records.replays import replay_words
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunAudit:
-    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone.
-    `not_checked`: keys of summary.json that no check has compared with anything."""
+    """Outcome of `audit_run`.
+
+    claimed_epsilon: of summary.json; recomputed_epsilon: from the ledger alone; not_checked: keys of summary.json that
+    no check has compared with anything
+    """
 
     files: RunFiles
     confidence: float
@@ -50,7 +53,7 @@ class RunAudit:
 
     @property
     def verdict_in_full(self) -> str:
-        """The verdict with its scope."""
+        """Verdict with its scope."""
         return in_full(self.verdict, "on these files")
 
     @cached_property
@@ -89,13 +92,13 @@ class RunAudit:
 
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
-    """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
-    apply to it (`evidence.run_checks`). project: the ledger that the run drew from, to be compared release by release.
+    """Audit the folder of a run, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that apply to
+    it.
 
-    Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
-    over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
-    claim, and files can be forged (the ledger's hashes have no key). ConfigError where there is no run, or one that
-    claims nothing.
+    Checks: `evidence.run_checks`. project: the ledger that the run was charged to, compared release by release.
+    Claim: the files of a correct run are called "fail" with probability at most 1 - confidence, over the run's
+    randomness. The converse does not hold: "pass" says that no file contradicts the claim, and files can be forged (the
+    ledger's hashes have no key). Errors: ConfigError without a run, or for one that claims nothing.
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()

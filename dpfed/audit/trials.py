@@ -29,7 +29,7 @@ _CHUNK = 500
 Direction = NDArray[np.float64]
 
 LOUD = 1e3
-"""The norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
+"""Norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
 
 _SMALL = 0.05
 
@@ -65,7 +65,7 @@ class Share(Generic[Pair]):
 
     @property
     def both_seen(self) -> float:
-        """Probability that the Bernoulli samples of the trials do not all fall alike."""
+        """Probability that both inputs get a trial."""
         return 1 - 2.0 ** (1 - self.trials)
 
 
@@ -99,7 +99,7 @@ def split(
 
 
 def signs(size: int) -> Direction:
-    """Return +1 and -1 in no pattern that a code might treat in a special way; the same in every call."""
+    """Return entries +1 and -1 without a pattern that code might treat in a special way; equal in every call."""
     return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
 
 
@@ -109,7 +109,7 @@ def equal_in_every_layer(layers: Sequence[int]) -> Direction:
 
 
 def uneven(layers: Sequence[int]) -> dict[str, Direction]:
-    """Return directions [d] of norm 1 whose entries differ in size, by name. layers: their sizes, which sum to d."""
+    """Return directions [d] of norm 1 with entries of different size, by name. layers: their sizes, which sum to d."""
     size = sum(layers)
     drawn = np.random.default_rng(11)
     order, normal = drawn.permutation(size), drawn.standard_normal(size)

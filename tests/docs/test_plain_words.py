@@ -34,7 +34,7 @@ OPENERS = re.compile(
 )
 """First words of a docstring that opens without a noun or a verb."""
 
-COINS = r"coins?|tosse[ds]"
+COINS = r"coins|coin(?! flip)|tosse[ds]"
 LEXICON = {
     r"laws?": "distribution",
     COINS: "Bernoulli samples, randomised response, stochastic signs",

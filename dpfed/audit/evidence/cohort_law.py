@@ -1,4 +1,4 @@
-"""Evidence on cohort sizes, against the sampler that epsilon rests on, and on the seed that drew the cohorts."""
+"""Evidence on cohort sizes against the accounted sampler, and on the seed of the cohorts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dpfed.version import __version__
 Floats = NDArray[np.float64]
 
 _FARTHEST = 15.0
-"""Standard deviations beyond which a binomial has no mass that matters."""
+"""Standard deviations beyond which the mass of a binomial is negligible."""
 
 _MOST_ENTRIES = 2**22
 """Size of the distribution of a sum: a convolution of two takes some 300 MB. A million clients of whom a thousand take
@@ -48,9 +48,11 @@ _COINS = 1 << 31
 
 
 def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Check that fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean, of the mean
-    distance from the expected size and of the number of empty cohorts, alpha / 3 each: cohorts of a fixed size,
-    accounted as Poisson, show within a few rounds, empty ones drawn again wherever some are to be expected.
+    """Check cohort sizes against the sampler: exactly for fixed-size and full participation.
+
+    Poisson: exact two-sided tests of the mean, of the mean distance from the expected size and of the number of empty
+    cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson, are found within a few rounds, empty ones
+    drawn again wherever some are expected.
     """
     who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
     if not sizes:
@@ -68,8 +70,9 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: float) -> Finding:
-    """Check that each cohort's size against its own distribution, binomial, two-sided, by a union over rounds; a public
-    order exactly.
+    """Check each cohort's size against its binomial distribution, two-sided, by a union over rounds.
+
+    A public order exactly.
     """
     if isinstance(law, Cyclic):
         due = [len(range(number % law.period, who.clients, law.period)) for number in range(len(sizes))]
@@ -91,15 +94,16 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SizeLaw:
-    """P(size = first, first + 1, ...)."""
+    """Probabilities P(size = first, first + 1, ...)."""
 
     first: int
     mass: Floats
 
 
 def most_rounds(law: SizeLaw) -> int:
-    """Return the number of rounds that are tested: the exact distribution of their sum has as many entries as all their
-    sizes together."""
+    """Return the number of tested rounds: the exact distribution of their sum has an entry for each possible total
+    size.
+    """
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
@@ -128,8 +132,9 @@ def distance_law(sizes: SizeLaw, centre: int) -> Floats:
 
 
 def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
-    """Return the sum of the sizes, the sum of their distances from `centre` and how many are 0, each against its exact
-    distribution.
+    """Return the test of the sum of the sizes, the sum of their distances from `centre` and the number of zeros.
+
+    Each against its exact distribution.
     """
     distances = np.abs(np.array(sizes) - centre)
     p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
@@ -178,7 +183,7 @@ def convolved(first: Floats, second: Floats) -> Floats:
 
 
 def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]]]:
-    """Yield every round's sorted members. Unavailable where they were not written or make no sense."""
+    """Yield every round's sorted members. Errors: Unavailable if they were not written or make no sense."""
     clients = files.config.federation.clients
     for one in files.rounds:
         if one.members is None:
@@ -198,9 +203,11 @@ def log_choose(clients: int, size: int) -> float:
 
 
 def cohorts_and_the_seed(files: RunFiles) -> Finding:
-    """Check that with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
-    is that probability would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
-    package's version: a run of another one is not judged."""
+    """Check that with run.randomness = "simulated" every cohort is that of run.seed, and with "secure" none is.
+
+    A secure cohort equals the seed's by accident in 1 of 1e9 runs. The streams of a seed may change with the package's
+    version: a run of another one is not judged.
+    """
     who = sampler_of(files.config)
     if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
         return True, "all clients are in every round, whatever the seed."

@@ -1,4 +1,4 @@
-"""Does the ledger of a run say what the run did, and the summary what the ledger says?"""
+"""Conformance of a run's ledger with the run, and of its summary with the ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dpfed.records.reading import Misread, Unavailable
 from dpfed.records.round import RoundRecord
 
 _SAME = 1e-6
-"""Two computations of one epsilon, perhaps by other versions of numpy and scipy."""
+"""Relative difference of two computations of one epsilon, perhaps by other versions of numpy and scipy."""
 _ROUNDING = 1e-9
 _STREAMED = 1e-3
 """Relative difference of epsilon during a run, which is computed by another order of convolutions."""
@@ -42,8 +42,8 @@ def ledger_intact(files: RunFiles) -> Finding:
 
 
 def epsilon_follows(files: RunFiles) -> Finding:
-    """Return the summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of
-    the ledger's releases.
+    """Check that the summary states the ledger's epsilon, and the last epsilon in metrics.jsonl is that of its
+    releases.
     """
     stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
     files.compared.add("epsilon")
@@ -66,8 +66,9 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
-    """Return True if this is less than the configured accountant's epsilon, yet valid: a run follows the closed form of
-    plain Gaussians whatever accountant is configured.
+    """Return True if this is less than the configured accountant's epsilon, yet valid.
+
+    A run uses the closed form of plain Gaussians with any configured accountant.
     """
     if epsilon >= files.spent.epsilon:
         return False
@@ -112,9 +113,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
 
 
 def rounds_charged(files: RunFiles) -> Finding:
-    """Check that every round stands in the ledger once: as a release, or as ended without one, with nothing
-    published.
-    """
+    """Check that every round is in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
     left_out = not repeatable and isinstance(sampler_of(files.config).law, Schedule)  # where it was interrupted
@@ -151,7 +150,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
 
 
 def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
-    """Return rounds that are said to have ended without a result, and show one all the same."""
+    """Return rounds that are stated to have ended without a result, and yet have one."""
     found: dict[str, list[int]] = {}
     for before, one in zip(files.published, files.published[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
@@ -166,7 +165,7 @@ def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
 
 
 def ledger_follows_configuration(files: RunFiles) -> Finding:
-    """Check that each line is the one that the configuration's own goal gives for as many uploads as arrived."""
+    """Check that each line is that of the configuration's privacy target for the number of uploads that arrived."""
     header, config = files.trusted_ledger.header, files.config
     unit = "record" if config.local.record is not None else "client"
     if (header.unit, header.clients, header.randomness) != (unit, config.federation.clients, config.run.randomness):
@@ -244,7 +243,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
 
 
 def difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
-    """Return the first key, in words, whose value in a ledger line is not the one that `source` gives."""
+    """Return text on the first key of a ledger line whose value is not that of `source`."""
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
         return None
@@ -257,7 +256,7 @@ def _facts(files: RunFiles, number: int) -> RoundRecord | None:
 
 
 def same(expected: object, found: object) -> bool:
-    """Return equal, numbers up to rounding."""
+    """Return True if both are equal, numbers up to rounding."""
     match expected, found:
         case Mapping(), Mapping():
             return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
@@ -282,8 +281,10 @@ def _promised_delta(files: RunFiles) -> float | None:
 
 
 def epsilon_is_possible(files: RunFiles) -> Finding:
-    """Check that the stated epsilon is no less than a pair of neighbours shows (`accounting.compose.lower_bound`), at
-    the delta that configuration and clients give: another way to the number than the account, where one is known."""
+    """Check that the stated epsilon is not below that of a pair of neighbours (`accounting.compose.lower_bound`).
+
+    At the delta that configuration and clients give: a second way to the number, if one is known.
+    """
     delta = _promised_delta(files) if files.private_table else None
     least = None if delta is None else least_epsilon(files, delta)
     if least is None or delta is None:

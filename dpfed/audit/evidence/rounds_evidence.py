@@ -23,9 +23,11 @@ _STREAMED = 1e-3
 
 
 def rounds_agree(files: RunFiles) -> Finding:
-    """Check that summary, metrics, diagnostics and checkpoint end with the same round; a run that ended by "rounds"
-    has all that are configured; one that ended by "budget" had no room for another; and charges that no round has are
-    counted."""
+    """Check that summary, metrics, diagnostics and checkpoint end with the same round.
+
+    A run that ended by "rounds" has all configured rounds; one that ended by "budget" had no room for another; and
+    charges without a round are counted.
+    """
     done = files.summary.rounds
     counts = {
         "metrics.jsonl": len(files.published),
@@ -94,8 +96,10 @@ def _charges(files: RunFiles, done: int) -> str | None:
 
 
 def project_agrees(files: RunFiles, path: Path) -> Finding:
-    """Check that the project's ledger has every release of the run's ledger, as a line of its own that says the
-    same, and no charge of fresh noise that the run's ledger lacks."""
+    """Check that the project's ledger has every release of the run's ledger, in an equal line.
+
+    It has no charge of fresh noise that the run's ledger lacks.
+    """
     header, own = files.trusted_ledger.header, files.trusted_ledger.releases
     try:
         project = ProjectLedger.open(path)

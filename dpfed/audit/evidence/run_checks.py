@@ -73,7 +73,7 @@ def _made(table: Table[Files], files: Files) -> list[Check]:
 
 
 def _charges_taken_back(files: RunFiles) -> int:
-    """Return the number of charges that the run's ledger says its project never had."""
+    """Return the number of charges that the run's ledger takes back, as its project never had them."""
     try:
         return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
     except (DpfedError, AccountingError):

@@ -1,5 +1,4 @@
-"""Evidence on the sums of a run's rounds: bounded rows, as many uploads as the account rests on, a public
-denominator."""
+"""Evidence on the sums of a run's rounds: bounded rows, the accounted number of uploads, a public denominator."""
 
 from __future__ import annotations
 
@@ -17,9 +16,7 @@ _ROUNDING = 1e-9
 
 
 def rows_are_bounded(files: RunFiles) -> Finding:
-    """Check that no row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests
-    on.
-    """
+    """Check that no row was longer than the clip norm when it was summed: the sensitivity behind every epsilon here."""
     if files.config.privacy is None:
         return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
     norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
@@ -53,7 +50,7 @@ def _added_beyond(files: RunFiles) -> dict[int, float]:
 
 
 def denominator_is_public(files: RunFiles) -> Finding:
-    """Check that sums are divided by the expected cohort: a divisor that follows the cohort would be a release of its
+    """Check that sums are divided by the expected cohort: a divisor that depends on the cohort would release its
     size.
     """
     if files.config.privacy is None:
@@ -69,9 +66,7 @@ def denominator_is_public(files: RunFiles) -> Finding:
 
 
 def uploads_are_as_accounted(files: RunFiles) -> Finding:
-    """Return the cap is not exceeded, sums are filled up where they must be; every noise share that is charged has
-    arrived.
-    """
+    """Check that the cap is not exceeded, sums are filled up if required, and every charged noise share has arrived."""
     for one in files.rounds:
         problem = _participants_problem(files, one)
         if problem is None and one.has_result:

@@ -1,7 +1,7 @@
 """Figures of summary.json beside epsilon, computed again: from the ledger, and from the saved model and its data.
 
-Every check adds the keys that it has compared to `RunFiles.compared`; all other keys are listed as not checked, so that
-a key that no check knows is listed.
+Every check adds its compared keys to `RunFiles.compared`; all other keys are listed as not checked, so that an unknown
+key is listed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _OF_SCORES = 1e-3
 
 
 def figures_follow(files: RunFiles) -> Finding:
-    """Check that lower bound and delta for failures follow from the ledger; and, where the run's own data can be
-    loaded here, scores follow from the saved model, and bits and bytes from the method."""
+    """Check that lower bound and delta for failures follow from the ledger.
+
+    If the run's data can be loaded here, scores must follow from the saved model, and bits and bytes from the method.
+    """
     expected, words = _of_ledger(files), ""
     rooms: dict[str, tuple[float, float]] = {}
     try:
@@ -99,7 +101,7 @@ def _of_ledger(files: RunFiles) -> dict[str, object]:
 
 
 def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
-    """Return expected values, and for scores the relative and absolute differences that are allowed."""
+    """Return expected values, and for scores the allowed relative and absolute differences."""
     experiment, saved = files.experiment, files.checkpoint
     _require_same(files, experiment)
     state = ServerState(
@@ -148,7 +150,7 @@ def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
 
 
 def _require_same(files: RunFiles, experiment: Experiment) -> None:
-    """Unavailable unless the data and the start are those of the run, not others of the same name."""
+    """Raise Unavailable unless the data and the start are those of the run, not others of the same name."""
     header = files.trusted_ledger.header
     try:
         key = population_key.read(files.path / "population.key")
@@ -174,7 +176,7 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
 
 
 def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
-    """Return keys of the summary that follow from what was released, and its promise; none where nothing was."""
+    """Return keys of the summary that follow from the releases and their promise; none without releases."""
     releases = files.trusted_ledger.releases
     if not releases:
         return {}
@@ -200,8 +202,10 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
 
 
 def protection_problem(files: RunFiles) -> str | None:
-    """Return the limitation of the guarantee that summary.json leaves out, if any. The note on public samples
-    names the data, which is not in the folder: of it only that it is there."""
+    """Return the limitation of the guarantee that summary.json omits, if any.
+
+    The note on public samples names the data, which is not in the folder: only its existence is checked.
+    """
     stated = files.summary.not_protected
     config, public = files.config, []
     if config.data.public:

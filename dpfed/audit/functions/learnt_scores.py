@@ -1,9 +1,9 @@
 """Scores of outputs of unknown distribution, learnt from a pilot that is not counted.
 
 direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
-over the noise of all coordinates together, for noise that they share. copies: the same where coordinates have one noise
-between them, as with one seed for every layer; their differences have none. entries: which entries are zero, and how
-many there are. size: length of what is left when the other world's mean is taken off.
+over the noise of all coordinates together, for noise that they share. copies: the same for coordinates with one noise,
+as with one seed for every layer; their differences have none. entries: which entries are zero, and their number. size:
+length of the output minus the other world's mean.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresho
 Floats = NDArray[np.float64]
 
 _NOTICED = 4.0
-"""Standard errors between the worlds' pilots from which on a score beside the direction is looked at."""
+"""Standard errors between the worlds' pilots above which a score beside the direction is used."""
 
 _COPIES = 0.9
-"""Correlation from which on two coordinates have one noise; of 50 independent draws it has probability 1e-18."""
+"""Correlation above which two coordinates have one noise; of 50 independent draws it has probability 1e-18."""
 
 _CANDIDATES = 81
 _OWN = 0.05
@@ -52,8 +52,8 @@ _A_FIFTH_SHORT = 0.8
 class LearntScore:
     """One score, and the pilot's scores of either world from data that it was not learnt on.
 
-    of:    tables of outputs [n, width + 2] to scores [n]
-    shift: between the worlds' means, where shared seeds have shown it without noise
+    of:    function of tables of outputs [n, width + 2] to scores [n]
+    shift: between the worlds' means, if shared seeds have shown it without noise
     """
 
     kind: str
@@ -63,17 +63,17 @@ class LearntScore:
 
     @property
     def centre(self) -> float:
-        """The mean in world 0."""
+        """Mean in world 0."""
         return float(self.pilot[0].mean())
 
     @property
     def std(self) -> float:
-        """Within a world; 0 where scores do not vary."""
+        """Standard deviation within a world; 0 if scores do not vary."""
         return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
 
     @property
     def towards_one(self) -> float:
-        """The sign of world 1's side."""
+        """Sign of world 1's side."""
         return 1.0 if self.pilot[1].mean() >= self.centre else -1.0
 
     @property
@@ -95,10 +95,10 @@ class LearntScore:
         delta: float,
         drawn: DrawnGaussian | None = None,
     ) -> ScoreCuts:
-        """Return where to cut for the claim, where to guess, and the scores' middle, by the smoothed pilot.
+        """Return the cuts for the claim and for guesses, and the middle of the scores, by the smoothed pilot.
 
-        mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
-        drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its distribution has it best
+        mu:    of a Gaussian claim: then scores are cut at the best place for Gaussians
+        drawn: of a Gaussian claim on a drawn cohort: a second cut is the best one of its distribution
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
@@ -188,8 +188,9 @@ def _direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], 
 
 
 def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Return Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share. Of wide tables
-    in the space of their rows (Woodbury).
+    """Return Fisher's discriminant, with a twentieth of each coordinate's own noise added to the shared noise.
+
+    Wide tables are computed in the space of their rows (Woodbury).
     """
     width, rows = one.shape[1], len(one) + len(other)
     if width > _WIDEST and rows * width > _MOST_NUMBERS:
@@ -204,7 +205,7 @@ def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], F
 
 
 def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Return Fisher's discriminant if coordinates have one noise between them, in groups, and a little of their own."""
+    """Return Fisher's discriminant for groups of coordinates with one noise each and a little separate noise."""
     apart, std = _standardised(one, other)
     noise = (other[:_ROWS] - other[:_ROWS].mean(axis=0)) / std
     lengths = np.sqrt((noise**2).sum(axis=0))
@@ -225,7 +226,8 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
 
 def _groups(noise: Floats) -> NDArray[np.int64]:
     """Return the group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies.
-    Of wide tables only what is next to each other in a random direction is compared, which exact copies are.
+
+    In wide tables only neighbours in a random direction are compared, which exact copies are.
     """
     width = noise.shape[1]
     if width <= _WIDEST_PAIRS:
@@ -239,7 +241,7 @@ def _groups(noise: Floats) -> NDArray[np.int64]:
 
 
 def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Return Naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
+    """Return a naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
     typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
     def marks(table: Floats) -> Floats:

@@ -81,8 +81,8 @@ def epsilon_found(
 
 
 def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
-    """Return the epsilon of the weakest Gaussian that this test, with its own threshold, rejects with probability
-    90%.
+    """Return the epsilon of the weakest Gaussian that this test rejects with probability 90%, with its own
+    threshold.
     """
     if not 0 < claim.mu < math.inf:
         return math.inf
@@ -103,7 +103,9 @@ def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, thr
 def _by_profile_if_drawn(
     claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
 ) -> float:
-    """Return the same of the claimed Gaussian on a drawn cohort: with the least less noise that is found."""
+    """Return `_by_profile` for the claimed Gaussian on a drawn cohort, with the smallest reduction of noise that is
+    found.
+    """
     at = np.linspace(-_FAR, _FAR, _CHORDS)
     claimed = np.asarray(claim.profile(at), dtype=float)
 
@@ -122,7 +124,7 @@ def _by_profile_if_drawn(
 
 
 def _by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
-    """Return the same of the errors in the middle: with k of them or fewer, their rate is at most below that of the
+    """Return the epsilon that the bound of a Gaussian finds: with k errors or fewer in the middle, it exceeds the
     claim.
     """
     claimed = float(ndtr(-claim.mu / 2))

@@ -145,7 +145,7 @@ def _counted(counts: Counter[Outcome]) -> str:
 
 
 def result_of(pair: Pair, seen: Seen) -> PairResult:
-    """Return the outcome of what a second run has shown."""
+    """Return the outcome of a second run."""
     outcome: Outcome = "pass"
     if seen.differences:
         outcome = "fail"

@@ -14,7 +14,8 @@ from dpfed.errors import ConfigError
 Floats = NDArray[np.float64]
 
 _SLIGHTLY_MORE = 1 + 1e-13
-"""Also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong: alpha is 8% more for 10^8 trials."""
+"""Increase of counts against rounding; it also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong:
+alpha is 8% larger for 10^8 trials."""
 
 
 def checked_scores(scores: ArrayLike, name: str) -> Floats:
@@ -35,7 +36,7 @@ def checked_scores(scores: ArrayLike, name: str) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCounts:
-    """At each threshold t [k]: trials of world 0 with score >= t, and of world 1 with score < t."""
+    """Errors at each threshold t [k]: trials of world 0 with score >= t, and of world 1 with score < t."""
 
     thresholds: Floats
     false_positives: NDArray[np.int64]

@@ -1,11 +1,10 @@
-"""Audits of one training run: many canaries, each in or out by its own Bernoulli sample, guessed afterwards.
+"""Audits of one training run: many canaries, each included by its own coin flip, guessed afterwards.
 
-Preconditions of both theorems, which nothing here can check:
-- every canary is included by an INDEPENDENT fair Bernoulli sample: not half of them exactly, none displacing another;
-- guesses use the scores and nothing that knows the Bernoulli samples, and their number was fixed beforehand;
-- the claim is one for adding or removing (zeroing) one canary.
-A run shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds
-gross faults of a whole training; it certifies nothing.
+Preconditions of both theorems, which nothing here can check: - every canary is included by an INDEPENDENT fair coin
+flip: not half of them exactly, none displacing another; - guesses use the scores and nothing else that depends on the
+flips, and their number was fixed beforehand; - the claim is one for adding or removing (zeroing) one canary. A run
+shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds gross
+faults of a whole training; it certifies nothing.
 """
 
 import math
@@ -63,7 +62,7 @@ def guess(scores: ArrayLike, included: ArrayLike, *, guesses: int, seed: int) ->
 
 
 def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
-    """Return the probability, at most, of so many correct guesses under (epsilon, delta)-DP.
+    """Return an upper bound on the probability of this number of correct guesses under (epsilon, delta)-DP.
 
     With q = e^eps/(1 + e^eps) and B ~ Bin(r, q), beta = P(B >= v):
         beta + 2 m delta max_{i=1..v} (P(B >= v - i) - beta) / i        (Steinke, Nasr, Jagielski 2023, Thm 5.2)
@@ -121,7 +120,7 @@ def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
 
 
 def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
-    """Return the epsilon at `delta` of `gdp_lower_bound`, with its caveat."""
+    """Return the epsilon at `delta` of `gdp_lower_bound`, with its condition."""
     return epsilon_of_shift(gdp_lower_bound(guesses, alpha=alpha), delta=require.open_probability(delta=delta))
 
 
