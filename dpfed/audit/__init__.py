@@ -3,7 +3,7 @@
     found = dpfed.audit.upload(f, claim=accounting.Gaussian(...))       # a user's function: docs/audit.md
     found = dpfed.audit.upload("fed-smp-randk")                         # a method of this package
     found = dpfed.audit.accountant("dp-accounting")                     # any accountant
-    found = dpfed.audit.replay(call)                                    # the training of call(data, out): docs/replay.md
+    found = dpfed.audit.replay(call)                                    # a training call(data, out): docs/replay.md
 
 `statistics` tests scores without torch, `functions` audits a user's function, `round` a method's round, `evidence` the
 files of a run, and `others` accountants and Flower's strategies.

@@ -247,11 +247,11 @@ class Audit(Generic[ClaimT, PowerT]):
         words = f"{self._claimed} is claimed and does not hold: inputs that differ in one client ({worst.pair}) "
         shown = worst.shown(self.claim)
         if shown > self.claim.epsilon:
-            return f"{words}can be told apart as if epsilon were at least {downwards(shown)}."
+            return f"{words}can be distinguished as if epsilon were at least {downwards(shown)}."
         if not worst.test.rejected:
             return f"{words}are farther apart than is claimed."
         return (
-            f"{words}can be told apart so well that delta is at least {downwards(worst.test.seen)} at epsilon "
+            f"{words}can be distinguished so well that delta is at least {downwards(worst.test.seen)} at epsilon "
             f"{downwards(worst.test.epsilon)}, where {upwards(worst.test.claimed)} is claimed."
         )
 

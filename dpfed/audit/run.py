@@ -208,7 +208,7 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
         notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
         return tuple(notes)
     if _of_coins(files):
-        notes.append("Coins leave no trace in these files: that they are fair is for `dpfed audit upload` to test.")
+        notes.append("Bernoulli samples leave no trace in these files: `dpfed audit upload` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
             "The run had no canaries ([audit] canaries = k), so nothing was tried on its output: `dpfed audit upload` "
@@ -235,7 +235,7 @@ def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")
     if files.own_stages:
-        notes.append("The chain of stages is one's own: which bound its rows keep to is not in these files.")
+        notes.append("The chain of stages is user-defined: which bound its rows keep to is not in these files.")
     return tuple(notes)
 
 

@@ -33,7 +33,7 @@ LOUD = 1e3
 
 _SMALL = 0.05
 
-_FEW = 8  # one entry in so many
+_FEW = 8  # one entry in this number
 
 
 def in_drawn_order(

@@ -109,7 +109,7 @@ def coins_are_the_seeds(files: RunFiles) -> Finding:
             f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not the seed's.",
         )
     unscored = files.config.audit.canaries - len(found)
-    return True, f"{len(found)} canaries, each in the round and by the fair coin of run.seed" + (
+    return True, f"{len(found)} canaries, each in the round and by the coin flip of run.seed" + (
         f"; {unscored} more have no score, as their rounds ended without a result or were not run." if unscored else "."
     )
 
@@ -180,8 +180,8 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
         f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
-        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke "
-        "test, for random directions and not for the worst client: so many canaries would have found "
+        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. A "
+        "smoke test, for random directions and not for the worst client: these canaries would have found "
         f"{found.power.in_words()}."
     )
     if found.claim.rejected:
@@ -189,7 +189,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
     if found.too_far:
         return False, f"canaries move the sum farther than their bounded rows are long. {detail}"
     if found.one_run_rejected:
-        return False, f"the coins can be guessed better than one round may show. {detail}"
+        return False, f"the coin flips can be guessed better than one round allows. {detail}"
     if found.score_gap < _LOUD_ENOUGH:
         return (
             None,

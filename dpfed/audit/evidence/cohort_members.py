@@ -148,7 +148,7 @@ class SeenCohorts:
         often = int(binom.isf(alpha / 2 / self.clients, rounds, mean / rounds)) + 1
         words = f"one drawn {often} times or more would be noticed, {mean:.2f} are expected"
         if often > rounds:
-            words = "the rounds are too few to tell that one client comes always"
+            words = "the rounds are too few to find one client in all of them"
         spread = math.sqrt(sum(_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False)))
         expected = sum(self._means(1))
         if not expected:

@@ -107,8 +107,8 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
         "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
-        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml "
-        "and ledger have them."
+        "server and against hostile clients, for_release and the limitations of the guarantee are in summary.json as "
+        "config.toml and ledger have them."
     )
 
 
@@ -141,7 +141,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
     if not entries:
         return "was released without a charge" if not aborted else "ended without a result and without a line"
     if (repeatable or left_out) and len(entries) > 1:
-        return "stands in the ledger more than once, though it is not repeated with other noise"
+        return "is in the ledger more than once, though it is not repeated with other noise"
     if aborted and not left_out and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
         return "is charged but published as one that ended without a result"
     if not aborted and isinstance(entries[-1], Aborted):
@@ -267,7 +267,7 @@ def same(expected: object, found: object) -> bool:
                 return False
             try:
                 return math.isclose(expected, found, rel_tol=_ROUNDING)
-            except OverflowError:  # an integer that no float comes near
+            except OverflowError:  # an integer beyond all floats
                 return False
     return bool(expected == found)
 

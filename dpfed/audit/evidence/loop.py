@@ -156,7 +156,7 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
     prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
     last = max(entries, default=0)
     problems = {
-        "stands in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
+        "is in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
         "is not in the ledger, later ones are": [number for number in range(1, last + 1) if number not in entries],
         "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
     }
@@ -190,7 +190,7 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
     if wrong and files.own_stages:
         return (
             None,
-            f"the chain is one's own: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
+            f"the chain is user-defined: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
         )
     if wrong:
         return False, f"{rounds_in_words(sorted(wrong))}: {wrong[min(wrong)]}."

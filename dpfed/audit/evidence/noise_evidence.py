@@ -26,7 +26,7 @@ _FEW = 10
 
 _ROUNDING = 100 * 2.0**-24
 
-NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
+NO_NOISE = "there is no noise on sums: Bernoulli uploads, or the clients' own steps, which leave no trace here."
 
 Floats = NDArray[np.float64]
 
@@ -129,7 +129,7 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     if silent:
         return False, f"{rounds_in_words(silent)}: no noise is in the sum, though some is charged."
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
     wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
     if wrong:
         return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
@@ -157,7 +157,7 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     so near that only rounding separates them. True independence fails with probability at most alpha."""
     found, _ = measured(files)
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
     if not found:
         return True, NO_NOISE
     by_digest: dict[str, list[int]] = {}

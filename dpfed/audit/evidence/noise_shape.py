@@ -33,7 +33,7 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     """
     found, _ = measured(files)
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
     if not found:
         return True, NO_NOISE
     lacking = [one.round for one in found if one.noise.largest is None or one.noise.correlation is None]

@@ -90,7 +90,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
     model = files.checkpoint.broadcast
     if files.config.server.average is not None:
         if "average" not in files.checkpoint.memory:
-            return False, "checkpoint.safetensors: holds no average of models, which config.toml asks for."
+            return False, "checkpoint.safetensors: holds no average of models, which config.toml requires."
         model = files.checkpoint.memory["average"]
     if not np.array_equal(np.sort(model.float().numpy()), values_of(files.path / "model.safetensors")):
         return False, "model.safetensors: does not hold the numbers of checkpoint.safetensors."

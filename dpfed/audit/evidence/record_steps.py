@@ -94,7 +94,7 @@ def _part_problem(config: Config, part: Steps, noise_multiplier: float) -> str |
     if inside is None or not math.isclose(inside.noise_multiplier, noise_multiplier, rel_tol=_ROUNDING):
         return "a step is charged with other noise than the line states"
     if inside.adjacency is not Adjacency.ADD_REMOVE:
-        return f"adjacency {inside.adjacency}, which is not that of records with coins of their own"
+        return f"adjacency {inside.adjacency}, which is not that of independently drawn records"
     size = None
     if unsampled(mechanism) is not mechanism:
         if sampling.name != "poisson" or not sampling.probability > 0:

@@ -127,7 +127,7 @@ def _wrong_beside(files: RunFiles, kept: _Kept) -> str | None:
         expected["first"] = kept.first
     for name, value in expected.items():
         if name not in memory:
-            return f"holds no {name!r}, which config.toml asks for."
+            return f"holds no {name!r}, which config.toml requires."
         if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * kept.room:
             return f"its {name!r} is not that of the rounds' releases."
     return None

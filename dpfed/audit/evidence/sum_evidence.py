@@ -106,13 +106,13 @@ def _shares_problem(files: RunFiles, one: RoundRecord) -> str | None:
 
 def _words(files: RunFiles) -> str:
     if files.config.privacy is None or not files.released:
-        return "those who were drawn, and nobody else."
+        return "the drawn clients, and no other."
     release = next(iter(files.released.values()))
     mechanism = unsampled(release)
     if isinstance(mechanism, BernoulliAggregate):
-        return f"never more than {mechanism.cohort} uploads of coins; the others are padded, as the sum is accounted."
+        return f"never more than {mechanism.cohort} Bernoulli uploads; smaller sums are padded, as accounted."
     if release.noise_placement == "clients":
         draws = [one.noise.draws for one in files.results if one.noise is not None]
         least = min(draws, default=min((one.arrived for one in files.results), default=0))
         return f"at least {least} noise shares in every sum, never fewer than were charged."
-    return "those who were drawn, and nobody else; the noise was added once."
+    return "the drawn clients, and no other; the noise was added once."

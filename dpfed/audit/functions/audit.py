@@ -247,7 +247,7 @@ def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> t
     """Return the checks beside the tests of scores. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):
-        words = "noise follows the seed, and the seed is in the output: whoever reads it takes the noise off."
+        words = "noise follows the seed, and the seed is in the output: a reader can subtract the noise."
         found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
     if trial.raised:
         words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for one: {trial.raised[0]}"
@@ -269,7 +269,7 @@ def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
     return Check(
         name=name,
         passed=None,
-        detail="an update with NaN makes the output NaN: whoever can send one shows that it took part. Put zeros in "
+        detail="an update with NaN makes the output NaN: a client that sends one shows that it took part. Put zeros in "
         "its place before the clip.",
         decides=False,
     )

@@ -122,7 +122,7 @@ class LearntScore:
             return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
         best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
-        cut = Thresholds(values=(loudest, best), origin="a pilot and the claim's law")
+        cut = Thresholds(values=(loudest, best), origin="a pilot and the claimed distribution")
         return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
 
 

@@ -1,4 +1,4 @@
-"""The process in which somebody's function runs: reads calls from standard input, writes what was seen.
+"""Process of a user's function: reads calls from standard input, writes their outputs.
 
 Started by `process`. Whatever the function prints goes to standard error.
 """

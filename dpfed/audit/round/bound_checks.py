@@ -137,8 +137,8 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     return Check(
         name="window",
         passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
-        detail=f"farthest coin of any client: {farthest:.6f} of the clip in a coordinate"
-        + ("" if chance is None else f"; coins that fill up a sum are as likely as {chance:.2g}"),
+        detail=f"farthest sample of any client: {farthest:.6f} of the clip in a coordinate"
+        + ("" if chance is None else f"; samples that fill up a sum are as likely as {chance:.2g}"),
     )
 
 
@@ -169,6 +169,6 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     return Check(
         name="floor",
         passed=likely >= FALSE_ALARM,
-        detail=f"the rarer side comes up in {rarest:.4f} of the coins, claimed at least {claim.coins.floor:g}; of so "
+        detail=f"the rarer value has {rarest:.4f} of the samples, claimed at least {claim.coins.floor:g}; of that "
         f"few or fewer the probability is {likely:.2g}",
     )

@@ -109,7 +109,7 @@ def secure_check(source: Secure | None = None) -> Check:
     return Check(
         name="secure draws",
         passed=again == 0 or float(pdtrc(again - 1, expected)) >= FALSE_ALARM,
-        detail=f"fresh after the same seed and in a new process; {again} of {_CALLS:,} words came twice",
+        detail=f"fresh after the same seed and in a new process; {again} of {_CALLS:,} draws were repeated",
     )
 
 

@@ -37,7 +37,7 @@ _SETTING = (
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
 _ROUNDS, _STREAMS = 6, 300
-"""Rounds and trials of several rounds together: three participations of a client, in so many trials."""
+"""Rounds and trials of several rounds together: three participations of a client, in that number of trials."""
 
 
 def audited_methods() -> list[str]:
@@ -84,8 +84,8 @@ def _refuse_padded_coins(config: Config) -> None:
     coins = method(config.method.name).coins or (config.privacy is not None and config.privacy.noise == "coins")
     if coins and config.federation.sampling == "poisson":
         raise ConfigError(
-            "federation.sampling='poisson' with coins: the sum is padded to a fixed number of coins, which the audit's "
-            "score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
+            "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number, which the "
+            "audit's score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
         )
 
 

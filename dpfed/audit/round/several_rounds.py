@@ -167,6 +167,6 @@ def _order_check(one: OneRound, schedule: Schedule) -> Check:
     return Check(
         name="public order",
         passed=int(together.max()) <= 1,
-        detail=f"in {schedule.period} rounds in a row, as often as the order goes round, a client comes "
-        f"{int(together.max())} times at the most, over {rounds} rounds.",
+        detail=f"in {schedule.period} rounds in a row, one pass of the order, a client takes part "
+        f"at most {int(together.max())} times, over {rounds} rounds.",
     )

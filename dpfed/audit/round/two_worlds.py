@@ -135,10 +135,10 @@ class TwoWorlds:
         law = self.laws.get(kind)
         if isinstance(law, NormalMixture):
             mu = float(law.means[1][0] if kind != "filter" else self.claim.mu or 0.0)
-            return 0.0, 1.0, mu, "best for the claimed law"
+            return 0.0, 1.0, mu, "best for the claimed distribution"
         if self.ratio is not None:
             low, high, scale = self.ratio.moments
-            return low, scale, (high - low) / scale if scale else 0.0, "the claimed coins"
+            return low, scale, (high - low) / scale if scale else 0.0, "the claimed samples"
         count = min(PILOT, max(trials // 2, 1))
         pilot = self.trials((count, count)).scores[kind]
         centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0

@@ -138,4 +138,6 @@ def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float
     highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
     shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
     high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
-    return Cuts(low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed law, {trials} trials")
+    return Cuts(
+        low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed distribution, {trials} trials"
+    )

@@ -1,10 +1,11 @@
 """Audits of one training run: many canaries, each included by its own coin flip, guessed afterwards.
 
-Preconditions of both theorems, which nothing here can check: - every canary is included by an INDEPENDENT fair coin
-flip: not half of them exactly, none displacing another; - guesses use the scores and nothing else that depends on the
-flips, and their number was fixed beforehand; - the claim is one for adding or removing (zeroing) one canary. A run
-shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds gross
-faults of a whole training; it certifies nothing.
+Preconditions of both theorems, which nothing here can check:
+- every canary is included by an INDEPENDENT fair coin flip: not half of them exactly, none displacing another;
+- guesses use the scores and nothing else that depends on the flips, and their number was fixed beforehand;
+- the claim is one for adding or removing (zeroing) one canary.
+A run shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds
+gross faults of a whole training; it certifies nothing.
 """
 
 import math

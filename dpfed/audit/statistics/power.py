@@ -133,7 +133,7 @@ class Region:
         trials1: int,
         alpha: float,
     ) -> Region:
-        """Return the region of `rejection.reject_claim` with this one threshold. `law` only tells cells where to be
+        """Return the region of `rejection.reject_claim` with this one threshold. `law` only decides where cells are
         narrow.
         """
         cells = _cells(trials0, law.errors(threshold)[0])

@@ -120,7 +120,7 @@ def _checked(profile: PrivacyProfile, epsilons: Floats) -> Floats:
     if claimed.shape != epsilons.shape or not np.all((claimed >= least - 1e-9) & (claimed <= 1 + 1e-9)):
         raise ConfigError(
             f"profile: gave shape {claimed.shape} for {epsilons.size} epsilons, or values outside "
-            "[max(0, 1 - e^epsilon), 1]: no pair of laws has it. Give a vectorised profile of real epsilon, negative "
-            "included (delta(-e) = 1 - e^-e + e^-e delta(e) of the other order)."
+            "[max(0, 1 - e^epsilon), 1]: no pair of distributions has it. Give a vectorised profile of real epsilon, "
+            "negative included (delta(-e) = 1 - e^-e + e^-e delta(e) of the other order)."
         )
     return np.asarray(np.maximum(claimed, least))
