@@ -38,7 +38,7 @@ def caveats(*, epsilon: float, delta: float, units: int | None, unit: str = "cli
 
     units: number of clients (records, for that `unit`), or a lower bound of it; None: unknown.
     """
-    return (*of_delta(delta, units=units, unit=unit), *_of_epsilon(epsilon, delta))
+    return (*of_delta(delta, units=units, unit=unit), *_epsilon_note(epsilon, delta))
 
 
 def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def of_delta(delta: float, *, units: int | None, unit: str = "client") -> tuple[
     )
 
 
-def _of_epsilon(epsilon: float, delta: float) -> tuple[str, ...]:
+def _epsilon_note(epsilon: float, delta: float) -> tuple[str, ...]:
     if math.isinf(epsilon):
         return ("epsilon is infinite: nothing is guaranteed",)
     if epsilon > LARGE_EPSILON:

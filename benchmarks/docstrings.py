@@ -2,8 +2,8 @@
 
     python benchmarks/docstrings.py [--missing]
 
-Counted are the names in every `__all__` of `accounting` and in that of `dpfed.audit`, all mechanisms and samplings of
-`accounting` among them. A part is a label in the text ("Claim:", "Source:", "Shapes:", "Units:", "Errors:",
+Counted are the names in every `__all__` of `accounting` and in that of `dpfed.audit`, and the mechanisms and cohorts of
+`dpfed` (`MECHANISMS`). A part is a label in the text ("Claim:", "Source:", "Shapes:", "Units:", "Errors:",
 "Adjacency:", "Direction of error:") or an example that doctest runs. `applicable` says which parts a name needs.
 """
 
@@ -44,6 +44,22 @@ AUDITS = ("accountant", "replay", "upload")
 """Functions of `dpfed.audit` with a verdict; its other names declare something for them."""
 HELPERS = ("floor_of",)
 """Functions beside the bounds that read or check their arguments."""
+MECHANISMS = {
+    "dpfed.mechanisms.bernoulli": ("PrivateCoins",),
+    "dpfed.mechanisms.correlated": ("Correlated",),
+    "dpfed.mechanisms.dithered": ("DitheredNoise",),
+    "dpfed.mechanisms.gaussian": ("GaussianNoise",),
+    "dpfed.mechanisms.integers": ("IntegerNoise",),
+    "dpfed.participation.sampling": ("PoissonCohorts", "FixedSizeCohorts", "AllClients"),
+    "dpfed.participation.schedules": (
+        "BallsAndBinsCohorts",
+        "AllocationCohorts",
+        "MinSeparationCohorts",
+        "CyclicCohorts",
+    ),
+}
+"""Classes of a run that draw noise or cohorts, by module."""
+
 _LENGTHS = ("clip", "noise_std", "sensitivity", "l2_bound", "variance", "noise_multiplier", "factors", "scale")
 """Ends of the names of parameters that have a unit."""
 
@@ -74,8 +90,10 @@ def names() -> list[Name]:
             thing = getattr(module, name)
             found.setdefault(id(thing), Name(module=module.__name__, name=name, thing=thing))
     audit = importlib.import_module("dpfed.audit")
-    for name in audit.__all__:
-        found.setdefault(id(getattr(audit, name)), Name(module=audit.__name__, name=name, thing=getattr(audit, name)))
+    for module, offered in {audit.__name__: audit.__all__, **MECHANISMS}.items():
+        for name in offered:
+            thing = getattr(importlib.import_module(module), name)
+            found.setdefault(id(thing), Name(module=module, name=name, thing=thing))
     return list(found.values())
 
 
@@ -128,7 +146,7 @@ def _of_kind(name: Name) -> tuple[str, ...]:
         return STATEMENT
     if inspect.isclass(thing):
         described = any(isinstance(getattr(thing, key, None), str) for key in ("kind", "name"))
-        return MECHANISM if described else ("example",)
+        return MECHANISM if described or name.module in MECHANISMS else ("example",)
     if name.name in FORMULAS:
         return FORMULA
     if name.module == "dpfed.audit":

@@ -29,7 +29,7 @@ def channel_profile(epsilon: ArrayLike, *, p: ArrayLike, q: ArrayLike) -> Floats
     eps = np.asarray(epsilon, dtype=float)
     if np.isnan(eps).any():
         raise InvalidParameter("epsilon=nan: must be real numbers, infinities included.")
-    log_p, log_q = _log_laws(p, q)
+    log_p, log_q = _log_masses(p, q)
     values = [max(_gain(e, log_p, log_q), _gain(e, log_q, log_p)) for e in eps.ravel().tolist()]
     return np.array(values).reshape(eps.shape)[()]
 
@@ -41,7 +41,7 @@ def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
     In each direction the profile is linear in e^epsilon between losses, so it is solved there. Exact to rounding.
     """
     target = require.probability(delta=delta)
-    log_p, log_q = _log_laws(p, q)
+    log_p, log_q = _log_masses(p, q)
     return max(_smallest(target, log_p, log_q), _smallest(target, log_q, log_p))
 
 
@@ -92,7 +92,7 @@ def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
     return max(0.0, float(np.log(over[last] / other[last])))
 
 
-def _log_laws(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
+def _log_masses(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
     """Return logarithms of the masses of all outcomes, under p and under q."""
     first, second = np.atleast_1d(np.asarray(p, dtype=float)), np.atleast_1d(np.asarray(q, dtype=float))
     if first.shape != second.shape or first.ndim != 1:

@@ -86,7 +86,7 @@ def _largest(at: Coordinates, spans: list[Window], orders: Floats, moves: Floats
     ends = [(window, j, j, up) for window in spans for j in {0, last} for up in _directions(window)]
     table = np.zeros((len(orders), len(moves)))
     for block in ends:
-        table = np.maximum(table, _of_block(at.coins, *block, orders, moves))
+        table = np.maximum(table, _block_growth(at.coins, *block, orders, moves))
     # Slack is that of a slightly higher rate: G grows like e^(rate tau^2 alpha^2 / 2).
     bends = 1 + np.multiply.outer(orders**2, moves**2) * table[:, :1].max() / 2
     attained = table * np.exp(_SLACK[at.coins <= _FEW] * bends)
@@ -98,7 +98,7 @@ def _largest(at: Coordinates, spans: list[Window], orders: Floats, moves: Floats
         entries += len(orders) * len(moves) * int(_WIDTH * math.sqrt(at.coins) + 10)
         if entries > _MOST_ENTRIES:
             return None
-        found = _of_block(at.coins, window, first, end, up, orders, moves)
+        found = _block_growth(at.coins, window, first, end, up, orders, moves)
         if first == end or np.all(found[judged] <= attained[judged]):
             table = np.maximum(table, found)
         else:
@@ -123,13 +123,13 @@ def _directions(window: Window) -> tuple[bool, ...]:
     return (True,) if window.mirrored else (True, False)
 
 
-def _of_block(coins: int, window: Window, first: int, end: int, up: bool, orders: Floats, moves: Floats) -> Floats:
-    mass, tilt = _law(coins, window, first, end, up)
+def _block_growth(coins: int, window: Window, first: int, end: int, up: bool, orders: Floats, moves: Floats) -> Floats:
+    mass, tilt = _sum_distribution(coins, window, first, end, up)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return _growth(mass, tilt, orders, moves)
 
 
-def _law(coins: int, window: Window, first: int, end: int, up: bool) -> tuple[Floats, Floats]:
+def _sum_distribution(coins: int, window: Window, first: int, end: int, up: bool) -> tuple[Floats, Floats]:
     """Return masses of the sum before the move, and the relative change of each by a move of 1 in the metric.
 
     Masses below 1e-250 are dropped; two outcomes hold all that they can add, since a tilt is between those of the

@@ -101,7 +101,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _How:
+class _Solver:
     """Accountant and conversion of an answer."""
 
     accountant: Accountant
@@ -211,7 +211,7 @@ class _How:
 
 
 def smallest_multiplier(
-    run: Callable[[float], Composed], *, target: Target, delta: float, how: _How, start: float
+    run: Callable[[float], Composed], *, target: Target, delta: float, how: _Solver, start: float
 ) -> float:
     """Return the smallest noise multiplier z for which all rounds, `run(z)`, meet the target."""
 
@@ -253,7 +253,7 @@ def multiplier_for(
     >>> round(budget.multiplier_for(run, epsilon=1.0, delta=1e-5, rounds=10, shift=1.0, probability=1.0), 3)
     11.797
     """
-    how = _How(accountant=accountant, conversion="improved")
+    how = _Solver(accountant=accountant, conversion="improved")
     start = near(epsilon, delta, rounds=rounds, shift=shift, probability=probability)
     target = Target(name="epsilon", most=epsilon)
     return smallest_multiplier(run, target=target, delta=delta, how=how, start=start)
@@ -293,7 +293,7 @@ def solve(
     126
     """
     noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
-    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
     target = _target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
     if (target is None) + lacks_noise + (rounds is None) != 1:
@@ -330,7 +330,7 @@ def epsilon(
     >>> round(budget.epsilon(plan, noise_multiplier=1.4, rounds=180), 4)
     0.6303
     """
-    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     return how.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
 
@@ -359,7 +359,7 @@ def noise_multiplier(
     >>> round(budget.noise_multiplier(Plan(clients=6000, cohort=100), epsilon=1.0, rounds=180), 3)
     1.09
     """
-    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     planned, rounds = _once(plan, rounds=rounds)
     if planned is not None:
         raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
@@ -390,7 +390,7 @@ def rounds(
     >>> budget.rounds(Plan(clients=6000, cohort=100), epsilon=1.01, noise_multiplier=1.4)
     451
     """
-    how = _How(accountant=accountant, conversion=conversion, precise=precise)
+    how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     noise_multiplier, planned = _once(plan, noise_multiplier=noise_multiplier)
     if planned is not None:
         raise InvalidParameter(f"rounds={planned} in the plan: they are asked for, so leave them out.")
@@ -398,10 +398,10 @@ def rounds(
     return how.rounds(plan, target, noise_multiplier)
 
 
-def _target(how: _How, **given: float | None) -> Target | None:
+def _target(how: _Solver, **given: float | None) -> Target | None:
     """Return the target; InvalidParameter for a membership test's with another accountant than the best."""
     target = target_of(**given)
-    if target is not None and target.epsilon is None and how != _How(accountant="best", conversion="improved"):
+    if target is not None and target.epsilon is None and how != _Solver(accountant="best", conversion="improved"):
         raise InvalidParameter(
             f"{target.name} with accountant={how.accountant!r}: readings of membership tests are of the best account. "
             "Leave accountant, conversion and precise out."

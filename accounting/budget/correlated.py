@@ -165,9 +165,9 @@ class CorrelatedNoise(Noise):
         In prefix sums if the server has neither momentum nor decay.
         """
         column = factorisation.column(self.stream(setting, rounds), rounds)
-        return noise_multiplier * self._error_of(column, rounds)
+        return noise_multiplier * self._model_error(column, rounds)
 
-    def _error_of(self, coefficients: Floats, rounds: int) -> float:
+    def _model_error(self, coefficients: Floats, rounds: int) -> float:
         from accounting.factorisation.workload import error
 
         return error(coefficients, self._workload(rounds))
@@ -197,7 +197,7 @@ class CorrelatedNoise(Noise):
         shown = factorisation.sensitivity(
             c, rounds=rounds, separation=stream.separation, participations=self.participations
         )
-        same = z * math.sqrt(times) / shown * self._error_of(np.ones(1), rounds)
+        same = z * math.sqrt(times) / shown * self._model_error(np.ones(1), rounds)
         return (f"{words}, by independent noise of this epsilon {upwards(same)} C",)
 
 

@@ -55,7 +55,7 @@ class Noise:
         return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
-        """Return what the JSON of a budget has besides: nothing."""
+        """Return the extra keys of the JSON of a budget: none."""
         return {}
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ SAMPLINGS = tuple(name for name, one in SAMPLING_CLASSES.items() if not one.is_s
 NOISES = tuple(dict.fromkeys(one.noise for one in _MECHANISM_CLASSES))
 """Names of independent noise over rounds and of the kinds of correlated noise."""
 
-_WORDS = {
+_SELECTORS = {
     "sampling": Option(
         hint=Literal[tuple(SAMPLING_CLASSES)],
         default="poisson",
@@ -135,8 +135,8 @@ class Plan:
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, written: Written = as_keyword) -> Plan:
         """Return the plan of a flat list of options; messages name them as the user has `written` them."""
-        own = {each.name for each in fields(cls)} - _WORDS.keys()
-        words = {name: options.get(name, word.default) for name, word in _WORDS.items()}
+        own = {each.name for each in fields(cls)} - _SELECTORS.keys()
+        words = {name: options.get(name, word.default) for name, word in _SELECTORS.items()}
         others = {name: value for name, value in options.items() if name not in own}
         sampling, mechanism = parts_from({**words, **others}, written=written)
         return cls(**{name: options[name] for name in own & options.keys()}, sampling=sampling, mechanism=mechanism)
@@ -261,7 +261,7 @@ class Plan:
             given = {each.name: getattr(part, each.name) for each in fields(part)}
             found |= {each.name: given[each.name] for each in fields(part) if given[each.name] != each.default}
         del found["sampling"], found["mechanism"]
-        return found | {name: word for name, word in words.items() if word != _WORDS[name].default}
+        return found | {name: word for name, word in words.items() if word != _SELECTORS[name].default}
 
 
 def parts_from(
@@ -344,4 +344,4 @@ def _refuse_foreign(
 
 def command_options() -> dict[str, Option]:
     """Return the options of a plan on the command line by name: type, default and help text."""
-    return {**options_of((Plan, *SAMPLING_CLASSES.values(), *_MECHANISM_CLASSES)), **_WORDS}
+    return {**options_of((Plan, *SAMPLING_CLASSES.values(), *_MECHANISM_CLASSES)), **_SELECTORS}

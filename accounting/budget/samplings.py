@@ -37,7 +37,7 @@ class _Cohorts:
         return max(round(clients / self.cohort), 1)
 
     def most_rounds(self, clients: int) -> int | None:
-        """Length of the schedule in rounds; None if it is unbounded."""
+        """Return the length of the schedule in rounds; None if it is unbounded."""
         return None
 
 
@@ -115,7 +115,7 @@ class Everyone:
         return 1
 
     def most_rounds(self, clients: int) -> int | None:
-        """Length of the schedule in rounds: None, it is unbounded."""
+        """Return the length of the schedule in rounds: None, it is unbounded."""
         return None
 
     def sampler(self, clients: int, stream: str) -> Sampling:
@@ -159,7 +159,7 @@ class BallsAndBins(_Cohorts):
             require.count(participations=self.participations)
 
     def most_rounds(self, clients: int) -> int | None:
-        """Length of the schedule in rounds; None if it is unbounded."""
+        """Return the length of the schedule in rounds; None if it is unbounded."""
         return None if self.participations is None else self.participations * self.period(clients)
 
     def sampler(self, clients: int, stream: str) -> Sampling:
@@ -186,7 +186,7 @@ class Allocation(_Cohorts):
         require.count(participations=self.participations)
 
     def most_rounds(self, clients: int) -> int:
-        """Length of the schedule in rounds."""
+        """Return the length of the schedule in rounds."""
         return round(self.participations * clients / self.cohort)
 
     def sampler(self, clients: int, stream: str) -> Sampling:

@@ -278,16 +278,16 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
     if shift is None:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     found = smallest_epsilon(target, mu=shift) + 2 * near.closeness
-    return _Bound(epsilon=found, method="analytic-gaussian", notes=_words_of_loss(near))
+    return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
 
 
 def _pld(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = nearly_gaussian(mechanism, delta)
     found = pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness
-    return _Bound(epsilon=found, method="pld", notes=_words_of_loss(near))
+    return _Bound(epsilon=found, method="pld", notes=_domination_note(near))
 
 
-def _words_of_loss(near: Continuous) -> tuple[str, ...]:
+def _domination_note(near: Continuous) -> tuple[str, ...]:
     """Return the note on releases that are accounted as a dominating Gaussian."""
     if not near.pairwise:
         return ()
@@ -315,11 +315,11 @@ def _exact(mechanism: Mechanism, delta: float) -> _Bound:
 def has_exact(mechanism: Mechanism) -> bool:
     """Return True if the mechanism is one kind of release, repeated, whose exact distribution can be computed."""
     (release, rounds), *more = parts_of(mechanism)
-    times = _uploads_of_one(release, rounds)
+    times = _client_uploads(release, rounds)
     return not more and times is not None and account_of(unsampled(release)).exact_fits(unsampled(release), times)
 
 
-def _uploads_of_one(release: SingleRelease, rounds: int) -> int | None:
+def _client_uploads(release: SingleRelease, rounds: int) -> int | None:
     """Return the most participations of a client in these rounds if they are public; None if they are secret."""
     if unsampled(release) is release:
         return rounds
@@ -333,7 +333,7 @@ def exact_epsilon(mechanism: Mechanism, *, delta: float) -> float:
     Direction of error: upper bound. Errors: UnsupportedMechanism if that distribution is unknown or takes too long.
     """
     (release, rounds), *_ = parts_of(mechanism)
-    exact, times = account_of(unsampled(release)).exact, _uploads_of_one(release, rounds)
+    exact, times = account_of(unsampled(release)).exact, _client_uploads(release, rounds)
     if exact is None or times is None or not has_exact(mechanism):
         raise UnsupportedMechanism(
             "accountant='exact': is for single Bernoulli uploads (bernoulli-channel) of one kind, up to "

@@ -121,7 +121,7 @@ def divided(
         for cell in current:
             if cell not in known:
                 known[cell] = watch.advantage(kernel([cell]))
-        costs, total = _costs([known[cell] for cell in current], watch.weights)
+        costs, total = _excesses([known[cell] for cell in current], watch.weights)
         if total <= allowed or len(current) >= most:
             return _grouped(current, known, costs, watch, kernel)
         parts = [list(cell.parts()) for cell in current]
@@ -131,7 +131,7 @@ def divided(
         current = [part for k, cell in enumerate(current) for part in (parts[k] if k in split else [cell])]
 
 
-def _costs(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
+def _excesses(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, float]:
     """Return the excess of each cell at the states where it is the best one, and their sum."""
     stack = np.array(advantages)
     best = stack.argmax(axis=0)

@@ -142,7 +142,7 @@ class Values:
         return np.asarray(fft.rfft(self.extended(), self.grid.size))
 
     def charge(self) -> float:
-        """Mass that rounding may misplace in one round."""
+        """Return the mass that rounding may misplace in one round."""
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
@@ -156,10 +156,10 @@ class Values:
 
     def with_laws(self, forth: LossLaw, back: LossLaw) -> "Values":
         """Return the values with more rounds before all others, in which the adversary has no choice."""
-        one = self._with_law(forth)
-        return Values(grid=self.grid, forth=one, back=self.exchanged()._with_law(back), upper=True)
+        one = self._with_distribution(forth)
+        return Values(grid=self.grid, forth=one, back=self.exchanged()._with_distribution(back), upper=True)
 
-    def _with_law(self, law: LossLaw) -> Floats:
+    def _with_distribution(self, law: LossLaw) -> Floats:
         from scipy import signal
 
         last = law.lowest + len(law.masses) - 1

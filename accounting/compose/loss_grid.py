@@ -38,7 +38,7 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
     Any spacing d gives an upper bound. Connecting the dots widens the variance of each loss by at most about d^2/6, so
     a sixtieth of the spread (root mean square over all releases) adds 5e-5 to the composed variance.
     """
-    parts = _sampled(mechanism)
+    parts = _sampled_parts(mechanism)
     if not parts:
         return _COARSEST
     moments = [_moments(part, count) for part, count in parts]
@@ -49,14 +49,14 @@ def interval(mechanism: Mechanism, *, finer: float = 1.0) -> float:
 
 def least_interval(mechanism: Mechanism) -> float:
     """Return the spacing at which the losses of `mechanism` span _LARGEST_GRID steps, the most of a grid."""
-    parts = _sampled(mechanism)
+    parts = _sampled_parts(mechanism)
     moments = [_moments(part, count) for part, count in parts]
     drift, variance = sum(mean for _, mean, _ in moments), sum(variance for _, _, variance in moments)
     largest = max((_largest(part, count) for part, count in parts), default=0.0)
     return max(drift + 20 * math.sqrt(variance), 2 * largest) / _LARGEST_GRID
 
 
-def _sampled(mechanism: Mechanism) -> list[tuple[Any, int]]:
+def _sampled_parts(mechanism: Mechanism) -> list[tuple[Any, int]]:
     """Return the parts with a sampling probability above 0."""
     return [(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
 
@@ -164,13 +164,13 @@ def schedule_laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[t
     error: upper bound. They are on a grid of `interval` and not composed yet, so that the caller can tilt them first.
     """
     of_blocks: list[tuple[tuple[LossLaw, ...], int]] = [
-        (_block_laws(block, shift, interval), count) for block, count in blocks.repeated
+        (_block_distributions(block, shift, interval), count) for block, count in blocks.repeated
     ]
     return of_blocks
 
 
 @lru_cache(maxsize=256)
-def _block_laws(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
+def _block_distributions(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
     steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
     if losses[-1] > _LARGEST_LOG_GAMMA:

@@ -74,7 +74,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 def _epsilon(mechanism: Any, target: float) -> float:
     parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
-    shift_squared += sum(_of_public_order(part, count) for part, _, count in parts)
+    shift_squared += sum(_public_shift_squared(part, count) for part, _, count in parts)
     sampled: list[tuple[SingleRelease, int]] = [
         (part, min(count, MOST_ROUNDS))  # fewer rounds show less
         for part, noise, count in parts
@@ -95,7 +95,9 @@ def _epsilon(mechanism: Any, target: float) -> float:
     tilts = shown_schedules.TILTS if any(schedule_of(part) for part, _ in sampled) else (1.0,)
     bounds = [
         _composed_epsilon(
-            [one for part, count in sampled for one in _shown(part, count, choice, tilt, interval)], interval, target
+            [one for part, count in sampled for one in _attack_losses(part, count, choice, tilt, interval)],
+            interval,
+            target,
         )
         for choice in range(min(2 if schedule_of(part) else len(attack_pairs(part)) for part, _ in sampled))
         for tilt in tilts
@@ -103,7 +105,7 @@ def _epsilon(mechanism: Any, target: float) -> float:
     return max(0.0, plain, shown, *bounds)
 
 
-def _of_public_order(part: SingleRelease, count: int) -> float:
+def _public_shift_squared(part: SingleRelease, count: int) -> float:
     """Return mu^2 of the client with the largest shift if the order of participation is public."""
     schedule, noise = schedule_of(part), loss_grid.public_order(part)
     return 0.0 if schedule is None or noise is None else squares(schedule, count) * noise.mu**2
@@ -113,7 +115,7 @@ _Quantised = tuple[LossLaw, float, int, float]
 """Loss distribution (as of `quantised`), offset of its grid in steps, number of times, misplaced mass."""
 
 
-def _shown(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
+def _attack_losses(part: SingleRelease, count: int, choice: int, tilt: float, interval: float) -> list[_Quantised]:
     """Return the losses of a fixed attack in one order of the neighbours.
 
     The first `count` rounds of a schedule depend on each other and are taken together.

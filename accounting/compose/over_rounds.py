@@ -95,7 +95,7 @@ def _analytic_epsilons(twin: SingleRelease, delta: float, lost: float) -> Iterat
         yield smallest_epsilon(target, mu=shift) if target > 0 else math.inf
 
 
-def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
+def _schedule_epsilon(mechanism: SingleRelease, count: int, delta: float) -> float:
     """Return epsilon of the first `count` rounds by Renyi curves; infinite if the schedule is shorter."""
     schedule = schedule_of(mechanism)
     if schedule is not None and schedule.ends_after is not None and count > schedule.ends_after:
@@ -105,13 +105,15 @@ def _of_schedule(mechanism: SingleRelease, count: int, delta: float) -> float:
 
 def _rdp_epsilons(mechanism: SingleRelease, delta: float, rounds: int) -> Iterator[float]:
     if schedule_of(mechanism) is not None:  # rounds that belong together
-        return (_of_schedule(mechanism, count, delta) for count in itertools.count(1))
+        return (_schedule_epsilon(mechanism, count, delta) for count in itertools.count(1))
     run = Composed(parts=((mechanism, rounds),))
-    streams = [_of_curve(one, overflow(mechanism) + lost / rounds, delta, rounds) for one, lost in rdp.choices(run)]
+    streams = [
+        _curve_epsilons(one, overflow(mechanism) + lost / rounds, delta, rounds) for one, lost in rdp.choices(run)
+    ]
     return streams[0] if len(streams) == 1 else map(min, *streams)
 
 
-def _of_curve(run: Mechanism, silent: float, delta: float, rounds: int) -> Iterator[float]:
+def _curve_epsilons(run: Mechanism, silent: float, delta: float, rounds: int) -> Iterator[float]:
     """Yield epsilon by the Renyi curve of `run`, all its rounds; `silent` is subtracted from delta in each."""
     at = rdp.orders(run)
     curve = rdp.curve(run, at) / rounds

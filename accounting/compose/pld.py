@@ -157,7 +157,7 @@ def distribution(
     tilt: the tilt itself, for adding them to others of that tilt. Distributions are tilted before they are composed:
     afterwards the transform's rounding errors would grow with the tilt. Errors: UnsupportedMechanism without a PLD.
     """
-    parts = [one for part, count in parts_of(mechanism) for one in _of_part(part, count, interval)]
+    parts = [one for part, count in parts_of(mechanism) for one in _part_distributions(part, count, interval)]
     together = range(max(len(laws.orders) for laws, _ in parts))
     columns = [[(laws.orders[min(k, len(laws.orders) - 1)], count) for laws, count in parts] for k in together]
     if held_for is not None:
@@ -169,7 +169,7 @@ def distribution(
     )
 
 
-def _of_part(part: SingleRelease, count: int, interval: float) -> list[tuple[LossLaws, int]]:
+def _part_distributions(part: SingleRelease, count: int, interval: float) -> list[tuple[LossLaws, int]]:
     """Return a part's distributions and their count; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
     if plain := plain_gaussian(part):
         return [(_plain(plain.mu * math.sqrt(count), interval), 1)]
@@ -230,7 +230,7 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
     require.open_probability(delta=delta)
     interval = loss_grid.interval(Composed(parts=((mechanism, rounds),)))
     if schedule_of(mechanism) is not None:
-        yield from _of_schedule(mechanism, interval, delta, lost)
+        yield from _schedule_distributions(mechanism, interval, delta, lost)
         return
     one = distribution(mechanism, interval)
     total = one
@@ -240,7 +240,7 @@ def epsilons(mechanism: SingleRelease, *, delta: float, rounds: int, lost: float
         total = total.plus(one)
 
 
-def _of_schedule(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
+def _schedule_distributions(mechanism: SingleRelease, interval: float, delta: float, lost: float) -> Iterator[float]:
     """Yield the distribution of all rounds so far of a schedule, whose rounds belong together; infinite beyond its
     end.
     """

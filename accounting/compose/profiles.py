@@ -118,7 +118,7 @@ def _analytic(mechanism: Mechanism) -> Curve:
         raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
     shift = mu
     exact = Profile(above_zero=lambda eps: gaussian.privacy_profile(eps, mu=shift), method="analytic-gaussian")
-    return _as_near(exact, near.closeness, overflow(mechanism) + near.lost)
+    return _near_profile(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
 def _pld(mechanism: Mechanism) -> Curve:
@@ -130,7 +130,7 @@ def _pld(mechanism: Mechanism) -> Curve:
         raise InvalidParameter(f"rounds={rounds} with accountant='pld': must be at most {pld.MOST_ROUNDS}.")
     laws = pld.distribution(near.mechanism, loss_grid.interval(near.mechanism))
     exact = profile_of_distribution(laws, slack=pld.composition_slack(rounds), method="pld")
-    return _as_near(exact, near.closeness, overflow(mechanism) + near.lost)
+    return _near_profile(exact, near.closeness, overflow(mechanism) + near.lost)
 
 
 def _continuous(mechanism: Mechanism) -> Continuous:
@@ -146,10 +146,10 @@ def _adaptive(mechanism: Mechanism, delta: float) -> Curve:
     knots = found.grid.losses(np.arange(found.grid.states + 1))
     values = np.maximum(found.forth, found.back)
     exact = Profile(above_zero=lambda eps: _chords(eps, knots, values), method="adaptive")
-    return _as_near(exact, near.closeness, overflow(mechanism))
+    return _near_profile(exact, near.closeness, overflow(mechanism))
 
 
-def _as_near(near: Profile, closeness: float, extra: float) -> Curve:
+def _near_profile(near: Profile, closeness: float, extra: float) -> Curve:
     """Return the curve of a mechanism whose distributions are within e^±closeness of those of `near`, except for an
     event `extra`.
 
@@ -198,11 +198,11 @@ def _chords(eps: Floats, knots: Floats, values: Floats) -> Floats:
 
 
 def _rdp(mechanism: Mechanism) -> Curve:
-    curves = [_of_curve(one, overflow(mechanism) + lost) for one, lost in rdp.choices(mechanism)]
+    curves = [_curve_profile(one, overflow(mechanism) + lost) for one, lost in rdp.choices(mechanism)]
     return lambda eps: np.min([curve(eps) for curve in curves], axis=0)
 
 
-def _of_curve(mechanism: Mechanism, extra: float) -> Curve:
+def _curve_profile(mechanism: Mechanism, extra: float) -> Curve:
     orders = rdp.orders(mechanism)
     rho = rdp.curve(mechanism, orders)
     known = np.isfinite(rho)

@@ -34,7 +34,7 @@ def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, f
     """
     stages = _stages(pair, interval, count)
     finer = interval / _MERGED**stages
-    law, offset = _of_one(pair, finer)
+    law, offset = _pair_cells(pair, finer)
     misplaced = 0.0
     for _ in range(stages):
         together = min(_TOGETHER, key=lambda some: count % some)
@@ -66,7 +66,7 @@ def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, floa
     return rounded_down(np.log(mass[kept]), np.log(other[kept]), _LOG_ROUNDING, interval)
 
 
-def _of_one(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
+def _pair_cells(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
     """Return the pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     (p, one), (q, two) = _cells(pair, interval)
     rounding = one + two

@@ -69,7 +69,7 @@ class Running:
                     raise
                 self._losses = None  # the other account remains
         if self._curve is not None and self._uncapped is not None:
-            self._curve = self._curve + count * self._of_orders(release)
+            self._curve = self._curve + count * self._renyi_curve(release)
             self._uncapped = self._without_caps(release, count)
 
     def epsilon(self, also: SingleRelease | None = None) -> float:
@@ -91,7 +91,7 @@ class Running:
                 if self._curve is None:
                     raise
         if self._curve is not None and self._uncapped is not None:
-            curve = self._curve + (self._of_orders(also) if also is not None else 0.0)
+            curve = self._curve + (self._renyi_curve(also) if also is not None else 0.0)
             free, lost = self._uncapped if also is None else self._without_caps(also, 1)
             schedules = rdp.curve(together, self._orders) if together is not None else 0.0
             bounds.append(rdp.epsilon_from_curve(self._orders, curve + schedules, delta=target).epsilon)
@@ -107,9 +107,9 @@ class Running:
         before, lost = self._uncapped
         free, more = rdp.choices(Composed(parts=((release, count),)))[-1]
         ((one, _),) = parts_of(free)
-        return before + count * self._of_orders(one), lost + more
+        return before + count * self._renyi_curve(one), lost + more
 
-    def _of_orders(self, release: SingleRelease) -> Floats:
+    def _renyi_curve(self, release: SingleRelease) -> Floats:
         # A discrete Gaussian's Renyi curve is that of the whole composition over its number of rounds.
         many = Composed(parts=((release, self._rounds),))
         try:
@@ -121,7 +121,7 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _One:
+class _AccountedRelease:
     """One release: its privacy loss distributions, its dominating Gaussian, their closeness, and the part of delta it
     takes.
     """
@@ -151,10 +151,10 @@ class _Losses:
         self._interval = loss_grid.interval(mechanism)
         adapts = "adaptive" in self._accountants and not pairwise
         self._adding = adaptive.Adding(planned, rounds=self._rounds, delta=self._delta) if adapts else None
-        self._known: dict[SingleRelease, _One] = {}
+        self._known: dict[SingleRelease, _AccountedRelease] = {}
         self._runs: list[tuple[SingleRelease, int]] = []
         self._tilt = pld.tilt(planned, self._rounds, self._interval, self._delta)
-        self._total: _One | None = None
+        self._total: _AccountedRelease | None = None
         self._held: LossLaws | None = None
         self._count = 0
 
@@ -172,7 +172,7 @@ class _Losses:
             self.add(release, count)
 
     def add(self, release: SingleRelease, count: int) -> None:
-        one = self._one(release)
+        one = self._accounted(release)
         before = self._runs.pop()[1] if self._runs and self._runs[-1][0] == release else 0
         self._runs.append((release, before + count))
         if self._tilt:
@@ -186,7 +186,7 @@ class _Losses:
         self._count += count + (5 if count > 1 else 0)
 
     def epsilon(self, delta: float, also: SingleRelease | None, scheduled: Composed | None) -> float:
-        last = None if also is None else self._one(also)
+        last = None if also is None else self._accounted(also)
         if scheduled is not None:
             near = continuous(scheduled, lost=self._lost)
             if not pld.supports(near.mechanism):
@@ -210,8 +210,8 @@ class _Losses:
         return min(bounds) + 2 * total.closeness
 
     def _with_schedules(
-        self, total: "_One | None", held: LossLaws | None, scheduled: Composed
-    ) -> tuple["_One", LossLaws | None]:
+        self, total: "_AccountedRelease | None", held: LossLaws | None, scheduled: Composed
+    ) -> tuple["_AccountedRelease", LossLaws | None]:
         """Return all other releases, plain and tilted, together with the rounds of schedules, in both forms."""
         near = continuous(scheduled, lost=self._lost)
         laws = pld.distribution(near.mechanism, self._interval)
@@ -220,13 +220,15 @@ class _Losses:
             tilted = held.plus(tilted)
         (first, _), *_ = parts_of(near.mechanism)
         if total is None:
-            one = _One(laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise)
+            one = _AccountedRelease(
+                laws=laws, near=first, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise
+            )
             return one, tilted
         closeness, lost = total.closeness + near.closeness, total.lost + near.lost
         return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost), tilted
 
-    def _with(self, release: SingleRelease, count: int = 1) -> _One:
-        one = self._one(release)
+    def _with(self, release: SingleRelease, count: int = 1) -> _AccountedRelease:
+        one = self._accounted(release)
         laws = one.laws.repeated(count) if count > 1 else one.laws
         before = self._total
         return replace(
@@ -238,11 +240,11 @@ class _Losses:
 
     def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossLaws:
         """Return the sum so far and these, tilted so that rounding is small against a small delta."""
-        laws = self._one(release).laws.tilted(self._tilt)
+        laws = self._accounted(release).laws.tilted(self._tilt)
         laws = laws.repeated(count) if count > 1 else laws
         return laws if self._held is None else self._held.plus(laws)
 
-    def _one(self, release: SingleRelease) -> _One:
+    def _accounted(self, release: SingleRelease) -> _AccountedRelease:
         """Return (PLDs, dominating Gaussian, closeness, part of delta) of one release."""
         if release not in self._known:
             near = _near(release, self._rounds, self._lost)
@@ -251,7 +253,7 @@ class _Losses:
             (stands_for, _), *_ = parts_of(near.mechanism)
             self._make_room(Composed(parts=((stands_for, self._rounds),)), pairwise=near.pairwise)
             laws = pld.distribution(stands_for, self._interval)
-            self._known[release] = _One(
+            self._known[release] = _AccountedRelease(
                 laws=laws, near=stands_for, closeness=near.closeness, lost=near.lost, pairwise=near.pairwise
             )
         return self._known[release]

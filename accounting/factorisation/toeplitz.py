@@ -65,7 +65,7 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
     all patterns. With G(s, t) the product of columns s and t, G falls in max(s, t) and in |s - t|, since c does not
     increase; the i-th participation is in round i * separation or later, the i-th and j-th are |i - j| * separation
     apart or more; and all products are >= 0, so updates in one direction are the worst.
-    Source: Kalinin, Lampert 2024, Theorem 2, and the proof above. Shape: coefficients [bands]. Units: clip norms.
+    Source: Kalinin, Lampert 2024, and the proof above. Shape: coefficients [bands]. Units: clip norms.
     Adjacency: zero-out and add-remove; twice that for replace-one. Direction of error: none but rounding.
     Errors: InvalidParameter for coefficients that do not begin with 1, are negative or increase.
 

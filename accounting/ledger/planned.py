@@ -108,7 +108,7 @@ def statement(
     lost = set() if plan.skips else set(aborted) - set(rounds)
     again = len(rounds) - len(set(rounds))
     if not beyond and len(set(rounds)) + len(lost) == plan.rounds:
-        return _of_all(lines, plan, again=again, lost=len(lost))
+        return _complete_run(lines, plan, again=again, lost=len(lost))
     budget, whole = plan.budget_at(lines.delta), None if beyond else _whole(lines, plan, first, accountant, units)
     if whole is not None and (budget is None or whole.epsilon <= budget):
         words = f"of all {plan.rounds} planned rounds, of which {_counted(rounds)}"
@@ -146,7 +146,7 @@ def _whole(
         return None
 
 
-def _of_all(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guarantee:
+def _complete_run(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> Guarantee:
     """Return the guarantee of a run that did what was planned, with the conditions of its number."""
     if again:
         lines = _with_note(lines, _AGAIN.format(again))

@@ -167,18 +167,18 @@ class Composed:
     @classmethod
     def of(cls, mechanisms: Iterable[SingleRelease]) -> "Composed":
         """Return the composition of a sequence of releases: equal ones counted together, their order kept."""
-        return cls._of_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
+        return cls._from_runs((mechanism, sum(1 for _ in alike)) for mechanism, alike in groupby(mechanisms))
 
     def then(self, release: SingleRelease, count: int) -> "Composed":
         """All this, and `count` releases more on the same clients; equal ones are counted together."""
         more = release, require.count(count=count)
         runs = in_order(self)
         if runs is not None:
-            return Composed._of_runs((*runs, more))
-        return replace(Composed._of_runs((*self.parts, more)), order=None)
+            return Composed._from_runs((*runs, more))
+        return replace(Composed._from_runs((*self.parts, more)), order=None)
 
     @classmethod
-    def _of_runs(cls, runs: Iterable[tuple[SingleRelease, int]]) -> "Composed":
+    def _from_runs(cls, runs: Iterable[tuple[SingleRelease, int]]) -> "Composed":
         counts: Counter[SingleRelease] = Counter()
         places: dict[SingleRelease, int] = {}
         order: list[tuple[int, int]] = []
@@ -413,14 +413,14 @@ def _sequence(parts: Any) -> tuple[Any, ...]:
 def _part(part: Any) -> tuple[SingleRelease, int]:
     match part:
         case (mechanism, count) if isinstance(mechanism, Subsampled) or _is_release(mechanism):
-            return mechanism, _count_of(mechanism, count)
+            return mechanism, _checked_count(mechanism, count)
     raise InvalidParameter(
         f"parts: {reprlib.repr(part)} must be (mechanism, count), the mechanism a Gaussian, Bernoulli "
         "uploads or integer noise, sampled or not."
     )
 
 
-def _count_of(mechanism: SingleRelease, count: int) -> int:
+def _checked_count(mechanism: SingleRelease, count: int) -> int:
     schedule = schedule_of(mechanism)
     last = None if schedule is None else schedule.ends_after
     if require.count(count=count) > (last or count):

@@ -1,9 +1,9 @@
-"""Audits: does what ran keep the privacy that the accountant claims for it?
+"""Audits of privacy: tests whether a run keeps the privacy that the accountant claims for it.
 
-    found = dpfed.audit.upload(f, claim=accounting.Gaussian(...))       # anybody's function: docs/audit.md
+    found = dpfed.audit.upload(f, claim=accounting.Gaussian(...))       # a user's function: docs/audit.md
     found = dpfed.audit.upload("fed-smp-randk")                         # a method of this package
-    found = dpfed.audit.accountant("dp-accounting")                     # anybody's accountant
-    found = dpfed.audit.replay(call)                                    # what call(data, out) trains: docs/replay.md
+    found = dpfed.audit.accountant("dp-accounting")                     # any accountant
+    found = dpfed.audit.replay(call)                                    # a training call(data, out): docs/replay.md
 
 `statistics` tests scores without torch, `functions` audits a user's function, `round` a method's round, `evidence` the
 files of a run, and `others` accountants and Flower's strategies.

@@ -43,14 +43,14 @@ class Claimed(Protocol):
 
 
 class Detectable(Protocol):
-    """Faults that a test would have found, whatever its trials showed."""
+    """Faults that a test would have found, for any outcome of its trials."""
 
     @property
     def enough(self) -> bool:
         """True if noise short by a fifth is among the faults."""
 
     def in_words(self) -> str:
-        """Description of the faults, with their probability of being found."""
+        """Return the description of the faults, with their probability of being found."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -107,8 +107,11 @@ class PairTest:
         of_bound: float,
         of_gaussian: float,
     ) -> PairTest:
-        """Test scores of the inputs 0 and 1. of_profile, of_bound, of_gaussian: error probabilities of the test of the
-        profile and of the two bounds, the latter given that both inputs were called."""
+        """Return the test of the scores of the inputs 0 and 1.
+
+        of_profile, of_bound, of_gaussian: error probabilities of the test of the profile and of the two bounds, the
+        latter given that both inputs were called.
+        """
         gaussian = gdp_lower_bound(*seen, delta=claim.delta, alpha=of_gaussian, cut=cuts.of_gaussian)
         return cls(
             pair=pair,
@@ -127,11 +130,13 @@ class PairTest:
         return self.test.rejected or self.too_far
 
     def shown(self, claim: Claimed) -> float:
-        """Largest lower bound of epsilon that applies to the claim."""
+        """Return the largest lower bound of epsilon that applies to the claim."""
         return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as one."""
+        """Return the JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as
+        one.
+        """
         power = None if self.power is None else self.power.to_dict()
         fields = {name: value for name, value in vars(self).items() if name not in ("test", "power", "moved")}
         return fields | {
@@ -190,8 +195,11 @@ class Audit(Generic[ClaimT, PowerT]):
 
     @property
     def verdict(self) -> Verdict:
-        """Return "fail" if a test or a check refutes the claim, "inconclusive" if noise short by a fifth would not have
-        been found or no pair shows what is claimed, or one seems to show far more."""
+        """Verdict: "fail" if a test or a check refutes the claim, "pass" or "inconclusive".
+
+        Inconclusive: noise short by a fifth would not have been found, no pair shows the claimed distance, or one seems
+        to show far more.
+        """
         if any(one.rejected for one in self.tests) or any(one.passed is False for one in self.checks):
             return "fail"
         near = self.needed_gap <= self.score_gap <= self.farthest
@@ -239,16 +247,16 @@ class Audit(Generic[ClaimT, PowerT]):
         words = f"{self._claimed} is claimed and does not hold: inputs that differ in one client ({worst.pair}) "
         shown = worst.shown(self.claim)
         if shown > self.claim.epsilon:
-            return f"{words}can be told apart as if epsilon were at least {downwards(shown)}."
+            return f"{words}can be distinguished as if epsilon were at least {downwards(shown)}."
         if not worst.test.rejected:
             return f"{words}are farther apart than is claimed."
         return (
-            f"{words}can be told apart so well that delta is at least {downwards(worst.test.seen)} at epsilon "
+            f"{words}can be distinguished so well that delta is at least {downwards(worst.test.seen)} at epsilon "
             f"{downwards(worst.test.epsilon)}, where {upwards(worst.test.claimed)} is claimed."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON document of `dpfed audit upload --json`."""
+        """Return the JSON document of `dpfed audit upload --json`."""
         return {
             "method": self.method,
             "claimed_epsilon": self.claim.epsilon,

@@ -1,4 +1,4 @@
-"""The audit of a finished run: do its files bear out what it claims?"""
+"""Audit of a finished run: its files against its claims."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from dpfed.records.replays import replay_words
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunAudit:
-    """Outcome of `audit_run`. `claimed_epsilon`: of summary.json; `recomputed_epsilon`: from the ledger alone.
-    `not_checked`: keys of summary.json that no check has compared with anything."""
+    """Outcome of `audit_run`.
+
+    claimed_epsilon: of summary.json; recomputed_epsilon: from the ledger alone; not_checked: keys of summary.json that
+    no check has compared with anything
+    """
 
     files: RunFiles
     confidence: float
@@ -50,7 +53,7 @@ class RunAudit:
 
     @property
     def verdict_in_full(self) -> str:
-        """The verdict with its scope."""
+        """Verdict with its scope."""
         return in_full(self.verdict, "on these files")
 
     @cached_property
@@ -67,7 +70,7 @@ class RunAudit:
             return None, (f"no second opinion: {reason}",)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of `dpfed audit run`."""
+        """Return the JSON of `dpfed audit run`."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
         return {
             "claimed_epsilon": self.claimed_epsilon,
@@ -89,13 +92,13 @@ class RunAudit:
 
 
 def audit_run(path: Path, *, confidence: float = 0.95, project: Path | None = None) -> RunAudit:
-    """Audit the folder that a run left, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that
-    apply to it (`evidence.run_checks`). project: the ledger that the run drew from, to be compared release by release.
+    """Audit the folder of a run, or the ledger of a `dpfed.ClientLevel` (or its folder), with the checks that apply to
+    it.
 
-    Claim: a run whose files are what a correct run writes is called "fail" with probability at most 1 - confidence,
-    over the run's own randomness. The converse does not hold: "pass" says that nothing in the files speaks against the
-    claim, and files can be forged (the ledger's hashes have no key). ConfigError where there is no run, or one that
-    claims nothing.
+    Checks: `evidence.run_checks`. project: the ledger that the run was charged to, compared release by release.
+    Claim: the files of a correct run are called "fail" with probability at most 1 - confidence, over the run's
+    randomness. The converse does not hold: "pass" says that no file contradicts the claim, and files can be forged (the
+    ledger's hashes have no key). Errors: ConfigError without a run, or for one that claims nothing.
     """
     alpha = (1 - require.open_probability(confidence=confidence)) / STATISTICAL
     load_own_code()
@@ -166,7 +169,7 @@ def _require_claim(files: RunFiles) -> None:
 
 
 def _states_epsilon(files: RunFiles) -> bool:
-    """True if summary.json states an epsilon, or has values that no run writes."""
+    """Return True if summary.json states an epsilon, or has values that no run writes."""
     try:
         return files.summary.epsilon is not None
     except Misread:
@@ -205,7 +208,7 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
         notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
         return tuple(notes)
     if _of_coins(files):
-        notes.append("Coins leave no trace in these files: that they are fair is for `dpfed audit upload` to test.")
+        notes.append("Bernoulli samples leave no trace in these files: `dpfed audit upload` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
             "The run had no canaries ([audit] canaries = k), so nothing was tried on its output: `dpfed audit upload` "
@@ -232,7 +235,7 @@ def _notes_of_loop(files: LoopFiles) -> tuple[str, ...]:
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (randomness='simulated'): not for release.")
     if files.own_stages:
-        notes.append("The chain of stages is one's own: which bound its rows keep to is not in these files.")
+        notes.append("The chain of stages is user-defined: which bound its rows keep to is not in these files.")
     return tuple(notes)
 
 

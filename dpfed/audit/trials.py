@@ -29,11 +29,11 @@ _CHUNK = 500
 Direction = NDArray[np.float64]
 
 LOUD = 1e3
-"""The norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
+"""Norm of loud updates over the clip norm: far beyond any clip, so that the clip is under test."""
 
 _SMALL = 0.05
 
-_FEW = 8  # one entry in so many
+_FEW = 8  # one entry in this number
 
 
 def in_drawn_order(
@@ -54,7 +54,7 @@ def in_drawn_order(
 class Share(Generic[Pair]):
     """Part of a pair in the trials and in the error probability of an audit.
 
-    best: the pair whose power is stated. seed: of the fair coins that choose the input of each trial
+    best: the pair whose power is stated. seed: of the fair Bernoulli samples that choose the input of each trial
     """
 
     pair: Pair
@@ -65,7 +65,7 @@ class Share(Generic[Pair]):
 
     @property
     def both_seen(self) -> float:
-        """Probability that the coins of the trials do not all fall alike."""
+        """Probability that both inputs get a trial."""
         return 1 - 2.0 ** (1 - self.trials)
 
 
@@ -99,17 +99,17 @@ def split(
 
 
 def signs(size: int) -> Direction:
-    """+1 and -1 in no pattern that a code might treat in a special way; the same in every call."""
+    """Return entries +1 and -1 without a pattern that code might treat in a special way; equal in every call."""
     return np.where(np.random.default_rng(7).random(size) < 0.5, 1.0, -1.0)
 
 
 def equal_in_every_layer(layers: Sequence[int]) -> Direction:
-    """Entries of equal size within a layer, norm 1 in every layer. layers: their sizes, which sum to d."""
+    """Return entries of equal size within a layer, norm 1 in every layer. layers: their sizes, which sum to d."""
     return np.asarray(signs(sum(layers)) / np.sqrt(np.repeat(np.asarray(layers, dtype=float), layers)))
 
 
 def uneven(layers: Sequence[int]) -> dict[str, Direction]:
-    """Directions [d] of norm 1 whose entries differ in size, by name. layers: their sizes, which sum to d."""
+    """Return directions [d] of norm 1 with entries of different size, by name. layers: their sizes, which sum to d."""
     size = sum(layers)
     drawn = np.random.default_rng(11)
     order, normal = drawn.permutation(size), drawn.standard_normal(size)

@@ -1,4 +1,4 @@
-"""Checks of an audit and what they come to."""
+"""Checks of an audit and their joint verdict."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from dpfed.errors import DpfedError
 
 Verdict = Literal["pass", "fail", "inconclusive"]
 Finding = tuple[bool | None, str]
-"""Outcome of a check, None where it could not be made or shows too little, and its description."""
+"""Outcome of a check, None if it was impossible or too weak, and its description."""
 
 FALSE_ALARM = 1e-6
-"""The probability with which a check of an upload's audit fails on a correct round, at most."""
+"""Largest probability with which a check of an upload's audit fails on a correct round."""
 
 
 def in_full(outcome: str, scope: str = "on these inputs") -> str:
-    """Return the verdict as a person reads it: a pass names its scope, as it is no proof beyond that scope."""
+    """Return the verdict for a reader: a pass names its scope, as it is no proof beyond that scope."""
     return f"{outcome} {scope}" if outcome == "pass" else outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check in words for a reader. `passed`: None where it could not be made, or could not have shown enough.
+    """One check for a reader. passed: None if it was impossible, or too weak to find a fault.
 
-    decides: the verdict is inconclusive where this check is. Without it, the verdict then rests on the other checks
+    decides: the verdict is inconclusive if this check is; if False, the verdict then rests on the other checks
     """
 
     name: str
@@ -35,7 +35,7 @@ class Check:
     decides: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the check."""
+        """Return the JSON object of the check."""
         return {"name": self.name, "passed": self.passed, "detail": self.detail}
 
 
@@ -49,7 +49,7 @@ def check(name: str, finding: Callable[[], Finding]) -> Check:
 
 
 def verdict(checks: Sequence[Check]) -> Verdict:
-    """fail if one failed, inconclusive if one that decides could not be made (or there is none), else pass."""
+    """Return fail if a check failed, inconclusive if a deciding one was impossible (or there is none), else pass."""
     if any(one.passed is False for one in checks):
         return "fail"
     deciding = [one for one in checks if one.decides]
@@ -57,7 +57,7 @@ def verdict(checks: Sequence[Check]) -> Verdict:
 
 
 def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
-    """round 3; rounds 3, 5 and 7 others."""
+    """Return numbers of rounds as text: "round 3"; "rounds 3, 5 and 7 others"."""
     shown = ", ".join(str(one) for one in rounds[:most])
     more = f" and {len(rounds) - most} others" if len(rounds) > most else ""
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"

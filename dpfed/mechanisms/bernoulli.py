@@ -115,6 +115,13 @@ class PrivateCoins(Private):
             (Chen, Ozgur, Kairouz 2022). `coins` then describes m samples for each of the numbers sent, so m times as
             many and a clip sqrt(m) times as long, each seen individually; their number is post-processing of that. Its
             sum decodes to that of the moves as m times as many uploads would, over m
+
+    >>> from accounting.mechanisms import BernoulliAggregate, FixedSizeSampling
+    >>> from dpfed.randomness import Secure
+    >>> coins = BernoulliAggregate(dimension=4, floor=0.1, adjacency="replace-one", l2_clip=0.5, cohort=10)
+    >>> sampling = FixedSizeSampling(cohort=10, clients=100)
+    >>> PrivateCoins(coins=coins, sampling=sampling, randomness=Secure()).slots
+    10
     """
 
     coins: BernoulliAggregate | BernoulliChannel

@@ -20,9 +20,17 @@ class Correlated:
     any number of rounds. Time: one pass over them. Nothing of it is on disk: for any other round than the next one (a
     resumed run, an audit), earlier fresh noise is drawn again from its streams, so that a run resumes at any round with
     the same noise. It requires seeded randomness.
-    Source: Denisov, McMahan, Rush, Smith, Thakurta 2022; McMahan, Xu, Zhang 2024 (buffers).
+    Claim: the released sums are C^-1 (C x + z), the stream that `law` charges. Source: Denisov, McMahan, Rush, Smith,
+    Thakurta 2022; McMahan, Xu, Zhang 2024 (buffers). Adjacency: that of the Gaussian noise z.
 
     kept: of earlier rounds, [bands - 1 or buffers, k]; number: the next round
+
+    >>> import torch
+    >>> from accounting.mechanisms import CorrelatedRounds
+    >>> noise = Correlated(law=CorrelatedRounds(separation=2, coefficients=(1.0, 0.5)))
+    >>> fresh = torch.ones(1)
+    >>> [float(noise.noise(fresh, number, lambda earlier: fresh)) for number in (0, 1)]
+    [1.0, 0.5]
     """
 
     law: CorrelatedRounds

@@ -62,11 +62,20 @@ class DitheredNoise(Private):
     shares of the K - m that do not arrive. So the noise of the sum does not depend on the cohort: noise that grew with
     it would reveal who was drawn. More than K never take part (`CappedPoissonSampling`). A client that sends nothing is
     one that sends zeros, and zeros have noise, too.
-    Source: Hegazy, Leluc, Li, Dieuleveut 2024; docs/theory.md, section 9.
+    Source: Hegazy, Leluc, Li, Dieuleveut 2024; docs/theory.md, section 9. Adjacency: zero-out or replace-one.
 
     An observer of the draws reads x from a message up to the width of its slice. So the server is trusted, draws are
     secret between it and the client, and the others must have drawn theirs. The draws are floating-point numbers, as in
     `GaussianNoise`: for experiments.
+
+    >>> from accounting.mechanisms import FullParticipation, GaussianShares
+    >>> from dpfed.randomness import Simulated
+    >>> from dpfed.seeds import Seeds
+    >>> shares = GaussianShares(noise_multiplier=1.0, adjacency="zero-out", shares=10)
+    >>> randomness = Simulated(seeds=Seeds(root=0))
+    >>> dithered = DitheredNoise(noise=shares, sampling=FullParticipation(), divided_by=10.0, randomness=randomness)
+    >>> dithered.mechanism().shares
+    10
     """
 
     noise: GaussianShares

@@ -59,7 +59,9 @@ class GaussianNoise(Private):
     mechanism: it may be seen, sampling hides nothing, and a round is charged to every client as if it took part, or, if
     the order is public (cyclic), to those whose turn it is. With `adaptive`, the noisy count of clients inside the
     bound is part of the same release and is charged inside `noise_multiplier`.
-    Source: Balle, Wang 2018; docs/theory.md, sections 3 to 5.
+    Source: Balle, Wang 2018; docs/theory.md, sections 3 to 5. Units: the noise multiplier over the clip norm C.
+    Adjacency: any; add-remove not with shares or single uploads. Errors: ConfigError for a placement without an
+    account.
 
     The sum must be one of unreduced numbers: noise that is added after a reduction modulo 2^b hides no wrap-around. So
     secure sums use `dpfed.mechanisms.integers` instead.
@@ -73,6 +75,13 @@ class GaussianNoise(Private):
     charged:   instead, shares are N(0, (z C)^2 / r), and a round is charged with the noise that arrived. Sound if
                dropouts do not depend on data, and every released round is charged. The number that arrived is then in
                the ledger, as a part of the charge: out of a fixed number, so it is a count of dropouts alone.
+
+    >>> from dpfed.participation.sampling import PoissonCohorts
+    >>> from dpfed.randomness import Secure
+    >>> drawn = PoissonCohorts(clients=600, cohort=15)
+    >>> noise = GaussianNoise(noise_multiplier=1.4, adjacency="add-remove", sampler=drawn, randomness=Secure())
+    >>> noise.mechanism().sampling
+    PoissonSampling(probability=0.025)
     """
 
     noise_multiplier: float

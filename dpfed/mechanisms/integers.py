@@ -149,7 +149,8 @@ class IntegerNoise(Private):
     Claim: a round is `noise` on a cohort of `sampling`, if rows are integer vectors within its `l2_bound` (`Integers`
     after `dpfed.stages.clip.Clip`; `require_bound` ensures it). The draws have the description's `share_variance`: the
     charged noise is the drawn one. Everything after the sum is post-processing: the modulus, scaling and rotating back.
-    Source: Kairouz, Liu, Steinke 2021; Agarwal, Kairouz, Liu 2021; docs/theory.md, section 7.
+    Source: Kairouz, Liu, Steinke 2021; Agarwal, Kairouz, Liu 2021; docs/theory.md, section 7. Adjacency: that of
+    `noise`.
 
     `server` may receive a sum that was reduced modulo 2^b already, if its result is reduced again before any other step
     (`Integers.server` does): that is the noisy sum reduced, also if either wraps around. So residues of other clients
@@ -159,6 +160,20 @@ class IntegerNoise(Private):
     charged: ledger lines state the number of arrived uploads, which is charged; otherwise they have no such count
     slots:   uploads of every sum, for any drawn clients; None: those of the drawn clients
     steps_per_unit, detail: fields of a ledger line about the integers
+
+    >>> from accounting.mechanisms import FixedSizeSampling, Skellam
+    >>> from dpfed.randomness import Secure
+    >>> noise = Skellam(dimension=8, l2_bound=10.0, share_variance=25.0, adjacency="zero-out", shares=10)
+    >>> integers = IntegerNoise(
+    ...     noise=noise,
+    ...     sampling=FixedSizeSampling(cohort=10, clients=100),
+    ...     placement="clients",
+    ...     randomness=Secure(),
+    ...     steps_per_unit=10.0,
+    ...     detail={},
+    ... )
+    >>> integers.share_variance, integers.kind
+    (25, 'skellam')
     """
 
     noise: DiscreteGaussian | Skellam

@@ -53,7 +53,12 @@ class Sampler(Protocol):
 class PoissonCohorts:
     """Poisson sampling: every client is drawn independently with probability cohort / clients.
 
-    cap: the most clients that take part (`draw_cohort`); those that are left out do not learn that they were drawn
+    cap: the most clients that take part (`draw_cohort`); clients that are left out do not learn that they were drawn
+    Claim: cohorts have the distribution of `accounting.PoissonSampling`, with a cap of `CappedPoissonSampling`.
+    Source: docs/theory.md, Theorems 3, 4 and 9. Adjacency: any.
+
+    >>> PoissonCohorts(clients=600, cohort=15).law
+    PoissonSampling(probability=0.025)
     """
 
     clients: int
@@ -78,9 +83,14 @@ class PoissonCohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedSizeCohorts:
-    """Exactly `cohort` clients, uniformly without replacement.
+    """Fixed-size sampling: exactly `cohort` clients, uniformly without replacement.
 
-    The draw is of ids from a population whose size is the same for all neighbours (replace-one, zero-out).
+    The draw is of ids from a population whose size is equal for all neighbours.
+    Claim: cohorts have the distribution of `accounting.FixedSizeSampling`. Source: docs/theory.md, Theorems 1, 2 and 7.
+    Adjacency: replace-one or zero-out.
+
+    >>> FixedSizeCohorts(clients=600, cohort=15).law
+    FixedSizeSampling(cohort=15, clients=600)
     """
 
     clients: int
@@ -100,7 +110,13 @@ class FixedSizeCohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class AllClients:
-    """All clients in every round."""
+    """Full participation: all clients in every round.
+
+    Claim: no amplification. Adjacency: any.
+
+    >>> AllClients(clients=600).expected
+    600.0
+    """
 
     clients: int
 

@@ -19,9 +19,14 @@ from dpfed.randomness import Randomness
 
 @dataclass(frozen=True, kw_only=True)
 class BallsAndBinsCohorts:
-    """Every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
+    """Balls-and-bins: every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
 
     In lanes: in one of the rounds of its lane, id modulo lanes, which is round modulo lanes from the run's start.
+    Claim: cohorts have the distribution of `accounting.mechanisms.BallsAndBins`. Source: Chua et al. 2025;
+    docs/theory-participation.md, Theorems 1 and 5. Adjacency: zero-out or add-remove.
+
+    >>> BallsAndBinsCohorts(clients=600, bins=60, stream="").expected
+    10.0
     """
 
     clients: int
@@ -51,7 +56,14 @@ class BallsAndBinsCohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocationCohorts:
-    """Every client in `participations` of `rounds` rounds, a uniform subset (Floyd's algorithm)."""
+    """Random allocation: every client in `participations` of `rounds` rounds, a uniform subset (Floyd's algorithm).
+
+    Claim: cohorts have the distribution of `accounting.mechanisms.Allocation`. Source: Feldman, Shenfeld 2025;
+    docs/theory-participation.md, Theorems 2 and 6. Adjacency: zero-out or add-remove.
+
+    >>> AllocationCohorts(clients=600, participations=3, rounds=180, stream="").expected
+    10.0
+    """
 
     clients: int
     participations: int
@@ -79,7 +91,14 @@ class AllocationCohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class MinSeparationCohorts:
-    """A client that takes part rests for `separation` - 1 rounds, then draws Bernoulli samples again; stationary."""
+    """Rests: after a participation a client skips `separation` - 1 rounds, then each round is random; stationary.
+
+    Claim: cohorts have the distribution of `accounting.mechanisms.MinSeparation`. Source: docs/theory-participation.md,
+    Theorem 3. Adjacency: zero-out or add-remove.
+
+    >>> MinSeparationCohorts(clients=600, cohort=10, separation=20, stream="").expected
+    10.0
+    """
 
     clients: int
     cohort: int
@@ -113,7 +132,15 @@ class MinSeparationCohorts:
 
 @dataclass(frozen=True, kw_only=True)
 class CyclicCohorts:
-    """Client i in the rounds i, i + period, i + 2 period, ...: a public order, that anybody can compute."""
+    """Public order: client i takes part in the rounds i, i + period, i + 2 period, ...
+
+    Claim: no amplification; everyone can compute the order. Source: docs/theory-participation.md, Theorem 5.
+    Adjacency: any.
+
+    >>> from dpfed.randomness import Secure
+    >>> CyclicCohorts(clients=6, period=3, stream="").sample(Secure(), 1).tolist()
+    [1, 4]
+    """
 
     clients: int
     period: int

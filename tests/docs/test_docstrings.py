@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("accounting", "dpfed/audit", "dpfed/replayed.py")
+ROOMS = ("accounting", "dpfed/audit", "dpfed/mechanisms", "dpfed/participation", "dpfed/replayed.py")
 
 
 def loaded(path):

@@ -1,10 +1,11 @@
-"""A run's canaries against the claim of one round, given that one takes part.
+"""Test of a run's canaries against the claim of one round, given that one takes part.
 
-Each canary was in a round of its own or not, by a fair coin. Its score is scaled so that the claimed noise has standard
-deviation 1: about N(0, 1) for those that were absent, N(|z| / sigma, 1) for those present, z the bounded row, and the
-other clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row that was not
-bounded, a canary counted twice), not a certificate: a hundred canaries cannot tell noise that is half of what is
-claimed. What one canary shows is about random directions in one round, not about the worst client nor about all rounds.
+Each canary was in its round or not, by a fair coin flip. Its score is scaled so that the claimed noise has standard
+deviation 1: about N(0, 1) for absent canaries, N(|z| / sigma, 1) for present ones, z the bounded row, and the other
+clients' part on top. This is a smoke test of gross faults in a whole training (noise left out, a row that was not
+bounded, a canary counted twice), not a certificate: a hundred canaries do not distinguish noise that is half of the
+claimed noise. The evidence of one canary is about random directions in one round, not about the worst client nor about
+all rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dpfed.records.round import CanaryLine
 Mechanism = Gaussian | DiscreteGaussian | Skellam | BernoulliAggregate
 
 _LOUD_ENOUGH = 0.95
-"""Part of the clip norm: a shorter row does not test the bound."""
+"""Part of the clip norm that a row must have to test the bound."""
 
 _OF_WHOLE = 0.1
 _ROUNDING = 1e-6
@@ -44,7 +45,7 @@ _SHARED = 2.0
 """Canaries i and j of a round have <z_i, z_j> in each other's scores, which counts twice in the variance of a mean."""
 
 _OF_ROWS = WholeScores.linear(1.0)
-"""A canary's part of the sum over its own bounded row: 1 more in the mean if it is present, whatever the noise is."""
+"""Scale of whole scores: a canary's part of the sum over its bounded row, 1 more in the mean if it is present."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,15 +53,15 @@ class CanaryResult:
     """Result of the canaries: evidence on one round without its sampling.
 
     scores, present: of every canary that has one [k], in units of the claimed noise
-    shift:           the mean of present canaries' scores that the claim would have, |z| / sigma (median)
+    shift:           the mean of present canaries' scores under the claim, |z| / sigma (median)
     score_gap:       median |z| over the clip norm
-    round_epsilon:   what is claimed of one round without sampling, at `delta`
-    power:           of the test of two worlds, whatever the scores were
+    round_epsilon:   claimed of one round without sampling, at `delta`
+    power:           of the test of two worlds, for any scores
     lower_bound:     epsilon at `delta` by mu-GDP, valid if the round is mu-GDP for some mu
-    moved:           present canaries move the sum at least so far, over the rows that they were bounded to
-    moved_epsilon:   what that shows of a round if its noise is as charged; None unless that is Gaussian
-    too_far:         they move it farther, which refutes the bound
-    one_run:         epsilon at `delta` by guessing all coins of the run, in mu-GDP form and in plain form
+    moved:           least distance by which present canaries move the sum, over the bound of their rows
+    moved_epsilon:   lower bound for a round that follows if its noise is as charged; None unless that is Gaussian
+    too_far:         True if they move it farther than the bound, which refutes it
+    one_run:         epsilon at `delta` by guessing all coin flips of the run, in mu-GDP form and in plain form
     """
 
     scores: NDArray[np.float64]
@@ -79,7 +80,7 @@ class CanaryResult:
     one_run: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """For --json: without the scores."""
+        """Return the object of --json, without the scores."""
         return {
             "present": int(self.present.sum()),
             "absent": int((~self.present).sum()),
@@ -95,7 +96,7 @@ class CanaryResult:
 
 
 def coins_are_the_seeds(files: RunFiles) -> Finding:
-    """canaries.jsonl has, for every round with a result, the canaries and the coins that run.seed gives."""
+    """Check that canaries.jsonl has, for every round with a result, the canaries and the coin flips of run.seed."""
     schedule, expected = canaries_of(files.config), set()
     for one in files.results:
         present, absent = schedule.of_round(one.round - 1)
@@ -108,14 +109,17 @@ def coins_are_the_seeds(files: RunFiles) -> Finding:
             f"{len(expected - set(found))} lines are missing, {len(set(found) - expected)} are not the seed's.",
         )
     unscored = files.config.audit.canaries - len(found)
-    return True, f"{len(found)} canaries, each in the round and by the fair coin of run.seed" + (
+    return True, f"{len(found)} canaries, each in the round and by the coin flip of run.seed" + (
         f"; {unscored} more have no score, as their rounds ended without a result or were not run." if unscored else "."
     )
 
 
 def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
-    """Two worlds and one run, each with 0.45 of alpha, and whole scores with the rest. Thresholds and the number of
-    guesses come from the claim and the number of canaries alone. Unavailable where there is nothing to compare."""
+    """Return the tests of two worlds and of one run, each with 0.45 of alpha, and of whole scores with the rest.
+
+    Thresholds and the number of guesses come from the claim and the number of canaries alone. Errors: Unavailable if
+    there is nothing to compare.
+    """
     seen = [one for one in files.canaries if one.round in files.released]
     present = np.array([one.present for one in seen], dtype=np.bool_)
     if len(seen) < 2 or present.all() or not present.any() or not all(one.norm > 0 for one in seen):
@@ -164,18 +168,20 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
 
 
 def claim_of_a_round_holds(found: CanaryResult) -> Finding:
-    """Present against absent canaries, and the guesses of their coins, against the claimed profile of one round.
+    """Check present against absent canaries, and the guesses of their coin flips, against the claimed profile of one
+    round.
 
-    None, inconclusive, where noise short by a fifth would not have been found, whatever was seen: as with most numbers
-    of canaries. The noise itself is measured by another check."""
+    None, inconclusive, if noise short by a fifth would not have been found, for any scores: as with most numbers of
+    canaries. The noise itself is measured by another check.
+    """
     present, absent = found.scores[found.present], found.scores[~found.present]
     detail = (
         f"{len(present)} present, {len(absent)} absent: mean scores {present.mean():.2f} and {absent.mean():.2f} noise "
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
         f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
-        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coins guessed rightly. A smoke "
-        "test, for random directions and not for the worst client: so many canaries would have found "
+        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. A "
+        "smoke test, for random directions and not for the worst client: these canaries would have found "
         f"{found.power.in_words()}."
     )
     if found.claim.rejected:
@@ -183,7 +189,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
     if found.too_far:
         return False, f"canaries move the sum farther than their bounded rows are long. {detail}"
     if found.one_run_rejected:
-        return False, f"the coins can be guessed better than one round may show. {detail}"
+        return False, f"the coin flips can be guessed better than one round allows. {detail}"
     if found.score_gap < _LOUD_ENOUGH:
         return (
             None,
@@ -204,9 +210,9 @@ def _epsilon_of(mechanism: Mechanism, shift: float, delta: float) -> float | Non
 
 
 def noise_of(release: Release) -> float:
-    """Standard deviation of the noise along a direction, in units of the released sum.
+    """Return the standard deviation of the noise along a direction, in units of the released sum.
 
-    Coins: that of K coins of probability 1/2, the largest they can have; only thresholds follow from it.
+    Bernoulli uploads: that of K samples of probability 1/2, the largest possible; only thresholds follow from it.
     """
     mechanism = unsampled(release)
     if isinstance(mechanism, BernoulliAggregate):
@@ -217,7 +223,7 @@ def noise_of(release: Release) -> float:
 
 
 def weakest(releases: list[Release]) -> Mechanism:
-    """The mechanism, without sampling, of the release with the least noise to its bound."""
+    """Return the unsampled mechanism of the release with the least noise over its bound."""
     mechanisms = [unsampled(release) for release in releases]
     known = [one for one in mechanisms if isinstance(one, Mechanism)]
     if len(known) < len(mechanisms):

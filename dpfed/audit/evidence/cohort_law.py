@@ -1,4 +1,4 @@
-"""Evidence on cohort sizes, against the sampler that epsilon rests on, and on the seed that drew the cohorts."""
+"""Evidence on cohort sizes against the accounted sampler, and on the seed of the cohorts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dpfed.version import __version__
 Floats = NDArray[np.float64]
 
 _FARTHEST = 15.0
-"""Standard deviations beyond which a binomial has no mass that matters."""
+"""Standard deviations beyond which the mass of a binomial is negligible."""
 
 _MOST_ENTRIES = 2**22
 """Size of the distribution of a sum: a convolution of two takes some 300 MB. A million clients of whom a thousand take
@@ -48,9 +48,12 @@ _COINS = 1 << 31
 
 
 def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Fixed-size and full participation: exactly. Poisson: exact two-sided tests of the mean, of the mean distance from
-    the expected size and of the number of empty cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson,
-    show within a few rounds, empty ones drawn again wherever some are to be expected."""
+    """Check cohort sizes against the sampler: exactly for fixed-size and full participation.
+
+    Poisson: exact two-sided tests of the mean, of the mean distance from the expected size and of the number of empty
+    cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson, are found within a few rounds, empty ones
+    drawn again wherever some are expected.
+    """
     who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
@@ -67,14 +70,17 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: float) -> Finding:
-    """Each cohort's size against its own law, binomial, two-sided, by a union over rounds; a public order exactly."""
+    """Check each cohort's size against its binomial distribution, two-sided, by a union over rounds.
+
+    A public order exactly.
+    """
     if isinstance(law, Cyclic):
         due = [len(range(number % law.period, who.clients, law.period)) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
     sized = binom(who.clients, law.probability)
-    if isinstance(law, BallsAndBins) and law.lanes > 1:  # clients of the round's lane, as many as have its remainder
+    if isinstance(law, BallsAndBins) and law.lanes > 1:  # clients of the round's lane, those with its remainder
         in_lane = (who.clients - 1 - np.arange(len(sizes)) % law.lanes) // law.lanes + 1
         sized = binom(in_lane, law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
@@ -88,15 +94,16 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SizeLaw:
-    """P(size = first, first + 1, ...)."""
+    """Probabilities P(size = first, first + 1, ...)."""
 
     first: int
     mass: Floats
 
 
 def most_rounds(law: SizeLaw) -> int:
-    """Return the number of rounds that are tested: the exact distribution of their sum has as many entries as all their
-    sizes together."""
+    """Return the number of tested rounds: the exact distribution of their sum has an entry for each possible total
+    size.
+    """
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
@@ -119,13 +126,16 @@ def size_law(who: Sampler) -> SizeLaw:
 
 
 def distance_law(sizes: SizeLaw, centre: int) -> Floats:
-    """P(|size - centre| = 0, 1, ...)."""
+    """Return P(|size - centre| = 0, 1, ...)."""
     distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
     return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
 
 
 def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -> Finding:
-    """The sum of the sizes, the sum of their distances from `centre` and how many are 0, each against its exact law."""
+    """Return the test of the sum of the sizes, the sum of their distances from `centre` and the number of zeros.
+
+    Each against its exact distribution.
+    """
     distances = np.abs(np.array(sizes) - centre)
     p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
     p_spread = two_sided(power(distance_law(law, centre), len(sizes)), int(distances.sum()))
@@ -149,14 +159,14 @@ def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -
 
 
 def two_sided(mass: Floats, observed: int) -> float:
-    """Twice the smaller tail, the observed value in both; exact but for 1e-13 of convolutions."""
+    """Return twice the smaller tail, the observed value in both; exact but for 1e-13 of convolutions."""
     below = float(mass[: max(observed + 1, 0)].sum())
     above = float(mass[max(observed, 0) :].sum())
     return min(1.0, 2 * min(below, above))
 
 
 def power(mass: Floats, count: int) -> Floats:
-    """The law of a sum of `count` independent variables, by repeated squaring."""
+    """Return the distribution of a sum of `count` independent variables, by repeated squaring."""
     result = np.ones(1)
     while count:
         if count & 1:
@@ -173,7 +183,7 @@ def convolved(first: Floats, second: Floats) -> Floats:
 
 
 def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]]]:
-    """Every round's sorted members. Unavailable where they were not written or make no sense."""
+    """Yield every round's sorted members. Errors: Unavailable if they were not written or make no sense."""
     clients = files.config.federation.clients
     for one in files.rounds:
         if one.members is None:
@@ -188,14 +198,16 @@ def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]
 
 
 def log_choose(clients: int, size: int) -> float:
-    """log C(clients, size)."""
+    """Return log C(clients, size)."""
     return float(gammaln(clients + 1) - gammaln(size + 1) - gammaln(clients - size + 1))
 
 
 def cohorts_and_the_seed(files: RunFiles) -> Finding:
-    """Claim checked: with run.randomness = "simulated" every cohort is the one that run.seed gives; with "secure" none
-    is that chance would not give (one of that size in 1e9 runs). Which streams a seed means may change with the
-    package's version: a run of another one is not judged."""
+    """Check that with run.randomness = "simulated" every cohort is that of run.seed, and with "secure" none is.
+
+    A secure cohort equals the seed's by accident in 1 of 1e9 runs. The streams of a seed may change with the package's
+    version: a run of another one is not judged.
+    """
     who = sampler_of(files.config)
     if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
         return True, "all clients are in every round, whatever the seed."

@@ -1,12 +1,12 @@
-"""Evidence on members of cohorts: no client twice, none more often than by chance, each cohort drawn anew.
+"""Evidence on members of cohorts: no client twice, none too often, each cohort drawn anew.
 
 Given their sizes, the cohorts of every sampler here are uniformly random sets, independent over rounds. So
 
-- how many clients a cohort shares with the one `lag` rounds before is hypergeometric, whatever came earlier: these
-  numbers are independent, and their sum has the convolution of their laws;
+- the number of clients that a cohort shares with the one `lag` rounds before is hypergeometric, for any earlier rounds:
+  these numbers are independent, and their sum has the convolution of their distributions;
 - the rounds of one client are independent draws of probability size / clients, so that it is drawn k times or more with
   at most the binomial's probability at the mean of those (Hoeffding 1956, Theorem 5, for k beyond the mean by 1);
-- two cohorts of s clients are the same with probability 1 / C(clients, s).
+- two cohorts of s clients are equal with probability 1 / C(clients, s).
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ Ids = NDArray[np.int64]
 
 
 def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
-    """Claim: cohorts drawn by the configured sampler fail with probability at most alpha: a third of it for what each
-    has in common with those up to five rounds before, a third for how often each client came, a third for cohorts that
-    are drawn again."""
+    """Check the members of cohorts against the configured sampler.
+
+    Claim: cohorts drawn by it fail with probability at most alpha: a third of it for overlaps with those up to five
+    rounds before, a third for the number of rounds of each client, a third for cohorts that are drawn again.
+    """
     seen = SeenCohorts(clients=files.config.federation.clients)
     cohorts: list[NDArray[np.int64]] = []
     if sampler_of(files.config).law.probability >= 1 and all(
@@ -80,7 +82,7 @@ class SeenCohorts:
     _drawn: list[NDArray[np.int64]] = field(default_factory=list)
 
     def take(self, number: int, ids: NDArray[np.int64]) -> None:
-        """The next cohort: sorted, without repeats."""
+        """Add the next cohort: sorted, without repeats."""
         self._drawn.append(ids)
         for lag, earlier in enumerate(self._before, 1):
             self.shared[lag].append(len(np.intersect1d(earlier, ids, assume_unique=True)))
@@ -100,7 +102,7 @@ class SeenCohorts:
         )
 
     def _repeated(self, alpha: float) -> str | None:
-        """The same cohort again, where C(clients, size) says that chance does not do that. By a union over pairs."""
+        """Test for repeated cohorts if C(clients, size) makes them improbable, by a union over pairs."""
         pairs = len(self.sizes) * (len(self.sizes) - 1) / 2
         for rounds in self.alike.values():
             size = self.size_in[rounds[0]]
@@ -122,7 +124,7 @@ class SeenCohorts:
         return None
 
     def _frequency(self, alpha: float) -> str | None:
-        """The client that came most often and the one that came least, by a union over clients."""
+        """Test the clients with the most and with the fewest rounds, by a union over clients."""
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         came, times = np.unique(np.concatenate(self._drawn), return_counts=True)
         if not len(came):
@@ -138,12 +140,15 @@ class SeenCohorts:
         return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
 
     def _power_in_words(self, alpha: float) -> str:
-        """The smallest departures that are noticed with probability 95% (normal approximation; the tests are exact)."""
+        """Return text on the smallest departures that are found with probability 95%.
+
+        By a normal approximation; the tests are exact.
+        """
         rounds, mean = len(self.sizes), sum(self.sizes) / self.clients
         often = int(binom.isf(alpha / 2 / self.clients, rounds, mean / rounds)) + 1
         words = f"one drawn {often} times or more would be noticed, {mean:.2f} are expected"
         if often > rounds:
-            words = "the rounds are too few to tell that one client comes always"
+            words = "the rounds are too few to find one client in all of them"
         spread = math.sqrt(sum(_variance(a, b, self.clients) for a, b in zip(self.sizes, self.sizes[1:], strict=False)))
         expected = sum(self._means(1))
         if not expected:
@@ -153,9 +158,11 @@ class SeenCohorts:
 
 
 def overlap_law(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
-    """Return the distribution of the number of clients that cohorts share with those `lag` before: the first value, and
-    the probabilities of it and the following ones. Exact but for rounding: 1e-13 of convolutions, 1e-9 of single values
-    if there are a million clients."""
+    """Return the distribution of the number of clients that cohorts share with those `lag` before.
+
+    The first value, and the probabilities of it and the following ones. Exact except for rounding: 1e-13 of
+    convolutions, 1e-9 of single values for a million clients.
+    """
     laws = [_hypergeometric(a, b, clients) for a, b in zip(sizes, sizes[lag:], strict=False)]
     first, masses = sum(law[0] for law in laws), [law[1] for law in laws]
     while len(masses) > 1:
@@ -193,11 +200,12 @@ def _log_choose_each(n: int, k: Floats) -> Floats:
 
 
 def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float) -> Finding:
-    """Claim: cohorts that keep to the schedule fail with probability at most alpha.
+    """Check the cohorts against their schedule.
 
-    cohorts: sorted ids of the rounds from the first on. Exactly: who takes part twice in an epoch or in none of its
-    rounds, in a round of another lane, more often than allocated, before the rest is over, or out of the public order.
-    By chance: whether epochs are drawn anew (balls-and-bins).
+    cohorts: sorted ids of the rounds from the first on. Found exactly: a client twice in an epoch or in none of its
+    rounds, in a round of another lane, more often than allocated, before its rest is over, or out of the public order.
+    By a test: epochs that are not drawn anew (balls-and-bins).
+    Claim: cohorts that keep to the schedule fail with probability at most alpha.
     """
     match law:
         case BallsAndBins():

@@ -1,4 +1,4 @@
-"""Does the ledger of a run say what the run did, and the summary what the ledger says?"""
+"""Conformance of a run's ledger with the run, and of its summary with the ledger."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from dpfed.records.reading import Misread, Unavailable
 from dpfed.records.round import RoundRecord
 
 _SAME = 1e-6
-"""Two computations of one epsilon, perhaps by other versions of numpy and scipy."""
+"""Relative difference of two computations of one epsilon, perhaps by other versions of numpy and scipy."""
 _ROUNDING = 1e-9
 _STREAMED = 1e-3
 """Relative difference of epsilon during a run, which is computed by another order of convolutions."""
 
 
 def ledger_intact(files: RunFiles) -> Finding:
-    """Every line has the hash of itself and the line before."""
+    """Check that every line has the hash of itself and the line before."""
     try:
         ledger = files.ledger
     except EditedLedger as error:
@@ -42,8 +42,9 @@ def ledger_intact(files: RunFiles) -> Finding:
 
 
 def epsilon_follows(files: RunFiles) -> Finding:
-    """The summary states what the ledger allows to be stated, and the last epsilon in metrics.jsonl is that of the
-    ledger's releases."""
+    """Check that the summary states the ledger's epsilon, and the last epsilon in metrics.jsonl is that of its
+    releases.
+    """
     stated, found, spent = files.epsilon, files.guarantee, files.spent.epsilon
     files.compared.add("epsilon")
     detail = (
@@ -65,8 +66,10 @@ def epsilon_follows(files: RunFiles) -> Finding:
 
 
 def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
-    """True if this is less than the configured accountant's epsilon, yet valid: a run follows the closed form of plain
-    Gaussians whatever accountant is configured."""
+    """Return True if this is less than the configured accountant's epsilon, yet valid.
+
+    A run uses the closed form of plain Gaussians with any configured accountant.
+    """
     if epsilon >= files.spent.epsilon:
         return False
     best = files.trusted_ledger.if_fixed_in_advance(files.delta, with_lower_bound=False)
@@ -74,7 +77,7 @@ def _is_a_better_account(files: RunFiles, epsilon: float) -> bool:
 
 
 def summary_names_the_claim(files: RunFiles) -> Finding:
-    """Everything that must be named beside an epsilon is that of the ledger and the configuration."""
+    """Check that everything that must be named beside an epsilon is that of the ledger and the configuration."""
     federation, header = files.config.federation, files.trusted_ledger.header
     try:
         stated = files.summary.to_dict()
@@ -104,13 +107,13 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         return False, "summary.json: " + "; ".join([*wrong, *([unprotected] if unprotected else [])]) + "."
     return True, (
         "method, unit, adjacency, sampling, clients, cohort, rounds, delta, noise, clip norm, epsilon against the "
-        "server and against hostile clients, for_release and what is not protected are in summary.json as config.toml "
-        "and ledger have them."
+        "server and against hostile clients, for_release and the limitations of the guarantee are in summary.json as "
+        "config.toml and ledger have them."
     )
 
 
 def rounds_charged(files: RunFiles) -> Finding:
-    """Every round stands in the ledger once: as a release, or as ended without one, with nothing published."""
+    """Check that every round is in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
     left_out = not repeatable and isinstance(sampler_of(files.config).law, Schedule)  # where it was interrupted
@@ -138,7 +141,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
     if not entries:
         return "was released without a charge" if not aborted else "ended without a result and without a line"
     if (repeatable or left_out) and len(entries) > 1:
-        return "stands in the ledger more than once, though it is not repeated with other noise"
+        return "is in the ledger more than once, though it is not repeated with other noise"
     if aborted and not left_out and isinstance(entries[-1], Release) and entries[-1].noise_placement != "uploads":
         return "is charged but published as one that ended without a result"
     if not aborted and isinstance(entries[-1], Aborted):
@@ -147,7 +150,7 @@ def _charging_problem(entries: tuple[Entry, ...], aborted: bool, repeatable: boo
 
 
 def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
-    """Rounds that are said to have ended without a result, and show one all the same."""
+    """Return rounds that are stated to have ended without a result, and yet have one."""
     found: dict[str, list[int]] = {}
     for before, one in zip(files.published, files.published[1:], strict=False):
         changed = None not in (before.test_accuracy, one.test_accuracy) and before.test_accuracy != one.test_accuracy
@@ -162,7 +165,7 @@ def _published_in_spite(files: RunFiles) -> Mapping[str, list[int]]:
 
 
 def ledger_follows_configuration(files: RunFiles) -> Finding:
-    """Each line is the one that the configuration's own goal gives for as many uploads as arrived."""
+    """Check that each line is that of the configuration's privacy target for the number of uploads that arrived."""
     header, config = files.trusted_ledger.header, files.config
     unit = "record" if config.local.record is not None else "client"
     if (header.unit, header.clients, header.randomness) != (unit, config.federation.clients, config.run.randomness):
@@ -187,8 +190,9 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
 
 
 def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | None:
-    """Difference between the plan in the ledger's header and the one that `source` gives: rounds, budget and, where
-    `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan."""
+    """Return the difference between the plan in the ledger's header and the one that `source` gives: rounds, budget
+    and, where `kinds` is true, mechanisms. None without one, and for ledgers of version 0.2, which have no plan.
+    """
     plan, table = files.trusted_ledger.header.plan, files.private_table
     if plan is None or table is None:
         return None
@@ -239,7 +243,7 @@ def _difference(files: RunFiles, number: int) -> str | None:
 
 
 def difference(expected: Mapping[str, object], found: Mapping[str, object], source: str) -> str | None:
-    """Return the first key, in words, whose value in a ledger line is not the one that `source` gives."""
+    """Return text on the first key of a ledger line whose value is not that of `source`."""
     different = [key for key in expected.keys() | found.keys() if not same(expected.get(key), found.get(key))]
     if not different:
         return None
@@ -252,7 +256,7 @@ def _facts(files: RunFiles, number: int) -> RoundRecord | None:
 
 
 def same(expected: object, found: object) -> bool:
-    """Equal, numbers up to rounding."""
+    """Return True if both are equal, numbers up to rounding."""
     match expected, found:
         case Mapping(), Mapping():
             return expected.keys() == found.keys() and all(same(value, found[key]) for key, value in expected.items())
@@ -263,7 +267,7 @@ def same(expected: object, found: object) -> bool:
                 return False
             try:
                 return math.isclose(expected, found, rel_tol=_ROUNDING)
-            except OverflowError:  # an integer that no float comes near
+            except OverflowError:  # an integer beyond all floats
                 return False
     return bool(expected == found)
 
@@ -277,8 +281,10 @@ def _promised_delta(files: RunFiles) -> float | None:
 
 
 def epsilon_is_possible(files: RunFiles) -> Finding:
-    """Check that the stated epsilon is no less than a pair of neighbours shows (`accounting.compose.lower_bound`), at
-    the delta that configuration and clients give: another way to the number than the account, where one is known."""
+    """Check that the stated epsilon is not below that of a pair of neighbours (`accounting.compose.lower_bound`).
+
+    At the delta that configuration and clients give: a second way to the number, if one is known.
+    """
     delta = _promised_delta(files) if files.private_table else None
     least = None if delta is None else least_epsilon(files, delta)
     if least is None or delta is None:

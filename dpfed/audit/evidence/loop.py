@@ -28,9 +28,11 @@ _SAME = 1e-9
 
 
 class LoopFiles(RunFiles):
-    """Files of a loop, with those of a run's attributes that the shared checks read. Its configuration is the plan in
-    the ledger's header; what a run publishes besides (metrics, summary, model) is not there. ConfigError where the
-    ledger has no plan."""
+    """Files of a loop, with the attributes of a run that the shared checks read.
+
+    Its configuration is the plan in the ledger's header; other published files of a run (metrics, summary, model) do
+    not exist. Errors: ConfigError if the ledger has no plan.
+    """
 
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
@@ -59,8 +61,10 @@ class LoopFiles(RunFiles):
 
     @property
     def _charged_multiplier(self) -> float | None:
-        """Noise multiplier of the first release. None if its integer noise is today's: its variance is rounded up to a
-        whole number, so that the multiplier that it stands for is larger than the one that was calibrated."""
+        """Noise multiplier of the first release; None if its integer noise is today's.
+
+        Its variance is rounded up to a whole number, so that its multiplier is larger than the calibrated one.
+        """
         first, goal = next(iter(self.released.values()), None), self.promised_today.goal
         if first is None or goal.schedule is not None:
             return None
@@ -105,7 +109,9 @@ class LoopFiles(RunFiles):
 
 
 def ledger_of(path: Path) -> Path | None:
-    """The ledger of a loop that this path names, the file itself or its folder; None where it is a run's folder."""
+    """Return the ledger of a loop that this path names, the file itself or its folder; None where it is a run's
+    folder.
+    """
     if path.is_file():
         return None if path.name == RunFiles.ledger_name and (path.parent / "config.toml").exists() else path
     if not path.is_dir() or (path / "config.toml").exists():
@@ -145,12 +151,12 @@ def epsilon_keeps_to_the_plan(files: LoopFiles) -> Finding:
 
 
 def rounds_are_charged_once(files: LoopFiles) -> Finding:
-    """Every round stands in the ledger once, and whatever the diagnostics know of was charged."""
+    """Check that every round is in the ledger once, and that every round of the diagnostics was charged."""
     entries, planned, table = files.entries, files.config.federation.rounds, files.config.privacy
     prolonged = table is not None and table.epsilon is not None and table.noise_multiplier is not None
     last = max(entries, default=0)
     problems = {
-        "stands in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
+        "is in the ledger more than once": [number for number, some in entries.items() if len(some) > 1],
         "is not in the ledger, later ones are": [number for number in range(1, last + 1) if number not in entries],
         "is beyond the rounds that were planned": [number for number in entries if number > planned and not prolonged],
     }
@@ -184,7 +190,7 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
     if wrong and files.own_stages:
         return (
             None,
-            f"the chain is one's own: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
+            f"the chain is user-defined: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
         )
     if wrong:
         return False, f"{rounds_in_words(sorted(wrong))}: {wrong[min(wrong)]}."

@@ -1,6 +1,6 @@
-"""Fed-SMP's top coordinates: were they chosen by the samples that count as public, and by nothing else?
+"""Evidence on Fed-SMP's top coordinates: chosen by the public samples, and by nothing else.
 
-The one check that needs the data: what is public is worked out again from the configuration, and the first round's
+The one check that needs the data: public samples are determined again from the configuration, and the first round's
 coordinates, which start from the seed's model, are chosen again.
 """
 
@@ -24,12 +24,14 @@ from dpfed.seeds import Seeds
 from dpfed.stages.shared_mask import fingerprint, shown, top_indices
 
 _ALIKE = 0.99
-"""Part of the shown coordinates that may differ: processors round differently, and near the edge that decides."""
+"""Part of the recorded coordinates that may differ: processors round differently, and near the deciding threshold."""
 
 
 def chosen_by_public_data(files: RunFiles) -> Finding:
-    """Claim checked: in every round the samples that chose the coordinates are those that config.toml calls public, no
-    client holds one of them, and the first round's coordinates are the ones they choose."""
+    """Check that in every round the samples that chose the coordinates are those that config.toml calls public.
+
+    No client holds one of them, and the first round's coordinates are the ones they choose.
+    """
     lacking = [one.round for one in files.rounds if one.map is None]
     if lacking:
         raise Unavailable(
@@ -53,7 +55,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
 
 
 def _public(config: Config) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Public samples, and how many of them are left among those that are dealt out."""
+    """Return public samples, and the number of them among the samples of clients."""
     seeds, here = Seeds(root=config.data.partition_seed), torch.device("cpu")
     try:
         whole, _ = validation_samples(config, whole_data(config), seeds, here)
@@ -72,7 +74,7 @@ def _rows(inputs: NDArray[np.generic]) -> Counter[bytes]:
 
 
 def _first_again(files: RunFiles, inputs: torch.Tensor, labels: torch.Tensor) -> float:
-    """The part of the coordinates of round 1 that are chosen again."""
+    """Return the part of the coordinates of round 1 that are chosen again."""
     chosen = files.rounds[0].map
     assert chosen is not None
     experiment = files.experiment

@@ -22,11 +22,11 @@ from dpfed.records.reading import LARGEST, Unavailable
 from dpfed.records.round import SumNoise
 
 _FEW = 10
-"""Below so many entries, mean squares of fresh noise are too often alike."""
+"""Number of entries below which mean squares of fresh noise are too often alike."""
 
 _ROUNDING = 100 * 2.0**-24
 
-NO_NOISE = "there is no noise on sums: coins, or the clients' own steps, which leave no trace here."
+NO_NOISE = "there is no noise on sums: Bernoulli uploads, or the clients' own steps, which leave no trace here."
 
 Floats = NDArray[np.float64]
 
@@ -75,13 +75,13 @@ def charged_noise(release: Release) -> ChargedNoise | None:
 
 
 def unsampled(release: Release) -> object:
-    """The mechanism of a round, given that one takes part."""
+    """Return the mechanism of a round, given that one takes part."""
     return mechanisms.unsampled(release.mechanism)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A round's noise against what its line says: `ratio` of the mean square to the variance charged, for its draws."""
+    """Noise of a round against its line: `ratio` of the mean square to the charged variance, for its draws."""
 
     round: int
     noise: SumNoise
@@ -90,12 +90,12 @@ class Measured:
 
 
 def unseen(files: RunFiles) -> list[int]:
-    """Rounds whose noise only the clients have seen."""
+    """Return rounds whose noise only the clients have seen."""
     return [one.round for one in files.results if one.noise is None and not one.noise_known]
 
 
 def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
-    """The noise of every round with a result, and the rounds that should have some and have none."""
+    """Return the noise of every round with a result, and the rounds that should have some but have none."""
     found, silent = [], []
     for one in files.results:
         release = files.released.get(one.round)
@@ -112,24 +112,24 @@ def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
 
 
 def limits(one: Measured, *, alpha: float) -> tuple[float, float]:
-    """Between which the ratio of a correct round lies with probability 1 - alpha."""
+    """Return limits of the ratio of a correct round with probability 1 - alpha."""
     scale, degrees = _law([one])
     low, high = chi2.ppf([alpha / 2, 1 - alpha / 2], degrees) * scale / one.noise.entries
     return float(low), float(high)
 
 
 def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
-    """A two-sided chi-square test of every round and one of all rounds together, alpha / 2 each.
+    """Return a two-sided chi-square test of every round and one of all rounds together, alpha / 2 each.
 
     entries x ratio is chi-square with as many degrees of freedom for Gaussian noise; for integers their number is
-    lowered to match the variance of a sum of squares with the law's kurtosis. A true account fails with probability at
-    most alpha.
+    lowered to match the variance of a sum of squares with the distribution's kurtosis. A true account fails with
+    probability at most alpha.
     """
     found, silent = measured(files)
     if silent:
         return False, f"{rounds_in_words(silent)}: no noise is in the sum, though some is charged."
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
     wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
     if wrong:
         return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
@@ -157,7 +157,7 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     so near that only rounding separates them. True independence fails with probability at most alpha."""
     found, _ = measured(files)
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
     if not found:
         return True, NO_NOISE
     by_digest: dict[str, list[int]] = {}
@@ -173,11 +173,12 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
-    """Two rounds whose ratios are nearer than fresh noise has them; P(nearer than t) <= 2 t max density, for each pair.
+    """Return two rounds whose ratios are nearer than those of fresh noise.
 
-    The density of chi-square / n is largest at 1 - 2/n. The same noise is taken from two sums in float32, whose
-    rounding changes a mean square by about 2^-24 / sqrt(n) of it, more where sums are larger than the noise: no need to
-    look further than a hundred times that.
+    P(nearer than t) <= 2 t max density, for each pair. The density of chi-square / n is largest at 1 - 2/n. Equal noise
+    is computed from two sums in float32, whose rounding changes a mean square by about 2^-24 / sqrt(n) of it, more if
+    sums are
+    larger than the noise: a hundred times that is tested.
     """
     pairs = len(found) * (len(found) - 1) / 2
     if not pairs:
@@ -192,7 +193,7 @@ def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
 
 
 def _law(found: Sequence[Measured]) -> tuple[float, float]:
-    """a and b with sum of entries x ratio near a chi-square(b): same mean, same variance."""
+    """Return a and b with sum of entries x ratio near a chi-square(b): same mean, same variance."""
     entries = sum(one.noise.entries for one in found)
     excess = max(one.charged.excess / max(one.noise.draws, 1) for one in found)
     scale = 1 + excess / 2
@@ -206,9 +207,12 @@ def _two_sided(found: Sequence[Measured]) -> float:
 
 
 def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
-    """Claim: noise of counts as charged fails with probability at most alpha, a third each for: its mean square
-    (chi-square, two-sided); its smallest magnitude (a count without noise has 0); its two nearest values (noise that is
-    used again)."""
+    """Check the noise of released counts.
+
+    Claim: noise of counts as charged fails with probability at most alpha, a third each for: its mean square
+    (chi-square, two-sided); its smallest magnitude (a count without noise has 0); its two nearest values (repeated
+    noise).
+    """
     table = files.config.privacy.adaptive if files.config.privacy is not None else None
     if table is None:
         return True, "the clip norm is fixed: no count is released."
@@ -231,8 +235,11 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> float:
-    """The noise of a round's count, in units of what is charged: C' = C exp(-rate (b - quantile)), b the noisy fraction
-    of the expected cohort, 1/2 + (sum of (inside - 1/2) + noise) / cohort."""
+    """Return the noise of a round's count, over its charged standard deviation.
+
+    C' = C exp(-rate (b - quantile)), b the noisy fraction of the expected cohort, 1/2 + (sum of (inside - 1/2) + noise)
+    / cohort.
+    """
     facts, after = files.rounds[number - 1], files.published[number - 1].clip_norm
     if facts.counted is None or facts.clipped is None:
         raise Unavailable(f"diagnostics.jsonl, line {number}: does not say how many clients were inside the bound.")
@@ -245,7 +252,7 @@ def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> flo
 
 
 def _nearest_counts(noise: Floats) -> float:
-    """A bound on the probability of values so near: differences have density at most 1 / sqrt(4 pi)."""
+    """Return a bound on the probability of such near values: differences have density at most 1 / sqrt(4 pi)."""
     pairs = len(noise) * (len(noise) - 1) / 2
     nearest = min((b - a for a, b in itertools.pairwise(sorted(noise.tolist()))), default=math.inf)
     return pairs * 2 * nearest / math.sqrt(4 * math.pi) if pairs else 1.0

@@ -1,4 +1,4 @@
-"""Is the noise in the sums of a run shaped as charged: with tails, and without repetitions over coordinates?"""
+"""Evidence on the shape of a run's noise: tails as charged, and no repetitions over coordinates."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from dpfed.diagnostics.noise_facts import bins
 from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4
-"""Variance from which the tails of integer noise are taken as a Gaussian's between whole numbers: at five standard
-deviations they differ by a hundredth, which moves a probability of 1% by a ten-thousandth."""
+"""Variance from which the tails of integer noise count as a Gaussian's between whole numbers: at five standard
+deviations they differ by a hundredth, which moves a probability of 1% by a ten-thousandth.
+"""
 _TILED = 0.5
 """Correlation of noise that was drawn for half of the coordinates and repeated; more copies have more."""
 
 
 def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
-    """The largest magnitude of all draws against its exact law (a clamp or a cut shows, and so do heavy tails), and the
+    """Test the shape of noise: its largest magnitude, and its correlation with itself.
+
+    The largest magnitude of all draws against its exact distribution (finds a clamp, a cut and heavy tails), and the
     largest correlation of any round's noise with itself, shifted, against a Chernoff bound: alpha / 2 each, so that a
-    true account fails with probability at most alpha."""
+    true account fails with probability at most alpha.
+    """
     found, _ = measured(files)
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and nobody else has seen it."
+        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
     if not found:
         return True, NO_NOISE
     lacking = [one.round for one in found if one.noise.largest is None or one.noise.correlation is None]
@@ -45,7 +49,7 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
 
 
 def _tails(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
-    """Two-sided: no draw is farther out than the farthest one with probability (1 - P(farther))^n."""
+    """Test the largest draw, two-sided: no draw is farther out with probability (1 - P(farther))^n."""
     entries = sum(one.noise.entries for one in found)
     beyond = min(tail(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=False) for one in found)
     reached = min(tail(one.charged, one.noise.draws, one.noise.largest or 0.0, reached=True) for one in found)
@@ -73,11 +77,11 @@ def _tiles(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
 
 
 def repeats(entries: int, correlation: float) -> float:
-    """A bound on the probability that independent Gaussians have so large a |r_l| for any of the m - 1 lags.
+    """Return a bound on the probability that independent Gaussians have such a large |r_l| for any of the m - 1 lags.
 
-    P(r_l > t) = P(x'(A - t)x > 0), A with halves on the two l-th diagonals: the adjacency of paths. By Chernoff at
-    t / (1 - t^2), with the determinant of a path (Chebyshev's U), it is at most (1 - t^2)^(m/2) for every l; both signs
-    and all lags: 2 (m - 1) times that. Sums of integers come near to Gaussians.
+    P(r_l > t) = P(x'(A - t)x > 0), A with halves on the two l-th diagonals: the adjacency of paths. By Chernoff at t /
+    (1 - t^2), with the determinant of a path (Chebyshev's U), it is at most (1 - t^2)^(m/2) for every l; both signs
+    and all lags: 2 (m - 1) times that. Sums of integers are nearly Gaussian.
     """
     m = bins(entries)
     if m < 2 or correlation <= 0:
@@ -88,14 +92,17 @@ def repeats(entries: int, correlation: float) -> float:
 
 
 def noticed_correlation(entries: int, alpha: float) -> float:
-    """The correlation at which `repeats` is alpha; 1 where there is none."""
+    """Return the correlation at which `repeats` is alpha; 1 where there is none."""
     m = bins(entries)
     return math.sqrt(-math.expm1(2 / m * math.log(alpha / (2 * (m - 1))))) if m > 1 else 1.0
 
 
 def tail(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) -> float:
-    """P(|X| > largest) of an entry's noise, or P(|X| >= largest). Of whole numbers: exact for Skellam and for one draw
-    of the discrete Gaussian; sums of its draws are taken as discrete Gaussian (off by 1e-4 of it at variance 1)."""
+    """Return P(|X| > largest) of an entry's noise, or P(|X| >= largest).
+
+    For whole numbers: exact for Skellam and for one draw of the discrete Gaussian; sums of its draws count as discrete
+    Gaussian (off by 1e-4 of it at variance 1).
+    """
     variance = charged.share_variance * draws
     if not charged.whole:
         return float(2 * ndtr(-largest / math.sqrt(variance)))
@@ -112,7 +119,7 @@ def tail(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) ->
 
 @lru_cache(maxsize=64)
 def _discrete_gaussian_tails(variance: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """P(|X| > k), k = 0, 1, ... as far as floats reach."""
+    """Return P(|X| > k), k = 0, 1, ... as far as floats reach."""
     k = np.arange(int(38 * math.sqrt(variance)) + 2)
     weights = np.exp(-(k.astype(float) ** 2) / (2 * variance))
     beyond = np.append(np.cumsum(weights[::-1])[::-1][1:], 0.0)
@@ -124,6 +131,6 @@ def _std(charged: ChargedNoise, draws: int) -> float:
 
 
 def _noticed_clamp(entries: int, alpha: float) -> float:
-    """Standard deviations x with (1 - P(|X| > x))^entries = alpha, for a Gaussian."""
+    """Return the standard deviations x with (1 - P(|X| > x))^entries = alpha, for a Gaussian."""
     beyond = -math.expm1(math.log(alpha) / entries)
     return float(-ndtri(beyond / 2))

@@ -21,10 +21,13 @@ _HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safet
 
 
 def files_are_of_one_run(files: RunFiles) -> Finding:
-    """Claim checked: the ledger's header and the checkpoint have the hash of config.toml as it stands, the same start
-    and the same population as each other and the summary; and the ledger still holds the last line that checkpoint and
-    summary saw. (The population's hash has a key that is not for others, the start a model: they are compared, not
-    worked out.)"""
+    """Check that configuration, ledger, checkpoint and summary belong together.
+
+    The ledger's header and the checkpoint have the hash of config.toml, and the same start and population as each other
+    and the summary; and the ledger still holds the last line that checkpoint and summary saw. (The population's hash
+    has a
+    secret key, the start is a model: they are compared, not computed.)
+    """
     header, ledger, facts = files.trusted_ledger.header, files.trusted_ledger, files.checkpoint.facts
     if header.binding is None or header.population is None or "ledger_head" not in facts:
         raise Unavailable("ledger.jsonl, checkpoint.safetensors: name no run. It was made by a version that did not.")
@@ -58,9 +61,12 @@ def files_are_of_one_run(files: RunFiles) -> Finding:
 
 
 def model_is_the_runs(files: RunFiles) -> Finding:
-    """Claim checked: the files of the model have the SHA-256 that summary.json states; the clip norm in checkpoint and
-    summary is that of the last line of metrics; and, but for masks, whose network is not in the folder, the model holds
-    the numbers of the checkpoint, or of its moving average where that is the model (server.average)."""
+    """Check that the model's files are those of the run.
+
+    They have the SHA-256 of summary.json; the clip norm in checkpoint and summary is that of the last line of metrics;
+    and, except for masks, whose network is not in the folder, the model has the numbers of the checkpoint, or of its
+    moving average if that is the model (server.average).
+    """
     stated = {"model_sha256": files.summary.model_sha256, "mask_sha256": files.summary.mask_sha256}
     for key, name in _HASHED.items():
         if stated[key] is None and key != "model_sha256" and not (files.path / name).exists():
@@ -84,7 +90,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
     model = files.checkpoint.broadcast
     if files.config.server.average is not None:
         if "average" not in files.checkpoint.memory:
-            return False, "checkpoint.safetensors: holds no average of models, which config.toml asks for."
+            return False, "checkpoint.safetensors: holds no average of models, which config.toml requires."
         model = files.checkpoint.memory["average"]
     if not np.array_equal(np.sort(model.float().numpy()), values_of(files.path / "model.safetensors")):
         return False, "model.safetensors: does not hold the numbers of checkpoint.safetensors."
@@ -92,8 +98,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
 
 
 def require_own_code(files: RunFiles) -> None:
-    """ConfigError that names the files, where the run needs code of the user's own and what it registers is not
-    known here."""
+    """Raise ConfigError with the names of the files if the run needs user-defined code that is not registered here."""
     try:
         own_code_of(files.config)
     except ConfigError as error:
@@ -104,15 +109,17 @@ def require_own_code(files: RunFiles) -> None:
 
 
 def loaded_here(files: RunFiles) -> bool:
-    """True if each file that the run needed is loaded here, in this or another version."""
+    """Return True if each file that the run needed is loaded here, in this or another version."""
     here = own_code_of(files.config)
     known = {one.sha256 for one in here} | {Path(one.path).name for one in here}
     return all(one.sha256 in known or Path(one.path).name in known for one in files.own_code)
 
 
 def own_code_is_what_ran(files: RunFiles) -> Finding:
-    """Claim checked: what is loaded here has the hash that own_code.json and the ledger's header have. Could not tell
-    where another version is loaded: what that says of the method is not said of the run."""
+    """Check that the code loaded here has the hash that own_code.json and the ledger's header have.
+
+    Inconclusive for another loaded version: its result would not be about the run.
+    """
     header = files.trusted_ledger.header
     if header.binding is None:
         raise Unavailable("ledger.jsonl: names no run. It was made by a version that did not.")

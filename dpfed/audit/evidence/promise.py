@@ -34,15 +34,15 @@ from dpfed.stages.maps import Identity
 from dpfed.stages.stage import Round
 
 _ROUNDING = 1e-9
-"""Relative: by so much a calibration may differ from machine to machine."""
+"""Relative difference of a calibration between machines."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Promise:
     """Privacy target of a client-level run whose uploads hold `sent` numbers.
 
-    fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`)
-    charges_overflow: True for ledgers up to version 0.3, which charge Poisson sampling and the chance to exceed a cap
+    fill: clients that take part in every sum, drawn or not (`dpfed.round.Method`). charges_overflow: True for ledgers
+    up to version 0.3, which charge Poisson sampling and the probability to exceed a cap
     """
 
     sent: int
@@ -59,7 +59,7 @@ class Promise:
         return clip_norm
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
-        """Return the ledger line of round `number` (counted from 0) whose sum holds so many uploads."""
+        """Return the ledger line of round `number` (counted from 0) for a sum of `uploads` uploads."""
         release = self.goal.private.release(self._round(clip_norm, number, uploads))
         return replace(release, mechanism=self._charged(release.mechanism))
 
@@ -73,7 +73,7 @@ class Promise:
         return replace(self.goal, private=replace(noise, noise=described, sampling=sampling_of(mechanism)))
 
     def run(self, rounds: int) -> Composed:
-        """Return the first `rounds` rounds, at the most that they may be charged."""
+        """Return the first `rounds` rounds, charged at their largest."""
         run = self.goal.run(rounds)
         return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
 
@@ -99,11 +99,11 @@ class Promise:
 
 
 def with_more_noise(config: Config, goal: PrivacyTarget, *, noise: float | None, clip: float | None) -> Config | None:
-    """Return the configuration with the run's stated noise multiplier (for Bernoulli samples: clip norm) if it was left
-    to the account and today's account needs less noise. Returns None otherwise, and if they differ by rounding.
+    """Return the configuration with the run's stated noise multiplier, if today's account needs less noise.
 
+    For Bernoulli samples: clip norm. Returns None if it was not left to the account, and for differences by rounding.
     Claim: a run that passes by it has epsilon within its budget by today's account, too. More noise than the budget
-    needs comes from an account that was less tight when the run began; less is not taken over, so that it is found.
+    needs is that of a less tight account when the run began; less noise is not accepted, so that it is found.
     """
     table = config.privacy
     assert table is not None
@@ -119,7 +119,9 @@ def with_more_noise(config: Config, goal: PrivacyTarget, *, noise: float | None,
 
 
 def promise_of(config: Config, sent: int) -> Promise:
-    """Derive the promise as runs do. ConfigError or AccountingError if no run can have had this configuration."""
+    """Derive the promise as runs do. Errors: ConfigError or AccountingError if no run can have had this
+    configuration.
+    """
     facts = method(config.method.name)
     refuse(config, facts)
     goal = target_of(config, facts, sent)
@@ -127,8 +129,10 @@ def promise_of(config: Config, sent: int) -> Promise:
 
 
 def canaries_of(config: Config) -> Canaries:
-    """Return the schedule of canaries, and their coins, of the run's seed. Their directions would need the model's
-    size, which is not known here."""
+    """Return the schedule of canaries, and their coin flips, of the run's seed.
+
+    Their directions would need the model's size, which is not known here.
+    """
     return Canaries(
         count=config.audit.canaries,
         first=config.federation.clients,

@@ -1,4 +1,4 @@
-"""Runs whose clients train privately by themselves: is every client charged for the steps that are configured?"""
+"""Evidence on runs whose clients train privately by themselves: every client is charged for the configured steps."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _ROUNDING = 1e-9
 
 
 def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
-    """Claim checked: in every round each client of the cohort is charged once, always with the same size; a size n has
-    Poisson batches of probability min(1, batch_size / n), their number from epochs or steps, and the configured noise
-    and clip; where the partition is even so are sizes. Sizes of at most a batch show in the number of steps alone, and
-    in other partitions who holds nothing and is not charged does not show."""
+    """Check that in every round each client of the cohort is charged once, always with the same size.
+
+    A size n has Poisson batches of probability min(1, batch_size / n), their number from epochs or steps, and the
+    configured noise and clip; in an even partition sizes are even. Sizes of at most a batch are visible in the number
+    of steps alone, and in other partitions clients without data, which are not charged, are not visible.
+    """
     table = files.config.local.record
     assert table is not None
     noise = {one.noise_std for one in _releases(files).values()}
@@ -54,7 +56,7 @@ def delta_of_records(files: RunFiles) -> float | None:
 
 
 def _even(config: Config) -> bool:
-    """True if the clients' numbers of records differ by one at most, and none is 0."""
+    """Return True if the clients' numbers of records differ by one at most, and none is 0."""
     return config.data.partition == "iid"
 
 
@@ -86,13 +88,13 @@ def _problem(
 
 
 def _part_problem(config: Config, part: Steps, noise_multiplier: float) -> str | int | None:
-    """Return a problem, or the number of records; None if it is at most a batch and does not show."""
+    """Return a problem, or the number of records; None if it is at most a batch and so not visible."""
     mechanism, batch = part.mechanism, config.local.batch_size
     inside, sampling = gaussian_of(mechanism), sampling_of(mechanism)
     if inside is None or not math.isclose(inside.noise_multiplier, noise_multiplier, rel_tol=_ROUNDING):
         return "a step is charged with other noise than the line states"
     if inside.adjacency is not Adjacency.ADD_REMOVE:
-        return f"adjacency {inside.adjacency}, which is not that of records with coins of their own"
+        return f"adjacency {inside.adjacency}, which is not that of independently drawn records"
     size = None
     if unsampled(mechanism) is not mechanism:
         if sampling.name != "poisson" or not sampling.probability > 0:

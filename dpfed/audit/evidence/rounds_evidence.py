@@ -23,9 +23,11 @@ _STREAMED = 1e-3
 
 
 def rounds_agree(files: RunFiles) -> Finding:
-    """Claim checked: summary, metrics, diagnostics and checkpoint end with the same round; a run that ended by "rounds"
-    has all that are configured; one that ended by "budget" had no room for another; and charges that no round has are
-    counted."""
+    """Check that summary, metrics, diagnostics and checkpoint end with the same round.
+
+    A run that ended by "rounds" has all configured rounds; one that ended by "budget" had no room for another; and
+    charges without a round are counted.
+    """
     done = files.summary.rounds
     counts = {
         "metrics.jsonl": len(files.published),
@@ -79,7 +81,7 @@ def _with_one_more(files: RunFiles) -> float:
 
 
 def _charges(files: RunFiles, done: int) -> str | None:
-    """Charges beyond the last round: of a round that was interrupted before the budget ended the run."""
+    """Return charges beyond the last round: of a round that was interrupted before the budget ended the run."""
     beyond = sorted(number for number, entries in files.entries.items() if number > done and not _free(entries))
     if beyond and files.summary.stopped_by != "budget":
         return f"ledger.jsonl: round {beyond[0]} is charged, the run ended before it. Rounds were cut off."
@@ -94,8 +96,10 @@ def _charges(files: RunFiles, done: int) -> str | None:
 
 
 def project_agrees(files: RunFiles, path: Path) -> Finding:
-    """Claim checked: the project's ledger has every release of the run's ledger, as a line of its own that says the
-    same, and no charge of fresh noise that the run's ledger lacks."""
+    """Check that the project's ledger has every release of the run's ledger, in an equal line.
+
+    It has no charge of fresh noise that the run's ledger lacks.
+    """
     header, own = files.trusted_ledger.header, files.trusted_ledger.releases
     try:
         project = ProjectLedger.open(path)
@@ -125,7 +129,7 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
 
 
 def _contents(lines: Iterable[Release]) -> Counter[str]:
-    """Lines as text, without what a project adds."""
+    """Return lines as text, without what a project adds."""
     found: Counter[str] = Counter()
     for line in lines:
         record = line.to_dict()
@@ -137,7 +141,7 @@ def _contents(lines: Iterable[Release]) -> Counter[str]:
 
 
 def _rounds(contents: Iterable[str]) -> list[int]:
-    """Rounds of these lines, counted from 1."""
+    """Return rounds of these lines, counted from 1."""
     return sorted({json.loads(one)["round"] + 1 for one in contents})
 
 

@@ -24,8 +24,9 @@ from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method
 
 STATISTICAL = 7
-"""Checks that may fail by chance: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise of
-counts, canaries. Each has this part of alpha, whether it can be made or not."""
+"""Checks that may fail by probability: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise
+of counts, canaries. Each has this part of alpha, whether it can be made or not.
+"""
 
 Files = TypeVar("Files", bound=RunFiles)
 Table = Mapping[str, Callable[[Files], Finding]]
@@ -33,7 +34,7 @@ Table = Mapping[str, Callable[[Files], Finding]]
 
 def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[Check]:
     """Return the checks that apply to a run's folder, without that of canaries' scores. alpha: error probability of
-    each check that may fail by chance. project: the ledger that the run drew from."""
+    each check that may fail by probability. project: the ledger that the run drew from."""
     checks = checks_of_claims(files)
     if project is not None:
         checks += [check("project was charged alike", partial(project_agrees, files, project))]
@@ -72,7 +73,7 @@ def _made(table: Table[Files], files: Files) -> list[Check]:
 
 
 def _charges_taken_back(files: RunFiles) -> int:
-    """Number of charges that the run's ledger says its project never had."""
+    """Return the number of charges that the run's ledger takes back, as its project never had them."""
     try:
         return (len(files.ledger.entries) - len(files.ledger.standing)) // 2
     except (DpfedError, AccountingError):

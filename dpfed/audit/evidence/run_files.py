@@ -1,4 +1,4 @@
-"""The files of a finished run, read without trusting them."""
+"""Files of a finished run, read without trusting them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _LONGEST = 1 << 40
 
 
 class RunFiles:
-    """The folder of a run. Every file is read when it is asked for; what is wrong with it is then `Unavailable`.
+    """Folder of a run. Every file is read when it is requested; a fault in it raises `Unavailable`.
 
-    Raises ConfigError where there is no run at all: without its configuration nothing can be said.
+    Errors: ConfigError without any run: without its configuration nothing can be checked.
     """
 
     ledger_name = "ledger.jsonl"
@@ -66,7 +66,7 @@ class RunFiles:
 
     @cached_property
     def own_code(self) -> tuple[OwnFile, ...]:
-        """own_code.json; nothing where there is none, or where it cannot be read."""
+        """Content of own_code.json; empty if it is missing or unreadable."""
         try:
             return own_code_in(self.path)
         except RunError:
@@ -74,7 +74,7 @@ class RunFiles:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The run built again from its configuration, on the CPU. Unavailable where data or code are not here."""
+        """Run built again from its configuration, on the CPU. Errors: Unavailable without its data or code."""
         try:
             return build(
                 parse_written(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
@@ -84,7 +84,7 @@ class RunFiles:
 
     @cached_property
     def summary(self) -> Summary:
-        """summary.json."""
+        """Content of summary.json."""
         return Summary.in_folder(self.path)
 
     @property
@@ -104,7 +104,7 @@ class RunFiles:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """ledger.jsonl, its chain intact and its values of the right kind; EditedLedger where they are not."""
+        """Ledger of ledger.jsonl, with an intact chain and valid values. Errors: EditedLedger."""
         try:
             ledger = Ledger.read(self.path / self.ledger_name)
             require.count(clients=ledger.header.clients)
@@ -128,7 +128,7 @@ class RunFiles:
 
     @cached_property
     def entries(self) -> Mapping[int, tuple[Entry, ...]]:
-        """The ledger's lines by round, counted from 1, without charges that were taken back."""
+        """Lines of the ledger by round, counted from 1, without charges that were taken back."""
         found: dict[int, tuple[Entry, ...]] = {}
         for entry in self.trusted_ledger.standing:
             found[entry.round + 1] = (*found.get(entry.round + 1, ()), entry)
@@ -166,8 +166,9 @@ class RunFiles:
 
     @cached_property
     def promised_today(self) -> Promise:
-        """Promise of a client-level configuration, for the ledger's length of uploads; what it leaves
-        to be calibrated, by today's account."""
+        """Promise of a client-level configuration, for the ledger's length of uploads, calibrated by today's
+        account.
+        """
         lengths = {str(release.detail.get("dimension")) for release in self.released.values()}
         length = lengths.pop() if len(lengths) == 1 else ""
         if not length.isdecimal() or not 0 < int(length[:20]) <= _LONGEST:
@@ -195,12 +196,12 @@ class RunFiles:
 
     @cached_property
     def published(self) -> tuple[MetricsLine, ...]:
-        """metrics.jsonl: rounds 1, 2, ..., each once."""
+        """Lines of metrics.jsonl: rounds 1, 2, ..., each once."""
         return _numbered(self.path / "metrics.jsonl", MetricsLine)
 
     @cached_property
     def rounds(self) -> tuple[RoundRecord, ...]:
-        """diagnostics.jsonl: the rounds of metrics.jsonl."""
+        """Lines of diagnostics.jsonl: the rounds of metrics.jsonl."""
         rounds = _numbered(self.path / "diagnostics.jsonl", RoundRecord)
         if len(rounds) != len(self.published):
             raise Unavailable(
@@ -210,7 +211,7 @@ class RunFiles:
 
     @cached_property
     def results(self) -> tuple[RoundRecord, ...]:
-        """The rounds that ended with a result."""
+        """Rounds that ended with a result."""
         return tuple(one for one in self.rounds if one.has_result)
 
     @property
@@ -220,14 +221,14 @@ class RunFiles:
 
     @cached_property
     def canaries(self) -> tuple[CanaryLine, ...]:
-        """canaries.jsonl; none where the run was to have none."""
+        """Lines of canaries.jsonl; none if the run was to have none."""
         if not self.has_canaries:
             return ()
         return tuple(lines_of(self.path / "canaries.jsonl", CanaryLine))
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
-    """The clip norm that was published before this round, with the model it starts from."""
+    """Return the clip norm that was published before this round, with the model it starts from."""
     if number == 1:
         return files.promise.goal.clip_norm
     norm = files.published[number - 2].clip_norm
@@ -252,7 +253,7 @@ def _given(value: float | None, key: str) -> float:
 
 
 def _check_entry(entry: Entry) -> None:
-    """The values that the ledger itself takes as they come."""
+    """Validate the values of a line that the ledger itself accepts unchecked."""
     require.count(at_least=0, round=entry.round)
     if isinstance(entry, Aborted | Purchase):
         return

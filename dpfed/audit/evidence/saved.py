@@ -1,4 +1,4 @@
-"""The last checkpoint and the model of a finished run, read without trusting them."""
+"""Last checkpoint and model of a finished run, read without trusting them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _MEMORY = "memory."
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Saved:
-    """Content of checkpoint.safetensors: rounds done, the clip norm and model that the next round would start from,
-    what the server's rule keeps beside it, and all that stands in its header."""
+    """Content of checkpoint.safetensors.
+
+    Finished rounds, clip norm and model of the next round's start, the memory of the server's rule, and the header.
+    """
 
     round: int
     clip_norm: float
@@ -31,7 +33,9 @@ class Saved:
 
 
 def saved_in(path: Path) -> Saved:
-    """Unavailable where it is missing, damaged, or of a format that has no such values."""
+    """Return the checkpoint of a folder. Errors: Unavailable if it is missing, damaged, or of a format without such
+    values.
+    """
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -53,7 +57,7 @@ def saved_in(path: Path) -> Saved:
 
 
 def _require_file(path: Path) -> None:
-    """A pipe would be waited for."""
+    """Raise Unavailable for anything but a regular file: reading a pipe would wait."""
     if not path.is_file():
         raise Unavailable(f"{path.name}: is missing, or no file.")
 
@@ -69,8 +73,7 @@ def sha256_of(path: Path) -> str:
 
 
 def values_of(path: Path) -> NDArray[np.float32]:
-    """All numbers of a file of tensors, sorted, without those that it calls fixed: they are no part of what rounds
-    release."""
+    """Return all numbers of a file of tensors, sorted, without the fixed ones, which no round releases."""
     _require_file(path)
     try:
         with safe_open(path, framework="pt") as file:

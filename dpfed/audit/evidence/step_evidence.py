@@ -1,7 +1,7 @@
-"""Is a round's sum made of the rows that went into it and of its noise, and did just that move the model?
+"""Evidence that a round's sum consists of its rows and noise, and that this sum alone moved the model.
 
-All of it is linear, so it can be worked out again from probes: one product of each vector with a public direction of
-random signs (`dpfed.diagnostics.probes`). What was let through beside, of norm r, changes a probe by about r.
+Everything is linear, so it is computed again from probes: one product of each vector with a public direction of random
+signs (`dpfed.diagnostics.probes`). An additional vector of norm r changes a probe by about r.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpfed.records.round import Probes, RoundRecord
 from dpfed.server.rules import Kind
 
 _OF_SUMS = 1e-5
-"""Rounding of sums of float32 rows, relative to the longest that they can be."""
+"""Rounding of sums of float32 rows, relative to their largest possible length."""
 _ROUNDS_OF_MEMORY = 10
 """Number of rounds whose rounding errors add up in the server's memory; older rounds weigh less."""
 _OF_STEPS = 1e-5
@@ -34,9 +34,10 @@ _OF_STEPS = 1e-5
 
 
 def sums_are_of_what_went_in(files: RunFiles) -> Finding:
-    """Claim checked: the sum is of the rows that went into it, each once; and, where floats are summed, what was
-    released is the sum and its noise and nothing else. For integers and coins, how their sum is decoded is not looked
-    at."""
+    """Check that the sum is of the added rows, each once, and the release is that sum and its noise.
+
+    For integers and Bernoulli samples the decoding of their sum is not checked.
+    """
     if files.config.privacy is None:
         return True, "the unit is a record: sums are not what is private."
     wrong, unknown, decoded = [], [], True
@@ -59,10 +60,12 @@ def sums_are_of_what_went_in(files: RunFiles) -> Finding:
 
 
 def model_moves_by_releases(files: RunFiles) -> Finding:
-    """Claim checked: every round starts from the model that the one before left, and its step is the server's step by
-    what was released; the last one left the model of the checkpoint, and its moving average is that of the rounds'
-    models. Of adaptive rules the mean of updates is looked at, which the checkpoint has; other rules that are not
-    linear (the posterior of masks, purging, probabilities kept off the ends) are not, but for where rounds start."""
+    """Check that every round starts from the model of the one before, and its step is the server's step by the release.
+
+    The last step gives the model of the checkpoint, whose moving average is that of the rounds' models. For adaptive
+    rules the mean of updates is checked, which the checkpoint has; of other rules that are not linear (the posterior of
+    masks, purging, probabilities kept off the ends) only the start of rounds.
+    """
     if files.config.privacy is None:
         return True, "the unit is a record: the model moves by uploads that are private already."
     last: Probes | None = None
@@ -97,7 +100,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """Probes of what the server keeps beside the model, as they should be, and their room for rounding."""
+    """Expected probes of the server's memory beside the model, and their room for rounding."""
 
     first: float = 0.0
     average: float | None = None
@@ -124,7 +127,7 @@ def _wrong_beside(files: RunFiles, kept: _Kept) -> str | None:
         expected["first"] = kept.first
     for name, value in expected.items():
         if name not in memory:
-            return f"holds no {name!r}, which config.toml asks for."
+            return f"holds no {name!r}, which config.toml requires."
         if not abs(float(probe_of(memory[name])) - value) <= _ROUNDS_OF_MEMORY * kept.room:
             return f"its {name!r} is not that of the rounds' releases."
     return None
@@ -166,7 +169,7 @@ def _released_alone(files: RunFiles, one: RoundRecord, probes: Probes) -> bool:
 
 
 def _taken_back(files: RunFiles, one: RoundRecord) -> float:
-    """The probe of what comes back of earlier rounds' noise, where noise is correlated: linear in theirs."""
+    """Return the probe of the part of earlier rounds' correlated noise that this round cancels: linear in theirs."""
     schedule = schedule_of(files.released[one.round].mechanism)
     stream = None if schedule is None else noise_matrix(schedule)
     if stream is None:
@@ -183,14 +186,16 @@ def _taken_back(files: RunFiles, one: RoundRecord) -> float:
 
 
 def _longest_sum(files: RunFiles, one: RoundRecord) -> float:
-    """Return the length that a sum with its noise hardly exceeds, in units of updates."""
+    """Return a length that a sum with its noise rarely exceeds, in units of updates."""
     rows = max(one.arrived, 1) * max(clip_norm_before(files, one.round), one.longest_added or 0.0)
     noise = math.sqrt(one.noise.mean_square * one.noise.entries) if one.noise is not None else 0.0
     return rows + noise
 
 
 def _summed_in_floats(files: RunFiles) -> bool:
-    """True if a sum needs no decoding: not in integers or coins, and no entry is outvoted."""
+    """Return True if a sum needs no decoding: neither in integers nor in Bernoulli samples, and without majority
+    votes.
+    """
     of_coins = (BernoulliAggregate, BernoulliChannel)
     coins = any(isinstance(unsampled(release), of_coins) for release in files.released.values())
     return not (coins or in_integers(files.config) or files.config.method.purge == "clients")

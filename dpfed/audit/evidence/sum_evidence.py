@@ -1,5 +1,4 @@
-"""Evidence on the sums of a run's rounds: bounded rows, as many uploads as the account rests on, a public
-denominator."""
+"""Evidence on the sums of a run's rounds: bounded rows, the accounted number of uploads, a public denominator."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _ROUNDING = 1e-9
 
 
 def rows_are_bounded(files: RunFiles) -> Finding:
-    """No row was longer than the clip norm when it was summed: the sensitivity that every epsilon here rests on."""
+    """Check that no row was longer than the clip norm when it was summed: the sensitivity behind every epsilon here."""
     if files.config.privacy is None:
         return True, "the unit is a record: its slopes are bounded inside the clients, where these files do not reach."
     norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
@@ -51,7 +50,9 @@ def _added_beyond(files: RunFiles) -> dict[int, float]:
 
 
 def denominator_is_public(files: RunFiles) -> Finding:
-    """Sums are divided by the expected cohort: a divisor that follows the cohort would be a release of its size."""
+    """Check that sums are divided by the expected cohort: a divisor that depends on the cohort would release its
+    size.
+    """
     if files.config.privacy is None:
         return True, "the unit is a record: how many clients took part is public."
     expected = sampler_of(files.config).expected
@@ -65,7 +66,7 @@ def denominator_is_public(files: RunFiles) -> Finding:
 
 
 def uploads_are_as_accounted(files: RunFiles) -> Finding:
-    """The cap is not exceeded, sums are filled up where they must be; every noise share that is charged has arrived."""
+    """Check that the cap is not exceeded, sums are filled up if required, and every charged noise share has arrived."""
     for one in files.rounds:
         problem = _participants_problem(files, one)
         if problem is None and one.has_result:
@@ -105,13 +106,13 @@ def _shares_problem(files: RunFiles, one: RoundRecord) -> str | None:
 
 def _words(files: RunFiles) -> str:
     if files.config.privacy is None or not files.released:
-        return "those who were drawn, and nobody else."
+        return "the drawn clients, and no other."
     release = next(iter(files.released.values()))
     mechanism = unsampled(release)
     if isinstance(mechanism, BernoulliAggregate):
-        return f"never more than {mechanism.cohort} uploads of coins; the others are padded, as the sum is accounted."
+        return f"never more than {mechanism.cohort} Bernoulli uploads; smaller sums are padded, as accounted."
     if release.noise_placement == "clients":
         draws = [one.noise.draws for one in files.results if one.noise is not None]
         least = min(draws, default=min((one.arrived for one in files.results), default=0))
         return f"at least {least} noise shares in every sum, never fewer than were charged."
-    return "those who were drawn, and nobody else; the noise was added once."
+    return "the drawn clients, and no other; the noise was added once."

@@ -1,7 +1,7 @@
 """Figures of summary.json beside epsilon, computed again: from the ledger, and from the saved model and its data.
 
-Every check adds the keys that it has compared to `RunFiles.compared`; all other keys are listed as not checked, so that
-a key that no check knows is listed.
+Every check adds its compared keys to `RunFiles.compared`; all other keys are listed as not checked, so that an unknown
+key is listed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ _OF_SCORES = 1e-3
 
 
 def figures_follow(files: RunFiles) -> Finding:
-    """Claim checked: lower bound and delta for failures follow from the ledger; and, where the run's own data can be
-    loaded here, scores follow from the saved model, and bits and bytes from the method."""
+    """Check that lower bound and delta for failures follow from the ledger.
+
+    If the run's data can be loaded here, scores must follow from the saved model, and bits and bytes from the method.
+    """
     expected, words = _of_ledger(files), ""
     rooms: dict[str, tuple[float, float]] = {}
     try:
@@ -65,7 +67,7 @@ def figures_follow(files: RunFiles) -> Finding:
 
 
 def not_checked(files: RunFiles) -> tuple[str, ...]:
-    """Keys of summary.json that no check has compared with anything."""
+    """Return keys of summary.json that no check has compared with anything."""
     try:
         return tuple(sorted(files.summary.to_dict().keys() - files.compared))
     except DpfedError:
@@ -99,7 +101,7 @@ def _of_ledger(files: RunFiles) -> dict[str, object]:
 
 
 def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
-    """Expected values, and for scores the relative and absolute differences that are allowed."""
+    """Return expected values, and for scores the allowed relative and absolute differences."""
     experiment, saved = files.experiment, files.checkpoint
     _require_same(files, experiment)
     state = ServerState(
@@ -140,13 +142,15 @@ def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float
 
 
 def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
-    """True unless another account calibrated the run's noise, on which the length of dithered uploads depends."""
+    """Return True unless another account calibrated the run's noise, on which the length of dithered uploads
+    depends.
+    """
     now = getattr(experiment.goal, "noise_multiplier", None)
     return now is None or _near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
 
 def _require_same(files: RunFiles, experiment: Experiment) -> None:
-    """Unavailable unless the data and the start are those of the run, not others of the same name."""
+    """Raise Unavailable unless the data and the start are those of the run, not others of the same name."""
     header = files.trusted_ledger.header
     try:
         key = population_key.read(files.path / "population.key")
@@ -159,7 +163,7 @@ def _require_same(files: RunFiles, experiment: Experiment) -> None:
 
 
 def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
-    """Keys of the summary that follow from the configuration alone."""
+    """Return keys of the summary that follow from the configuration alone."""
     config = files.config
     return {
         "method": config.method.name,
@@ -172,7 +176,7 @@ def named_by_the_configuration(files: RunFiles) -> dict[str, object]:
 
 
 def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
-    """Keys of the summary that follow from what was released, and its promise; none where nothing was."""
+    """Return keys of the summary that follow from the releases and their promise; none without releases."""
     releases = files.trusted_ledger.releases
     if not releases:
         return {}
@@ -198,8 +202,10 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
 
 
 def protection_problem(files: RunFiles) -> str | None:
-    """Return the limitation of the guarantee that summary.json leaves out, if any. The note on public samples
-    names the data, which is not in the folder: of it only that it is there."""
+    """Return the limitation of the guarantee that summary.json omits, if any.
+
+    The note on public samples names the data, which is not in the folder: only its existence is checked.
+    """
     stated = files.summary.not_protected
     config, public = files.config, []
     if config.data.public:
@@ -218,7 +224,7 @@ def protection_problem(files: RunFiles) -> str | None:
 
 
 def decodes_first(config: Config) -> bool:
-    """True if a trusted server decodes every upload before it clips."""
+    """Return True if a trusted server decodes every upload before it clips."""
     chosen = method(config.method.name)
     if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
         return False

@@ -1,5 +1,5 @@
-"""Audits of anybody's function: inputs of two neighbouring worlds in, whatever is seen out.
+"""Audits of a user's function: inputs of two neighbouring worlds, and its outputs.
 
-`audit` runs it, `claim` says what is claimed, `worlds` which neighbours are tried, `process` where the function runs,
-`outputs` and `learnt_scores` what becomes of what is seen.
+`audit` runs it, `claim` reads the claim, `worlds` makes the neighbours, `process` runs the function, `outputs` and
+`learnt_scores` turn its outputs into scores.
 """

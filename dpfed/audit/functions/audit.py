@@ -1,4 +1,4 @@
-"""The audit of a function: two worlds of a client or a record, and what is seen of them, against a claim."""
+"""Audit of a function: outputs in two worlds of a client or a record, against a claim."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dpfed.errors import ConfigError
 Floats = NDArray[np.float64]
 
 TRIALS = 6_000
-"""Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
+"""Number of trials for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
 _OF_EXACT = 0.02
 """Part of the error probability of a Gaussian claim for the exact distance of two calls with the same seed."""
@@ -39,10 +39,10 @@ _OF_EVENTS = 0.25
 """Part of the error probability for the test of events, if a pilot saw any."""
 
 ENOUGH = 0.9
-"""A pair reaches the claimed separation if it shows this part of it; what is shown is an estimate."""
+"""Part of the claimed separation that a pair must show, by an estimate."""
 
 _NEARLY = 0.9
-"""Part of the largest separation of a pilot from which on a pair, the first such, is the best one."""
+"""Part of the largest separation of a pilot; the first pair above it is the best one."""
 
 _BEYOND_CHANCE = 1.5
 _CUT = 1e6
@@ -52,7 +52,7 @@ FunctionAudit = Audit[FunctionClaim, EpsilonFound]
 
 
 class PilotedPair(NamedTuple):
-    """Pair of inputs, and what its pilot learnt."""
+    """Pair of inputs and its pilot."""
 
     pair: Worlds
     pilot: Pilot
@@ -78,23 +78,21 @@ def audit_function(
     name: str | None = None,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Test a claim about `f(updates [clients, dimension], seed) -> what is seen` in two worlds that differ in a client.
+    """Test a claim about `f(updates [clients, dimension], seed) -> output` in two worlds that differ in a client.
 
-    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile; the more it says,
-               the more a trial shows. delta, adjacency: see `functions.claim.claim_of`.
+    claim:     (epsilon, delta), a mechanism of `accounting`, an `accounting.Guarantee`, or a profile; a stronger claim
+               needs fewer trials. delta, adjacency: see `functions.claim.claim_of`.
     clip_norm: the bound on one client's update that f enforces: updates far beyond, at and inside it are tried
     layout:    sizes of the layers of the updates
     worlds:    custom pairs of inputs in place of updates, of any kind: records, a state and a batch
-    trials:    calls that are counted, over both worlds and all pairs. A pilot takes more: of 6,000 trials 450
-               a pair where noise follows the seed (11,940 calls in all at most), 2,650 where it does not (30,940)
-    batched:   f(updates [t, clients, dimension], seeds [t]) gives t outputs
-    arrays:    "torch" or "numpy": what f is given
-    time_limit: seconds, for all calls, in a process of its own
+    trials:    number of counted calls, over both worlds and all pairs. A pilot needs more: for 6,000 trials 450 a pair
+               if noise follows the seed (11,940 calls in all at most), 2,650 if it does not (30,940)
+    batched:   f(updates [t, clients, dimension], seeds [t]) returns t outputs
+    arrays:    "torch" or "numpy": type of the inputs of f time_limit: seconds, for all calls, in a separate process
 
-    f must be random anew in every call, from its seed or otherwise. Where it follows the seed, fewer trials settle what
-    is looked at. Claim: a sound function fails with probability at most 1 - confidence. A pass proves nothing: it
-    states what would have been found. Errors: ConfigError for a claim or function that cannot work, RunError when the
-    time is over.
+    f must be random anew in every call, from its seed or otherwise. If it follows the seed, fewer trials suffice.
+    Claim: a sound function fails with probability at most 1 - confidence. A pass is no proof: it states which faults
+    would have been found. Errors: ConfigError for a claim or function that cannot work, RunError when the time is over.
     """
     stated = claim_of(claim, delta=delta, adjacency=adjacency)
     require.count(at_least=2, clients=clients)
@@ -139,7 +137,10 @@ def audit_calls(
     of_updates: bool = False,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """The same wherever the function runs, for pairs of inputs. of_updates: they are rows, of which one may be NaN."""
+    """Test a claim about calls of a function, for given pairs of inputs; see `audit_function`.
+
+    of_updates: True if inputs are rows of updates, of which one may be NaN.
+    """
     began, number = time.monotonic(), require.count(at_least=20, trials=trials)
     alpha = 1 - require.open_probability(confidence=confidence)
     trial = CallTrials(calls=calls, seeds=np.random.default_rng([seed, 0xF]), say=progress or (lambda words: None))
@@ -219,7 +220,7 @@ def _test(
     alpha: float,
     cuts: ScoreCuts,
 ) -> PairTest:
-    """Test one score: half of alpha for the whole profile, half for the bound that suits the claim."""
+    """Return the test of one score: half of alpha for the whole profile, half for the bound that suits the claim."""
     # A shift without noise is from few calls: of a client that is drawn in few of them it says little.
     counted = replace(score, pilot=seen, shift=score.shift if claim.drawn is None else None)
     half, level = alpha / 2, alpha * share.both_seen
@@ -246,7 +247,7 @@ def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> t
     """Return the checks beside the tests of scores. updates: worlds of rows, of which one may be NaN."""
     found = []
     if any(one.shows_seed for one in pilots):
-        words = "noise follows the seed, and the seed is in the output: whoever reads it takes the noise off."
+        words = "noise follows the seed, and the seed is in the output: a reader can subtract the noise."
         found.append(Check(name="the seed of the noise is in the output", passed=False, detail=words))
     if trial.raised:
         words = f"raised in {len(trial.raised):,} of {sum(trial.called):,} calls, for one: {trial.raised[0]}"
@@ -256,7 +257,9 @@ def _checks(trial: CallTrials, pilots: list[Pilot], updates: Worlds | None) -> t
 
 
 def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
-    """Note if a client that sends NaN is visible: it is in most code, and the verdict does not depend on it."""
+    """Return a note if a client that sends NaN is visible: it is in most code, and the verdict does not depend on
+    it.
+    """
     name = "not a number"
     rows = trial.calls.outputs((not_a_number(pair).one,), [0] * 20, trial.drawn(20))
     if all(row.raised for row in rows):
@@ -266,7 +269,7 @@ def _numbers_only(trial: CallTrials, pair: Worlds) -> Check:
     return Check(
         name=name,
         passed=None,
-        detail="an update with NaN makes the output NaN: whoever can send one shows that it took part. Put zeros in "
+        detail="an update with NaN makes the output NaN: a client that sends one shows that it took part. Put zeros in "
         "its place before the clip.",
         decides=False,
     )

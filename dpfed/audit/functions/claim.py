@@ -32,7 +32,7 @@ from dpfed.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Claimed = object
-"""(epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function from epsilons to deltas."""
+"""Claim: (epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function of epsilons."""
 
 _WIDEST = 60.0
 _PROFILE = "A privacy profile takes a NumPy array of epsilons and gives as many deltas (np.where in place of if)."
@@ -40,9 +40,9 @@ _PROFILE = "A privacy profile takes a NumPy array of epsilons and gives as many 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DrawnGaussian:
-    """A Gaussian on a cohort that is drawn, as the best score sees it: another law than a Gaussian of equal epsilon.
+    """Gaussian on a drawn cohort, by the distribution of its best score: not that of a Gaussian of equal epsilon.
 
-    law: of scores in units of the noise. gaussian, sampling: what is claimed
+    law: of scores in units of the noise. gaussian, sampling: of the claim
     """
 
     law: NormalMixture
@@ -52,12 +52,12 @@ class DrawnGaussian:
 
     @property
     def centre(self) -> float:
-        """The mean in world 0."""
+        """Mean in world 0."""
         return float(self.law.weights[0] @ self.law.means[0])
 
     @property
     def std(self) -> float:
-        """Within a world, of noise and cohort together."""
+        """Standard deviation within a world, of noise and cohort together."""
         variances = [w @ (m - w @ m) ** 2 for w, m in zip(self.law.weights, self.law.means, strict=True)]
         return float(np.sqrt(1 + np.mean(variances)))
 
@@ -71,7 +71,7 @@ class DrawnGaussian:
         return float(accountant.epsilon(subsample(self.gaussian, self.sampling), delta=self.delta))
 
     def with_noise_short(self, part: float) -> DrawnGaussian:
-        """The same where the noise's standard deviation is smaller by this part."""
+        """Return the same mechanism with a noise standard deviation smaller by this part."""
         means = self.law.means[0] / (1 - part), self.law.means[1] / (1 - part)
         noise = replace(self.gaussian, noise_multiplier=self.gaussian.noise_multiplier * (1 - part))
         return replace(self, law=replace(self.law, means=means, own=means), gaussian=noise)
@@ -79,12 +79,12 @@ class DrawnGaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionClaim:
-    """A claim as a profile, delta at every real epsilon and for both orders of neighbours.
+    """Claim as a profile: delta at every real epsilon, for both orders of neighbours.
 
     epsilon:   at `delta`
-    mu:        the shift of a Gaussian with this epsilon at `delta`; exact where `gaussian`
-    adjacency: of the neighbours that it is about
-    drawn:     the law where a Gaussian on a drawn cohort is claimed
+    mu:        the shift of a Gaussian with this epsilon at `delta`; exact if `gaussian`
+    adjacency: of the neighbours of the claim
+    drawn:     the distribution for a claimed Gaussian on a drawn cohort
     """
 
     words: str
@@ -104,8 +104,12 @@ class FunctionClaim:
 
 
 def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | None = None) -> FunctionClaim:
-    """Read a claim. delta: where its epsilon is stated, by default 1e-5, or the claim's own; adjacency: by default the
-    claim's own, or add-remove. ConfigError for what is no claim."""
+    """Return the claim as a profile.
+
+    delta: of the stated epsilon, by default 1e-5, or the claim's own; adjacency: by default the claim's own, or
+    add-remove.
+    Errors: ConfigError for anything that is no claim.
+    """
     match claim:
         case Guarantee(mechanism=None):
             return claim_of((claim.epsilon, claim.delta), delta=delta, adjacency=adjacency or claim.adjacency)
@@ -125,9 +129,11 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
 
 
 def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
-    """Return the profile that (epsilon, delta) alone implies, that of randomised response that shows its input with
-    probability delta. At 0 <= e < epsilon: 1 - (1 - delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015); at
-    negative e, by symmetry."""
+    """Return the profile that (epsilon, delta) alone implies.
+
+    It is that of randomised response that shows its input with probability delta. At 0 <= e < epsilon: 1 - (1 -
+    delta)(1 + e^e) / (1 + e^epsilon) (Kairouz, Oh, Viswanath 2015); at negative e, by symmetry.
+    """
 
     def above_zero(eps: Floats) -> Floats:
         inside = 1 - (1 - delta) * np.exp(np.logaddexp(0.0, np.minimum(eps, epsilon)) - np.logaddexp(0.0, epsilon))
@@ -137,7 +143,7 @@ def point_profile(epsilon: float, delta: float) -> PrivacyProfile:
 
 
 def equivalent_shift(epsilon: float, delta: float) -> float:
-    """The shift over noise of a Gaussian whose epsilon at `delta` is this one."""
+    """Return the shift over noise of a Gaussian whose epsilon at `delta` is this one."""
     if not math.isfinite(epsilon):
         return math.inf
 
@@ -190,8 +196,11 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
 
 
 def _drawn(claim: object, delta: float) -> DrawnGaussian | None:
-    """The client under test sends its most; in world 0 it is not there, sends zeros, or the opposite. Where the cohort
-    has a fixed size, another client, which sends the opposite, is drawn in its place."""
+    """Return the distribution of scores if the client under test sends its most.
+
+    In world 0 it is missing, sends zeros, or the opposite. In a cohort of fixed size another client, which sends the
+    opposite, is drawn in its place.
+    """
     if not isinstance(claim, Subsampled):
         return None
     gaussian, sampling = gaussian_of(claim), sampling_of(claim)
@@ -230,10 +239,12 @@ def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: s
 
 
 def farthest(mu: float) -> float:
-    """Return the largest distance of a mu-GDP mechanism's score, in stds within its worlds, over mu: a little more than
-    1, or for large mu much more (of signs, say). With densities p, q and m = (p + q) / 2, the square of a score's gap
-    over its variance under m (that within, and a quarter of the square) is at most the integral of (p - q)^2 / m
-    (Cauchy-Schwarz), and no post-processing makes that larger."""
+    """Return the largest distance of a mu-GDP mechanism's score, in standard deviations within its worlds, over mu.
+
+    A little more than 1, or for large mu much more (of signs, for example). With densities p, q and m = (p + q) / 2,
+    the square of a score's gap over its variance under m (that within, and a quarter of the square) is at most the
+    integral of (p - q)^2 / m (Cauchy-Schwarz), and no post-processing makes that larger.
+    """
     if not 0 < mu < math.inf:
         return math.inf
     at = np.linspace(-10.0, mu + 10.0, 20_001)

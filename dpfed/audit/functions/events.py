@@ -1,7 +1,7 @@
-"""Guesses of the world from what is no number, or comes again, and the one test of them over all pairs.
+"""Guesses of the world from anything but numbers, or from repeated outputs, and their one test over all pairs.
 
-The kind of an output (keys, types, shapes, exceptions), and whole outputs that are seen more than once, as those of
-noise that repeats or is left out. What the pilot saw more often in one world is a guess of it.
+Events are the kind of an output (keys, types, shapes, exceptions), and whole outputs seen more than once, as with noise
+that repeats or is left out. An event more frequent in one world of the pilot is a guess of that world.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dpfed.audit.statistics.thresholds import Cuts
 
 Floats = NDArray[np.float64]
 Guesses = dict[float, float]
-"""Code of an output to +1, world 1, or -1, world 0."""
+"""Guess of each code of an output: +1, world 1, or -1, world 0."""
 
 _MORE_OFTEN = 1.5
 _REPEATS = 3
@@ -32,15 +32,19 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Events:
-    """Guesses from the kinds of outputs and from whole outputs, if a pilot saw more than one kind, or outputs again."""
+    """Guesses from the kinds of outputs and from whole outputs, if a pilot saw more than one kind, or repeated
+    outputs.
+    """
 
     kinds: Guesses
     values: Guesses
 
     @classmethod
     def of(cls, one: Floats, other: Floats) -> Events | None:
-        """one, other: codes [n, 2] of the kinds and of whole outputs in worlds 1 and 0. None where all is of one kind,
-        and nothing comes again."""
+        """Return the events of a pilot; None if all outputs are of one kind and none repeats.
+
+        one, other: codes [n, 2] of the kinds and of whole outputs in worlds 1 and 0.
+        """
         several = len(np.unique(np.concatenate([one[:, 0], other[:, 0]]))) > 1
         again = sum(len(codes) - len(np.unique(codes[:, 1])) for codes in (one, other)) >= _REPEATS
         if not several and not again:
@@ -51,13 +55,12 @@ class Events:
         )
 
     def guesses(self, codes: Floats) -> Floats:
-        """+1, -1 or 0 (none) for each output [n]; whole outputs, which say more, come first."""
+        """Return +1, -1 or 0 (none) for each output [n]; whole outputs, which are more specific, take precedence."""
         return np.array([self.values.get(value, 0.0) or self.kinds.get(kind, 0.0) for kind, value in codes.tolist()])
 
 
 def _learnt(one: Floats, other: Floats) -> Guesses:
-    """Learn the codes seen in one world only, or there more often by a half and by two standard errors; of as many
-    outputs."""
+    """Return the codes seen in one world only, or there more often by a half and by two standard errors."""
     seen1, seen0 = Counter(one.tolist()), Counter(other.tolist())
     found = {}
     for code in seen1 | seen0:
@@ -68,13 +71,14 @@ def _learnt(one: Floats, other: Floats) -> Guesses:
 
 
 def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alpha: float) -> PairTest:
-    """Test if the guesses refute the claim. guesses0, guesses1: of all trials of worlds 0 and 1, each of which a fair
-    coin has chosen; alpha has the condition that each pair has both.
+    """Test if the guesses refute the claim.
 
-    Claim: a true claim is rejected with probability at most alpha. Where S is guessed to be world 1 and T world 0, a
+    guesses0, guesses1: of all trials of worlds 0 and 1, each chosen by a fair coin flip; alpha is given that each pair
+    has both.
+    Claim: a true claim is rejected with probability at most alpha. If S is guessed to be world 1 and T world 0, a
     profile of both orders bounds P1(S) - e^eps P0(S) and P0(T) - e^eps P1(T), and so their mean: P(right) - e^eps
-    P(wrong) over the coin, for which right and wrong guesses are counted over all trials. The mean over pairs of
-    neighbours is bounded as well, and counts over several pairs vary less than binomial ones (Hoeffding 1956).
+    P(wrong) over the choice of the world, for which right and wrong guesses are counted over all trials. The mean over
+    pairs of neighbours is bounded as well, and counts over several pairs vary less than binomial ones (Hoeffding 1956).
     """
     trials = len(guesses0) + len(guesses1)
     right = int((guesses1 > 0).sum() + (guesses0 < 0).sum())

@@ -1,9 +1,9 @@
 """Scores of outputs of unknown distribution, learnt from a pilot that is not counted.
 
 direction: product with the mean difference of the two worlds, over the noise of every coordinate. contrast: the same
-over the noise of all coordinates together, for noise that they share. copies: the same where coordinates have one noise
-between them, as with one seed for every layer; their differences have none. entries: which entries are zero, and how
-many there are. size: length of what is left when the other world's mean is taken off.
+over the noise of all coordinates together, for noise that they share. copies: the same for coordinates with one noise,
+as with one seed for every layer; their differences have none. entries: which entries are zero, and their number. size:
+length of the output minus the other world's mean.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresho
 Floats = NDArray[np.float64]
 
 _NOTICED = 4.0
-"""Standard errors between the worlds' pilots from which on a score beside the direction is looked at."""
+"""Standard errors between the worlds' pilots above which a score beside the direction is used."""
 
 _COPIES = 0.9
-"""Correlation from which on two coordinates have one noise; of 50 independent draws it has probability 1e-18."""
+"""Correlation above which two coordinates have one noise; of 50 independent draws it has probability 1e-18."""
 
 _CANDIDATES = 81
 _OWN = 0.05
@@ -52,8 +52,8 @@ _A_FIFTH_SHORT = 0.8
 class LearntScore:
     """One score, and the pilot's scores of either world from data that it was not learnt on.
 
-    of:    tables of outputs [n, width + 2] to scores [n]
-    shift: between the worlds' means, where shared seeds have shown it without noise
+    of:    function of tables of outputs [n, width + 2] to scores [n]
+    shift: between the worlds' means, if shared seeds have shown it without noise
     """
 
     kind: str
@@ -63,17 +63,17 @@ class LearntScore:
 
     @property
     def centre(self) -> float:
-        """The mean in world 0."""
+        """Mean in world 0."""
         return float(self.pilot[0].mean())
 
     @property
     def std(self) -> float:
-        """Within a world; 0 where scores do not vary."""
+        """Standard deviation within a world; 0 if scores do not vary."""
         return float(np.sqrt((self.pilot[0].var() + self.pilot[1].var()) / 2))
 
     @property
     def towards_one(self) -> float:
-        """The sign of world 1's side."""
+        """Sign of world 1's side."""
         return 1.0 if self.pilot[1].mean() >= self.centre else -1.0
 
     @property
@@ -95,10 +95,10 @@ class LearntScore:
         delta: float,
         drawn: DrawnGaussian | None = None,
     ) -> ScoreCuts:
-        """Return where to cut for the claim, where to guess, and the scores' middle, by the smoothed pilot.
+        """Return the cuts for the claim and for guesses, and the middle of the scores, by the smoothed pilot.
 
-        mu:    of the claim, where it is a Gaussian's: then scores are cut as such scores are best cut
-        drawn: of the claim, where the Gaussian's cohort is drawn: a second cut is where its law has it best
+        mu:    of a Gaussian claim: then scores are cut at the best place for Gaussians
+        drawn: of a Gaussian claim on a drawn cohort: a second cut is the best one of its distribution
         """
         low, high = (float(end) for end in np.percentile(np.concatenate(self.pilot), [0, 100]))
         middle = (float(self.pilot[0].mean()) + float(self.pilot[1].mean())) / 2
@@ -122,12 +122,12 @@ class LearntScore:
             return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         unit = for_a_fault(drawn.law, profile, trials=trials // 2, alpha=alpha / 2).values[0]
         best = self.centre + self.towards_one * (unit - drawn.centre) * self.std / drawn.std
-        cut = Thresholds(values=(loudest, best), origin="a pilot and the claim's law")
+        cut = Thresholds(values=(loudest, best), origin="a pilot and the claimed distribution")
         return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
 
 
 def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: bool) -> list[LearntScore]:
-    """The scores that a pilot suggests, the direction always among them.
+    """Return the scores that a pilot suggests, the direction always among them.
 
     one, other: outputs of the worlds 1 and 0, those to learn on and those to measure on. shared: the first ones of both
     worlds are from the same seeds, and noise follows the seed, so that it cancels in their differences.
@@ -153,7 +153,9 @@ def learnt(one: tuple[Floats, Floats], other: tuple[Floats, Floats], *, shared: 
 
 
 def seeds_cancel(one: Floats, other: Floats) -> bool:
-    """True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of one."""
+    """Return True if noise follows the seed: outputs of two worlds from the same seeds differ by much less than two of
+    one.
+    """
     width = max(one.shape[1], other.shape[1]) - 2
     one, other = widened(one, width), widened(other, width)
     largest = float(_scale(one, other).max())
@@ -162,7 +164,7 @@ def seeds_cancel(one: Floats, other: Floats) -> bool:
 
 
 def _scale(one: Floats, other: Floats) -> Floats:
-    """A power of two for each column, so that squares of what is divided by it are numbers."""
+    """Return a power of two for each column, so that squares of what is divided by it are numbers."""
     exponents = np.frexp(np.maximum(np.abs(one).max(axis=0), np.abs(other).max(axis=0)))[1]
     return np.asarray(np.ldexp(1.0, np.clip(exponents, -1000, 1000)), dtype=np.float64)
 
@@ -173,7 +175,7 @@ def _product(weights: Floats, scale: Floats) -> Callable[[Floats], Floats]:
 
 
 def _standardised(one: Floats, other: Floats) -> tuple[Floats, Floats]:
-    """The mean difference of each coordinate over its noise, and that noise."""
+    """Return the mean difference of each coordinate over its noise, and that noise."""
     difference = (one - other).mean(axis=0)
     noise = (one.var(axis=0) + other.var(axis=0)) / 2
     std = np.sqrt(np.maximum(noise, 1e-18 * max(float((difference**2).max()), 1e-280)))
@@ -186,8 +188,10 @@ def _direction(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], 
 
 
 def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Fisher's discriminant, a twentieth of each coordinate's own noise added to what they share. Of wide tables in the
-    space of their rows (Woodbury)."""
+    """Return Fisher's discriminant, with a twentieth of each coordinate's own noise added to the shared noise.
+
+    Wide tables are computed in the space of their rows (Woodbury).
+    """
     width, rows = one.shape[1], len(one) + len(other)
     if width > _WIDEST and rows * width > _MOST_NUMBERS:
         return _direction(one, other, scale)
@@ -201,7 +205,7 @@ def _contrast(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], F
 
 
 def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Fisher's discriminant if coordinates have one noise between them, in groups, and a little of their own."""
+    """Return Fisher's discriminant for groups of coordinates with one noise each and a little separate noise."""
     apart, std = _standardised(one, other)
     noise = (other[:_ROWS] - other[:_ROWS].mean(axis=0)) / std
     lengths = np.sqrt((noise**2).sum(axis=0))
@@ -221,8 +225,10 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
 
 
 def _groups(noise: Floats) -> NDArray[np.int64]:
-    """The group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies. Of wide
-    tables only what is next to each other in a random direction is compared, which exact copies are."""
+    """Return the group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies.
+
+    In wide tables only neighbours in a random direction are compared, which exact copies are.
+    """
     width = noise.shape[1]
     if width <= _WIDEST_PAIRS:
         left, right = np.nonzero(np.abs(noise.T @ noise) > _COPIES)
@@ -235,7 +241,7 @@ def _groups(noise: Floats) -> NDArray[np.int64]:
 
 
 def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
-    """Naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
+    """Return a naive log-likelihood ratio of which entries are not zero, and of the counts in the last columns."""
     typical = np.median(other[:, -2:], axis=0) * scale[-2:]
 
     def marks(table: Floats) -> Floats:
@@ -263,7 +269,7 @@ _KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "en
 
 
 def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
-    """Errors at a threshold if the worlds' scores are the pilot's, each spread out as a Gaussian."""
+    """Return errors at a threshold if the worlds' scores are the pilot's, each spread out as a Gaussian."""
 
     def errors(threshold: float) -> tuple[float, float]:
         below = [float(ndtr((threshold - scores) / width).mean()) for scores in pilot]

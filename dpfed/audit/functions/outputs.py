@@ -24,9 +24,10 @@ COLUMNS_BEFORE = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Output:
-    """One call's. kind: a number for all that is no number: keys, types, dtypes, shapes, or the type of the exception.
+    """Output of one call. kind: a number for everything but numbers: keys, types, dtypes, shapes, or type of the
+    exception.
 
-    raised: what the exception said; nothing where there was none
+    raised: message of the exception; empty without one
     """
 
     numbers: Floats
@@ -35,7 +36,7 @@ class Output:
 
 
 def output_of(seen: object) -> Output:
-    """An output as it is seen. ConfigError where it is of no kind that is known."""
+    """Return an output of a call. Errors: ConfigError for an unknown kind."""
     return Output(numbers=numbers_of(seen), kind=_code("\n".join(_structure(seen)).encode()))
 
 
@@ -45,8 +46,11 @@ def exception(error: BaseException, words: str) -> Output:
 
 
 def numbers_of(seen: object) -> Floats:
-    """All numbers of an output, in order [k]: arrays and tensors of any library and shape, numbers, text, bytes, and
-    lists and dictionaries of these (by sorted keys). ConfigError for anything else."""
+    """Return all numbers of an output, in order [k]. Errors: ConfigError for an unknown kind.
+
+    Known are arrays and tensors of any library and shape, numbers, text, bytes, and lists and dictionaries of these (by
+    sorted keys).
+    """
     parts = _parts(seen)
     return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -78,13 +82,13 @@ def _parts(seen: object) -> list[Floats]:
 
 
 def _strided(tensor: Any) -> Any:
-    """The same numbers in a layout and a type that numpy has: of sparse tensors, of bfloat16."""
+    """Return the numbers of a sparse or bfloat16 tensor in a layout and a type that numpy has."""
     dense = tensor.to_dense()
     return dense.double() if dense.is_floating_point() else dense
 
 
 def _structure(seen: object) -> list[str]:
-    """Keys in their order, types, dtypes and shapes."""
+    """Return keys in their order, types, dtypes and shapes."""
     name = type(seen).__qualname__
     match seen:
         case Mapping():
@@ -100,8 +104,11 @@ def _code(words: bytes) -> int:
 
 
 def table_of(rows: list[Output]) -> Floats:
-    """One row a trial [n, 2 + width + 2]: how many numbers are +infinity and -infinity; the numbers, zeros where there
-    are fewer or they are not finite; how many there are, and how many of them are not finite."""
+    """Return one row a trial [n, 2 + width + 2].
+
+    Columns: the numbers of entries that are +infinity and -infinity; the entries, with zeros for missing or infinite
+    ones; the number of entries, and the number of infinite ones.
+    """
     width = max((row.numbers.size for row in rows), default=0)
     table = np.zeros((len(rows), COLUMNS_BEFORE + width + 2))
     for line, row in zip(table, rows, strict=True):
@@ -113,15 +120,18 @@ def table_of(rows: list[Output]) -> Floats:
 
 
 def coded_table(rows: list[Output]) -> Floats:
-    """The table of rows, and two columns before it: the kind of every output, and a number for all that is seen of it
-    (equal where whole outputs are, and only there)."""
+    """Return the table of rows, after two columns of codes: the kind of every output, and a number for the whole
+    output.
+
+    Whole outputs have equal numbers if and only if they are equal.
+    """
     kinds = [row.kind for row in rows]
     values = [_code(row.kind.to_bytes(8) + row.numbers.tobytes()) for row in rows]
     return np.column_stack([np.array([kinds, values], dtype=np.float64).T, table_of(rows)])
 
 
 def widened(table: Floats, width: int) -> Floats:
-    """The same with `width` columns before the last two: cut, or filled with zeros."""
+    """Return the table with `width` columns before the last two: cut, or filled with zeros."""
     kept = table[:, :-2][:, :width]
     filled = np.pad(kept, ((0, 0), (0, width - kept.shape[1])))
     return np.concatenate([filled, table[:, -2:]], axis=1)
@@ -136,9 +146,9 @@ class Calls(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CallTrials:
-    """Calls of both worlds in an order that is drawn, so that changes from call to call do not separate them.
+    """Calls of both worlds in a drawn order, so that changes from call to call do not separate them.
 
-    raised: what exceptions said, of calls that ended so; called: how many calls there were, a list of their chunks'
+    raised: messages of exceptions; called: number of calls, a list by chunk
     """
 
     calls: Calls
@@ -150,7 +160,9 @@ class CallTrials:
     def chunks(
         self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str
     ) -> Iterator[tuple[Ids, list[Output]]]:
-        """Some outputs at a time, and which they are: first those of world 0 from its seeds, then those of world 1."""
+        """Yield numbers and outputs of some calls at a time: first those of world 0 from its seeds, then those of world
+        1.
+        """
         both = [*seeds[0], *seeds[1]]
 
         def call(numbers: list[int]) -> list[Output]:
@@ -166,7 +178,7 @@ class CallTrials:
             yield chunk, rows
 
     def tables(self, pair: Worlds, seeds: tuple[list[int], list[int]], words: str) -> tuple[Floats, Floats]:
-        """The outputs of the worlds 0 and 1, each from its seeds."""
+        """Return the outputs of the worlds 0 and 1, each from its seeds."""
         rows: dict[int, Output] = {}
         for chunk, seen in self.chunks(pair, seeds, words):
             rows |= zip(chunk.tolist(), seen, strict=True)

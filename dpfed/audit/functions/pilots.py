@@ -1,4 +1,4 @@
-"""Pilots of a function's audit: what a score shows of each pair of worlds, and the exact distance of two calls."""
+"""Pilots of a function's audit: separation of each pair of worlds by a score, and the exact distance of two calls."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pilot:
-    """Scores and events learnt of a pair. follows: noise follows the seed. shows_seed: the seed is in the output,
-    too."""
+    """Scores and events learnt of a pair.
+
+    follows: True if noise follows the seed. shows_seed: True if the seed is in the output, too.
+    """
 
     scores: list[LearntScore]
     events: Events | None
@@ -42,7 +44,7 @@ class Pilot:
 
     @property
     def shown(self) -> float:
-        """Largest separation of the two worlds that a score has."""
+        """Largest separation of the two worlds by a score."""
         return max(score.separation for score in self.scores)
 
 
@@ -69,13 +71,13 @@ def pairs_with_trials(
 def exact_distance(
     trial: CallTrials, claim: FunctionClaim, pairs: list[Worlds], pilots: list[Pilot], trials: int, alpha: float
 ) -> Check | None:
-    """Check the exact distance of two calls with the same seed, of the pair whose pilot shows the most.
+    """Check the exact distance of two calls with the same seed, for the pair with the largest separation in its pilot.
 
-    Returns None unless noise follows the seed and the pilot shows more than the claim. Where
-    s(f(D, seed)) - s(f(D', seed)) = c for every seed, for the pilot's score s, the two worlds' scores are one
-    distribution and its shift by c. No mu-GDP mechanism has c above `farthest(mu)` mu standard deviations of it. The
-    seeds are new. alpha: the probability that the standard deviation is underestimated by more than is allowed for,
-    by its normal approximation with the measured fourth moment (large samples).
+    Returns None unless noise follows the seed and the pilot separates more than the claim. If s(f(D, seed)) - s(f(D',
+    seed)) = c for every seed, for the pilot's score s, the two worlds' scores are one distribution and its shift by c.
+    No mu-GDP mechanism has c above `farthest(mu)` mu standard deviations of it. The seeds are new. alpha: the
+    probability that the standard deviation is underestimated by more than allowed, by its normal approximation with the
+    measured fourth moment (large samples).
     """
     pair, pilot = max(zip(pairs, pilots, strict=True), key=lambda both: both[1].shown)
     limit = claim.mu * farthest(claim.mu)
@@ -100,8 +102,11 @@ def exact_distance(
 
 
 def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = False) -> Pilot:
-    """To learn the scores from seeds that both worlds share, or from more where noise does not follow them; and to
-    measure them from others. short: with as few calls as show a gross fault."""
+    """Return the pilot of a pair.
+
+    Scores are learnt from seeds that both worlds share, or from more seeds if noise does not follow them, and measured
+    on others. short: True for few calls, enough for a gross fault.
+    """
     count, words = 50 if short else max(50, trials // 80), f"pilot, {pair.name}"
     shared = trial.drawn(count)
     first = trial.tables(pair, (shared, shared), words)
@@ -123,8 +128,11 @@ def pilot_of(trial: CallTrials, pair: Worlds, trials: int, *, short: bool = Fals
 
 
 def shows_the_seed(one: Floats, other: Floats, seeds: list[int]) -> bool:
-    """one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so that no number of a
-    function is it by chance in most of the calls."""
+    """Return True if the outputs of both worlds hold their seeds.
+
+    one, other: tables of outputs of both worlds, from these seeds. A seed has 31 bits, so no number of a function
+    equals it by accident in most of the calls.
+    """
     drawn = np.asarray(seeds, dtype=np.float64)[:, None]
     columns = np.zeros(one.shape[1], dtype=bool)
     for form in (drawn, drawn.astype(np.float32).astype(np.float64)):

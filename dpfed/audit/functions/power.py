@@ -54,7 +54,7 @@ class EpsilonFound:
         return f"{kind} of epsilon {upwards(self.epsilon)} with probability {LIKELY:.0%}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the power."""
+        """Return the JSON object of the power."""
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
         return {"probability": LIKELY, "epsilon": epsilon, "enough": self.enough}
 
@@ -81,7 +81,9 @@ def epsilon_found(
 
 
 def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
-    """The epsilon of the weakest Gaussian that this test, with its own threshold, rejects with probability 90%."""
+    """Return the epsilon of the weakest Gaussian that this test rejects with probability 90%, with its own
+    threshold.
+    """
     if not 0 < claim.mu < math.inf:
         return math.inf
     region = Region.of(
@@ -101,7 +103,9 @@ def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, thr
 def _by_profile_if_drawn(
     claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
 ) -> float:
-    """The same of the claimed Gaussian on a drawn cohort: with the least less noise that is found."""
+    """Return `_by_profile` for the claimed Gaussian on a drawn cohort, with the smallest reduction of noise that is
+    found.
+    """
     at = np.linspace(-_FAR, _FAR, _CHORDS)
     claimed = np.asarray(claim.profile(at), dtype=float)
 
@@ -120,7 +124,9 @@ def _by_profile_if_drawn(
 
 
 def _by_bound(claim: FunctionClaim, trials: int, alpha: float) -> float:
-    """The same of the errors in the middle: with k of them or fewer, their rate is at most below that of the claim."""
+    """Return the epsilon that the bound of a Gaussian finds: with k errors or fewer in the middle, it exceeds the
+    claim.
+    """
     claimed = float(ndtr(-claim.mu / 2))
     k = int(binom.ppf(alpha, trials, claimed))  # P(Bin(trials, claimed) <= k) >= alpha; one fewer is rejected
     while k >= 0 and float(upper_limit(k, trials, alpha=alpha)) >= claimed:

@@ -1,4 +1,4 @@
-"""Calls of somebody's function in a process of its own, which a time limit ends and whose death is an error."""
+"""Calls of a user's function in a separate process, which a time limit ends and whose death is an error."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dpfed.errors import ConfigError, RunError
 
 
 class Process:
-    """The process of one function. A context: it is ended on leaving.
+    """Process of one function. A context: it is ended on leaving.
 
-    arrays: "torch" or "numpy", what arrays are given as. batched: f(inputs [t, ...], seeds [t]) gives t outputs.
-    time_limit: seconds for everything that is asked of it together. RunError when they are over or it has died,
-    ConfigError where the function fails.
+    arrays: "torch" or "numpy", the type of arrays in inputs. batched: f(inputs [t, ...], seeds [t]) returns t outputs.
+    time_limit: seconds for all requests together. Errors: RunError if they are over or it has died, ConfigError if the
+    function fails.
     """
 
     def __init__(self, f: Callable[..., object], *, arrays: str, batched: bool, time_limit: float) -> None:
@@ -64,7 +64,7 @@ class Process:
         self._until = time.monotonic() + self._limit
 
     def seen(self, given: object, seeds: list[int]) -> list[Floats]:
-        """The numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
+        """Return the numbers that are seen of `given`, once for each seed. ConfigError where the function raises."""
         found = self.outputs((given,), [0] * len(seeds), seeds)
         for one in found:
             if one.raised:
@@ -128,6 +128,6 @@ def _packed(what: object, name: str, words: str) -> bytes:
 
 
 def _importable(name: str) -> bool:
-    """True if the module is on the path; a loaded module need not be."""
+    """Return True if the module is on the path; a loaded module need not be."""
     top = name.split(".")[0]
     return top in sys.stdlib_module_names or PathFinder.find_spec(top) is not None

@@ -1,4 +1,4 @@
-"""The process in which somebody's function runs: reads calls from standard input, writes what was seen.
+"""Process of a user's function: reads calls from standard input, writes their outputs.
 
 Started by `process`. Whatever the function prints goes to standard error.
 """
@@ -116,7 +116,7 @@ class _Function:
         return output_of(seen)
 
     def _together(self, given: _Input, seeds: list[int]) -> list[Output]:
-        """One batch; trial by trial where it fails, to know which do."""
+        """Return one batch; trial by trial where it fails, to know which do."""
         batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
         try:
             seen = self._f(self._as(batch), self._as(np.asarray(seeds)))

@@ -46,12 +46,11 @@ class Worlds:
 def pairs_of_updates(
     adjacency: Adjacency, *, clients: int, dimension: int, clip_norm: float, layout: Sequence[int] | None = None
 ) -> list[Worlds]:
-    """Updates [clients, dimension] of two worlds that differ in one client: the last in the first pair, the first in
-    the next, and those between in others.
+    """Return pairs of updates [clients, dimension] of two worlds that differ in one client.
 
-    add-remove: it is missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the
-    opposite. layout: sizes of a model's layers, by default four equal parts. Pairs of uneven entries come last and are
-    screened.
+    That client is the last in the first pair, the first in the next, and one between in others. add-remove: it is
+    missing in the other world [clients - 1, dimension]; zero-out: it sends zeros; replace-one: the opposite. layout:
+    sizes of a model's layers, by default four equal parts. Pairs of uneven entries are last and are screened.
     """
     sizes = _layout(layout, dimension)
     if clients < 2 or not clip_norm > 0:
@@ -98,14 +97,14 @@ def pairs_of_updates(
 
 
 def not_a_number(worlds: Worlds) -> Worlds:
-    """The same in which a client sends no numbers."""
+    """Return the pair with a client that sends NaN."""
     one = np.array(worlds.one)
     one[-1] = np.nan
     return Worlds(name="not a number", one=one, other=worlds.other)
 
 
 def _places(clients: int) -> list[int]:
-    """Return the places of the client under test, for one pair after the other: four at most."""
+    """Yield the positions of the client under test, for one pair after the other: four at most."""
     ends = [clients - 1, 0]
     return [*ends, *(at for at in (clients // 2, clients // 4) if at not in ends)]
 

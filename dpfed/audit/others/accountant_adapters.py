@@ -1,6 +1,6 @@
-"""Accountants that others publish, asked as documented: the fields of a setting in, epsilon or None out.
+"""Published accountants, called as documented: the fields of a setting in, epsilon or None out.
 
-None: this accountant has no answer for such a setting, and says so. `noise_multiplier` is passed as it is, whole
+None: this accountant has no answer for such a setting, and says so. `noise_multiplier` is passed unchanged, whole
 numbers as int.
 """
 
@@ -11,40 +11,40 @@ from collections.abc import Callable
 from typing import Any
 
 Asked = Callable[[dict[str, Any], int], float | None]
-"""A setting's fields and a seed that is ignored, to an epsilon."""
+"""Function of a setting's fields and an ignored seed to an epsilon."""
 
 
 def dp_accounting_pld(given: dict[str, Any], seed: int = 0) -> float | None:
-    """dp-accounting's PLDAccountant, as it comes."""
+    """Return epsilon by dp-accounting's PLDAccountant with its defaults."""
     from dp_accounting.pld import PLDAccountant
 
     return _of_event(PLDAccountant, given)
 
 
 def dp_accounting_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """dp-accounting's RdpAccountant, as it comes."""
+    """Return epsilon by dp-accounting's RdpAccountant with its defaults."""
     from dp_accounting.rdp import RdpAccountant
 
     return _of_event(lambda relation: RdpAccountant(neighboring_relation=relation), given)
 
 
 def opacus_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """opacus.accountants.RDPAccountant, as it comes."""
+    """Return epsilon by opacus.accountants.RDPAccountant with its defaults."""
     return _of_opacus("rdp", given)
 
 
 def opacus_prv(given: dict[str, Any], seed: int = 0) -> float | None:
-    """opacus.accountants.PRVAccountant at its default error."""
+    """Return epsilon by opacus.accountants.PRVAccountant at its default error."""
     return _of_opacus("prv", given)
 
 
 def opacus_gdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """opacus.accountants.GaussianAccountant, which warns that it can underestimate."""
+    """Return epsilon by opacus.accountants.GaussianAccountant, which warns that it can underestimate."""
     return _of_opacus("gdp", given)
 
 
 def flower_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
-    """Flower's RdpAccountant (flwr[dp])."""
+    """Return epsilon by Flower's RdpAccountant (flwr[dp])."""
     from flwr.supercore.privacy_accounting import (
         GaussianPrivacyEvent,
         NeighboringRelation,

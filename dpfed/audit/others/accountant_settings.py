@@ -1,4 +1,4 @@
-"""Settings that an accountant is asked about, the neighbours that show their lower bounds, and proven bounds."""
+"""Settings of an accountant's audit, the neighbours behind their lower bounds, and proven bounds."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from accounting.mechanisms.adjacency import Adjacency
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Gaussian noise on a sum of rows of norm at most C, as it is described to an accountant.
+    """Gaussian noise on a sum of rows of norm at most C, as described to an accountant.
 
-    noise_multiplier:    noise standard deviation over C; whole numbers are given as int
+    noise_multiplier:    noise standard deviation over C; whole numbers as int
     sampling:            "all", "poisson" (each client with probability cohort / clients) or "fixed" (cohort of clients)
-    rounds:              how often a cohort is drawn
+    rounds:              number of drawn cohorts
     releases_per_cohort: noisy sums of one and the same cohort, each of the same rows' norm
     """
 
@@ -55,7 +55,7 @@ class Setting:
 
     @property
     def neighbours(self) -> str:
-        """The pair of neighbours behind the lower bound, in words."""
+        """Text about the pair of neighbours behind the lower bound."""
         others = "all others send -C" if self.sampling == "fixed" else "the others send 0"
         own = "sends C, or -C" if self.adjacency == "replace-one" else "sends C, or is not there"
         return f"one client {own}; {others}"
@@ -142,7 +142,7 @@ class Proven:
 
 
 def computed(setting: Setting) -> Proven:
-    """Both bounds by `accounting`. Direction of error: outwards."""
+    """Return both bounds by `accounting`. Direction of error: outwards."""
     above = guarantee(setting.mechanism, delta=setting.delta, with_lower_bound=False)
     try:
         below = lower_bound.epsilon(setting.mechanism, delta=setting.delta)
@@ -176,6 +176,6 @@ if __name__ == "__main__":
     write()
 
 SETTINGS = tuple(_all())
-"""Some hundred: q near 0 and 1, one round and a million, little noise and much, whole numbers, several releases."""
+"""Settings, about a hundred: q near 0 and 1, one round and a million, little noise and much, several releases."""
 
 _FILE = Path(__file__).parent / "proven.json"

@@ -1,4 +1,4 @@
-"""Does an accountant keep to what is proven? A number below a proven lower bound is refuted by a pair of neighbours."""
+"""Audit of an accountant: an epsilon below a proven lower bound is refuted by a pair of neighbours."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from dpfed.audit.verdict import in_full
 from dpfed.errors import ConfigError, RunError
 
 _ROUNDING = 1e-6
-"""Relative; a number is not refuted for the rounding of two computations."""
+"""Relative difference that counts as rounding of two computations."""
 _LOOSE = 1.05
 _WITHOUT_MEANING = 100.0
-"""Times what is proven: from here on a bound says nothing."""
+"""Ratio to the proven epsilon from which a bound is meaningless."""
 
 VERDICTS = ("refuted", "right", "loose", "no answer", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One setting: what the accountant stated, what is proven, and the verdict.
+    """One setting: the accountant's epsilon, the proven bounds, and the verdict.
 
-    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above what is proven, or without meaning),
-    no answer (it says that it has none), error (it failed, took too long, or returned something else)
+    verdict: refuted (below a proven lower bound), right (a bound), loose (5% above the proven epsilon, or meaningless),
+    no answer (it declares that it has none), error (it failed, was too slow, or returned something else)
     """
 
     accountant: str
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountantAudit:
-    """All settings of all accountants of one name."""
+    """Cases of all settings of all accountants of one name."""
 
     name: str
     cases: tuple[Case, ...]
@@ -68,8 +68,9 @@ class AccountantAudit:
 
     @property
     def verdict(self) -> str:
-        """fail: refuted somewhere. inconclusive: nothing that it stated means anything, or it failed more often than it
-        stated something that does."""
+        """Verdict: fail if a case is refuted, inconclusive if no epsilon is meaningful or most answers are errors, else
+        pass.
+        """
         if self.of("refuted"):
             return "fail"
         return "pass" if self._bounds > len(self.of("error")) else "inconclusive"
@@ -84,11 +85,11 @@ class AccountantAudit:
 
     @property
     def verdict_in_full(self) -> str:
-        """The verdict with its scope."""
+        """Verdict with its scope."""
         return in_full(self.verdict, "on these settings")
 
     def in_words(self) -> str:
-        """The verdict in a sentence or two."""
+        """Return the verdict in a sentence or two."""
         failed = len(self.of("error"))
         answered = len(self.cases) - len(self.of("no answer")) - failed
         if self.verdict == "fail":
@@ -105,7 +106,7 @@ class AccountantAudit:
         return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document of `dpfed audit accountant --json`."""
+        """Return the JSON document of `dpfed audit accountant --json`."""
         counts = {kind: len(self.of(kind)) for kind in VERDICTS}
         return {
             "accountant": self.name,
@@ -124,12 +125,11 @@ def audit_accountant(
     seconds: float = 60.0,
     progress: Progress | None = None,
 ) -> AccountantAudit:
-    """Ask an accountant for the epsilon of each setting, in a process of its own.
+    """Request the epsilon of each setting from an accountant, in a separate process.
 
     what: "dp-accounting", "opacus", "flower", "MODULE:FUNCTION", or a function; it is called with the fields of a
-    `Setting` by name and returns epsilon, or None where it has none. seconds: for one answer.
-
-    Claim: a right accountant is never refuted: every lower bound is proven, by the neighbours that the case names.
+    `Setting` by name and returns epsilon, or None if it has none. seconds: for one answer.
+    Claim: a correct accountant is never refuted: every lower bound is proven by the neighbours that the case names.
     """
     found: list[Case] = []
     say = progress or (lambda words: None)
@@ -141,7 +141,7 @@ def audit_accountant(
 
 @dataclass(frozen=True, kw_only=True)
 class ByKeywords:
-    """A user's function, called with the fields of a setting by name."""
+    """User's function, called with the fields of a setting by name."""
 
     function: Callable[..., float | None]
 
@@ -151,7 +151,7 @@ class ByKeywords:
 
 
 def _one_number(answer: object) -> float:
-    """A number of Python, or an array or tensor of one. ConfigError for anything else."""
+    """Return a number of Python, or an array or tensor of one. Errors: ConfigError for anything else."""
     array = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     collected = isinstance(answer, bool | str | bytes | list | tuple | set | frozenset | dict)
     if collected or array.size != 1 or array.dtype.kind not in "iuf":
@@ -179,7 +179,7 @@ def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Aske
 
 
 def _by_keywords(name: str, found: object) -> ByKeywords:
-    """ConfigError for what cannot be called with the fields of a setting."""
+    """Return a function for calls with the fields of a setting. Errors: ConfigError if it does not accept them."""
     wanted = [field.name for field in fields(Setting)]
     if not callable(found):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Flower's differentially private strategies and mods, driven with given updates, against their claims."""
+"""Flower's differentially private strategies and mods, run on given updates, against their claims."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _NEXT_TO_NOTHING = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerCase:
-    """One way of using a strategy or mod. `true_where`: which adjacency and sampler make the claim true.
+    """One way of using a strategy or mod.
 
-    sound: whether the claim is true as it is used here, by reading the code
+    true_where: adjacency and sampler that make the claim true. sound: True if the claim is true in this use, by reading
+    the code
     """
 
     name: str
@@ -56,7 +57,7 @@ class FlowerCase:
 
 def _cases() -> list[FlowerCase]:
     def gaussian(adjacency: str) -> Gaussian:
-        """The epsilon that noise_multiplier stands for, a move by one clipping_norm, whoever neighbours are."""
+        """Return the epsilon of noise_multiplier for a move by one clipping_norm, for any neighbours."""
         moves = Adjacency.of(adjacency).sensitivity_in_clips
         return Gaussian(noise_multiplier=moves * NOISE_MULTIPLIER, adjacency=Adjacency.of(adjacency))
 
@@ -97,7 +98,7 @@ def _cases() -> list[FlowerCase]:
 
 
 def _stated(adjacency: str) -> Gaussian:
-    """Return the Gaussian claim of local DP: a trial shows more of it than of two numbers."""
+    """Return the Gaussian claim of local DP: a trial tests it better than two numbers."""
     moves = Adjacency.of(adjacency).sensitivity_in_clips
     return Gaussian(
         noise_multiplier=moves / equivalent_shift(LOCAL_EPSILON, LOCAL_DELTA), adjacency=Adjacency.of(adjacency)
@@ -112,7 +113,7 @@ def audit_flower(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FunctionAudit:
-    """Audit one case. only: this pair of neighbours (`functions.worlds`). ConfigError where flwr is missing."""
+    """Audit one case. only: this pair of neighbours (`functions.worlds`). Errors: ConfigError without flwr."""
     try:
         import flwr  # noqa: F401
     except ImportError:
@@ -187,15 +188,15 @@ def _local() -> StrategyRound:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRound:
-    """A function of updates [clients, d] and a seed: the round that a strategy makes of them, and what is seen of it.
+    """Round of a strategy as a function of updates [clients, d] and a seed, with its visible outputs.
 
-    make:     clients of the round to a strategy
+    make:     function of the round's clients to a strategy
     mods:     of the clients, outermost first
     examples: num-examples that clients report, one each, repeated as often as needed
-    shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, say)
-    upload:   see the last client's reply instead of the new model
+    shows:    names of attributes of the strategy that the next round reveals (an adaptive clip norm, for example)
+    upload:   True for the last client's reply instead of the new model
 
-    The model is zeros in two arrays, so that a client's new arrays are its update. Zeros are sent as next to nothing:
+    The model is zeros in two arrays, so that a client's new arrays are its update. Zeros are sent as nearly zero:
     Flower 1.41 divides by their norm.
     """
 
@@ -243,7 +244,7 @@ class StrategyRound:
 
 @dataclass(frozen=True, kw_only=True)
 class _Nodes:
-    """A grid that only knows how many nodes there are."""
+    """Grid that only knows the number of nodes."""
 
     count: int
 
@@ -256,7 +257,7 @@ def _wrapped(mod: Any, app: Any) -> Any:
 
 
 def _record(make: Any, row: Floats) -> Any:
-    """Two layers, so that what is done layer by layer shows."""
+    """Return a record of two layers, so that layer-wise processing is visible."""
     return make([part.copy() for part in np.array_split(row, 2)])
 
 
@@ -273,4 +274,4 @@ def _quiet() -> None:
 
 
 CASES = tuple(_cases())
-"""Fixed and adaptive clipping at server and client, local DP; and the ways in which their claim is easily lost."""
+"""Cases: fixed and adaptive clipping at server and client, local DP; and uses in which their claim is false."""

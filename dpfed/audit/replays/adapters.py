@@ -82,7 +82,7 @@ def key_of(world: World, name: str) -> Key:
 
 
 def require_noise(world: World, name: str, before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Find an array among several that leaves a mechanism as it has entered it."""
+    """Find an array that leaves a mechanism unchanged."""
     for place, (one, two) in enumerate(zip(before, after, strict=True)):
         entered, left = plain(one).reshape(-1), plain(two).reshape(-1)
         if len(entered) and np.array_equal(entered, left):

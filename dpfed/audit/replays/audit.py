@@ -1,4 +1,4 @@
-"""The replay audit: a run on data D is recorded, runs on neighbours D' are compared with it (`dpfed.audit.replay`)."""
+"""Replay audit: a run on data D is recorded, runs on neighbours D' are compared with it (`dpfed.audit.replay`)."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _OF_RECORDS = ("huge", "far", REMOVED, "negated", "one class")
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Data of one run of the audit, as its `call` is given them: `data(clients)` returns the clients of this run.
+    """Data of one run of the audit, as passed to its `call`: `data(clients)` returns the clients of this run.
 
-    reporting: True where the run is to be evaluated and tracked as much as it can be
+    reporting: True if the run is to be evaluated and tracked as much as possible
     """
 
     pair: Pair | None
 
     def __call__(self, clients: Any) -> Any:
-        """Return the clients (a sequence, a mapping, a dpfed Dataset) as this run has them."""
+        """Return the clients (a sequence, a mapping, a dpfed Dataset) of this run."""
         world = replayed.current()
         if isinstance(world, World) and hasattr(clients, "__len__") and not hasattr(clients, "train_inputs"):
             world.seen.units = len(clients)
@@ -123,7 +123,7 @@ SAME_PAIR = Pair((), SAME)
 
 
 def pairs_of(first: Seen, seed: int) -> list[Pair]:
-    """Return the default pairs for what the first run has shown."""
+    """Return the default pairs for the mechanisms of the first run."""
     if first.of_records:
         here = sorted({client for one in first.present for client in one})
         alone = [client for client in here if first.of_records.get(client)][:: max(1, len(here) // 5)][
@@ -170,7 +170,7 @@ class _Runs:
         return self.folder / ("in-a-loop" if loop else "first")
 
     def _made(self, pair: Pair | None, at: Path, *, loop: bool) -> Seen:
-        """Make one run in a process of its own, and return what it has shown."""
+        """Make one run in a separate process, and return its record."""
         answer = self.folder / f"answer-{hashlib.sha256(repr((pair, loop)).encode()).hexdigest()[:12]}"
         process = _context().Process(target=_run, args=(self, pair, at, loop, answer))
         with warnings.catch_warnings():  # newer Pythons warn of forks beside threads; a run begins no thread before it
@@ -206,7 +206,7 @@ def _context() -> Any:
 
 
 def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
-    """Make one run in this process, and write what it has shown to `answer`."""
+    """Make one run in this process, and write its record to `answer`."""
     world = _world(pair, Recording(at) if pair is None else Recording.load(at), loop=loop, most=runs.most)
     if os.environ.get(VARIABLE) == "":  # no cache of the user's: the runs of this audit share one
         os.environ[VARIABLE] = str(runs.folder / "cache")

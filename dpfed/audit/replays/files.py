@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OPERATORS = ("diagnostics.jsonl", "canaries.jsonl", "lock", "own_code.json")
-"""Files that are the operator's, by no epsilon covered; checkpoints, heads and keys besides."""
+"""Files for the operator alone, which no epsilon covers; checkpoints, heads and keys besides."""
 MAY_DIFFER = (
     "summary.json: seconds",
     "summary.json: population, ledger_head",
     "ledger.jsonl: population, chain, binding",
     "report.html, model-card.md: seconds, hashes, paths",
 )
-"""Closed list of what may differ: time, the fingerprint of the data, and the hash chain over both."""
+"""Closed list of keys that may differ: time, the fingerprint of the data, and the hash chain over both."""
 REPORTS = ("report.html", "curves.png", "model-card.md")
 """Files that are made of the others: compared for equal data and for half of the clients far away."""
 _KEYS = {

@@ -1,7 +1,7 @@
-"""Neighbour of a `dpfed.run`'s data: the same data set with what the clients of a pair hold changed.
+"""Neighbour of a `dpfed.run`'s data: the same data set with the samples of a pair's clients changed.
 
-The data set is changed before anything is carved out of it, so that public and validation samples are under test; who
-holds which sample is what it is in the first run, since the division makes the data that a guarantee is about.
+The data set is changed before anything is split off, so that public and validation samples are under test; the division
+of samples stays that of the first run, since it defines the data that a guarantee is about.
 """
 
 from __future__ import annotations

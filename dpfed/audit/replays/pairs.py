@@ -104,7 +104,7 @@ class Pair:
         return f"{who}: {self.change}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the pair."""
+        """Return the JSON object of the pair."""
         return {"clients": list(self.clients), "change": self.change, "record": self.record}
 
     @classmethod

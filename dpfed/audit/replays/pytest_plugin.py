@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def dp_replay() -> Callable[..., ReplayAudit]:
-    """Replay audit as a test: `dp_replay(call)` fails with the first difference (`dpfed.audit.replay`)."""
+    """Return the replay audit as a test: `dp_replay(call)` fails with the first difference (`dpfed.audit.replay`)."""
 
     def check(
         call: Call, pairs: Sequence[Pair] | int | None = None, seed: int = 0, rounds: int | None = None

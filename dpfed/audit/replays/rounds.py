@@ -29,12 +29,12 @@ PUBLIC = ("who is drawn", "who is asked", "who arrives")
 _IN_BOUND = 1 + 1e-9
 _BLOCKS = 64
 _MEMORY = "memory of the server"
-"""Begins with the first client that takes part, so that it need not be there in a run in which nobody does."""
+"""Name of client memory, which begins with the first participant, so that a run without one need not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named(Simulated):
-    """Repeatable draws under the name of the ones that they stand for."""
+    """Repeatable draws under the names of the draws that they replace."""
 
     called: str
 
@@ -46,8 +46,8 @@ class Named(Simulated):
 class RoundsWorld(World):
     """One run of the audit, with the comparison of its rounds (`dpfed.round.Compared`, an observer as well).
 
-    loop: clients are trained one after the other, so that no client's size bears on the rounding of others
-    most: rounds after which the run ends
+    loop: clients are trained one after the other, so that no client's size affects the rounding of others
+    most: number of rounds after which the run ends
     """
 
     def __init__(self, pair: Pair | None, recording: Recording, *, loop: bool = False, most: int | None = None) -> None:
@@ -171,7 +171,7 @@ class RoundsWorld(World):
         return tuple(map(int, entered))
 
     def _without_changed(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids without those of removed clients: nobody else may come or go with what a client holds."""
+        """Return the ids without those of removed clients: no other client's presence may depend on a client's data."""
         removed = self.pair is not None and self.pair.change == REMOVED and self.pair.record is None
         return ids[~np.isin(ids, list(self.changed))] if removed else ids
 
@@ -234,7 +234,7 @@ class RoundsWorld(World):
                 self.outside(name, row, int(client))
 
     def _bounded(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        """Find a row of anybody, in either run, that is beyond the bound that is charged."""
+        """Find a row of any client, in either run, beyond the charged bound."""
         assert self._method is not None
         assert self._now is not None
         moves = self._method.stages.find(ClipMoves)
@@ -347,7 +347,7 @@ class RoundsWorld(World):
             raise Stopped
 
     def _remembered(self, name: str, value: Tensor) -> None:
-        """Compare what the server keeps; of a row a client, the rows of the others."""
+        """Compare the server's memory; for a row per client, the rows of the others."""
         assert self._method is not None
         if value.ndim == 2 and len(value) == self._method.sampler.clients:
             for client, row in enumerate(value):

@@ -17,8 +17,8 @@ Outcome = Literal["pass", "fail", "nothing tested", "refused"]
 
 SCOPE = "on these pairs and what they exercised"
 NOT_SEEN = (
-    "the amount and the law of noise (trials: `dpfed audit upload`), the law of the sampler, the charge (`dpfed audit "
-    "run`), code that these rounds and pairs do not reach, time, memory, and whether what was released is this code"
+    "the amount and the distribution of noise (trials: `dpfed audit upload`), that of the sampler, the charge (`dpfed "
+    "audit run`), code that these rounds and pairs do not reach, time, memory, and whether the release is of this code"
 )
 
 
@@ -48,7 +48,7 @@ class PairResult:
         return self.seen.error
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the pair."""
+        """Return the JSON object of the pair."""
         first = self.first
         return {
             **self.pair.to_dict(),
@@ -118,7 +118,7 @@ class ReplayAudit:
             raise AssertionError(self.in_words())
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON document of `dpfed audit replay --json`."""
+        """Return the JSON document of `dpfed audit replay --json`."""
         return {
             "audit": "replay",
             "name": self.name,
@@ -145,7 +145,7 @@ def _counted(counts: Counter[Outcome]) -> str:
 
 
 def result_of(pair: Pair, seen: Seen) -> PairResult:
-    """Return the outcome of what a second run has shown."""
+    """Return the outcome of a second run."""
     outcome: Outcome = "pass"
     if seen.differences:
         outcome = "fail"

@@ -1,4 +1,4 @@
-"""The two runs of a replay audit: the first is recorded, the second is compared with it, value by value."""
+"""Two runs of a replay audit: the first is recorded, the second is compared with it, value by value."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from dpfed.replayed import Ids, Norm, Part
 
 Floats = NDArray[np.float64]
 Key = tuple[int, str, int | tuple[int, int] | None, int]
-"""Round from 0 (-1: before and between), name, client or (client, record), and how often it was there before."""
+"""Round from 0 (-1: before and between), name, client or (client, record), and number of earlier uses."""
 
 ROUNDING = 1e-4
-"""Differences of sums of floats, relative to their largest entry, that the order of additions may make."""
+"""Differences of sums of floats, relative to their largest entry, by another order of additions."""
 
 
 class Stopped(BaseException):
-    """The second run has shown a difference and need not go on."""
+    """End of the second run after a difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A value that differs although nothing but a mechanism's output may hide what differs.
+    """Value that differs although only a mechanism's output may depend on the change.
 
     round:  from 1; None outside rounds
-    by, allowed: of what may differ by so much; of anything else None
+    by, allowed: of values that may differ by that much; else None
     """
 
     value: str
@@ -47,7 +47,7 @@ class Difference:
 
     @property
     def in_words(self) -> str:
-        """Sentence for a reader."""
+        """Return a sentence for a reader."""
         where = [] if self.round is None else [f"round {self.round}"]
         where += [] if self.client is None else [f"client {self.client}"]
         where += [] if self.record is None else [f"record {self.record}"]
@@ -58,7 +58,7 @@ class Difference:
 
 @dataclass
 class Seen:
-    """Differences that a run of the audit has shown, and what it has exercised."""
+    """Differences of a run of the audit, and the parts that it has exercised."""
 
     differences: list[Difference] = field(default_factory=list)
     exempt: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class Seen:
 
 
 class Recording:
-    """Values of the first run: digests in memory, what enters and leaves a mechanism on disk."""
+    """Values of the first run: digests in memory, inputs and outputs of mechanisms on disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -162,7 +162,7 @@ class World:
             return key
 
     def _is_own(self, client: int | tuple[int, int] | None) -> bool:
-        """Return True if the value belongs to what the pair has changed."""
+        """Return True if the value belongs to the changed clients."""
         record = None if self.pair is None else self.pair.record
         if isinstance(client, tuple):
             return client[0] in self.changed and record in (None, client[1])
@@ -172,7 +172,7 @@ class World:
         return self.only is None or name in self.only
 
     def finding(self, words: str, key: Key, *, by: float | None = None, allowed: float | None = None) -> None:
-        """Note a difference; the first ends the run at the next place where it can."""
+        """Record a difference; the first one ends the run at the next possible place."""
         number, name, client, _ = key
         record = client[1] if isinstance(client, tuple) else None
         self.seen.differences.append(
@@ -221,9 +221,10 @@ class World:
         units: int | None = None,
         adds_noise: bool = True,
     ) -> Any:
-        """Compare a mechanism's input and its noise; the first run's output is this run's.
+        """Compare a mechanism's input and its noise, and return the first run's output.
 
-        units: how many of the changed clients take part; default: all. adds_noise: the output is the input plus noise
+        units: number of the changed clients that take part; default: all. adds_noise: the output is the input plus
+        noise
         """
         entered, left = plain(given), plain(noisy)
         key = self._key(name, client, step)
@@ -280,7 +281,7 @@ class World:
         return None
 
     def moved(self, one: NDArray[Any], two: NDArray[Any]) -> Floats:
-        """Return two - one."""
+        """Return the difference two - one."""
         if one.dtype.kind in "iu":
             return (two.astype(np.int64) - one.astype(np.int64)).astype(np.float64)
         with np.errstate(all="ignore"):
@@ -323,7 +324,7 @@ class World:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of Python, numpy and, where it is loaded, torch."""
+    """Seed the global generators of Python, numpy and, if it is loaded, torch."""
     import random
     import sys
 
@@ -362,7 +363,7 @@ def like(array: NDArray[Any], value: Any) -> Any:
 
 
 def digest(value: object) -> str:
-    """Return a name of the value: equal if and only if it is, but with probability 2^-128. Arrays by their bits.
+    """Return a digest of the value, equal if and only if it is, except with probability 2^-128. Arrays by their bits.
 
     SHA-256, which processors have instructions for: rows of millions of numbers are hashed after every stage.
     """
@@ -379,7 +380,7 @@ def digest(value: object) -> str:
 
 
 def length(moved: Floats, norm: Norm) -> float:
-    """Return the norm of a difference; NaN where it holds one."""
+    """Return the norm of a difference; NaN if it holds one."""
     with np.errstate(all="ignore"):
         flat = moved.reshape(-1)
         order: float = {"l1": 1, "l2": 2, "linf": math.inf}[norm]

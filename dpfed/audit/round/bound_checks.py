@@ -24,15 +24,16 @@ _MOST_TRIALS = 3_000
 _ROUNDING = 1e-5  # of float32 sums, relative
 
 _ABOVE = (1e-6, 1e-3, 5e-3, 1e-2, 0.1, 9.0)
-"""Norms just above the bound, and ten times of it: an excess over it."""
+"""Norms just above the bound, and ten times the bound, as an excess over it."""
 
 
 def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """No client's update, however wrong, adds more than the claimed bound to the new state of a whole round without
-    noise; and no row is longer than the bound after it.
+    """Check that no client's update adds more than the claimed bound to the new state of a whole round without noise.
 
-    Every client of the round in turn: a bound that is not put on all of them is none. Exact but for float32: a bound
-    that is 0.002% too wide is seen, and so is one that lets through rows a little or a lot beyond it.
+    No row is longer than the bound after it. Every client of the round in turn: a bound on only some of them is none.
+    Exact
+    except for float32: a bound that is 0.002% too wide is found, and so is one that passes rows a little or far beyond
+    it.
     """
     rounds, worst, which = WholeRounds(one=one.quiet), 0.0, "zeros"
     for name, update in (adversarial_updates(one, size) | around_the_bound(one, claim, size)).items():
@@ -48,7 +49,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 
 def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
-    """The longest of what comes of one client's update, over the bound."""
+    """Return the largest effect of one client's update, over the bound."""
     bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
     lengths = [_norm(bounded)]
     if claim.seen == "sum" and not claim.coins:
@@ -63,7 +64,7 @@ def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> 
 
 
 def in_metric(one: OneRound, claim: Claim, rows: Tensor) -> Tensor:
-    """Rows in the metric that is charged: of coins in the Fisher metric, over sqrt(theta (1 - theta))."""
+    """Return rows in the charged metric: of Bernoulli samples in the Fisher metric, over sqrt(theta (1 - theta))."""
     if claim.coins is None or claim.coins.clip_metric == "euclidean":
         return rows
     theta = one.reference.double().clamp(claim.coins.floor, 1 - claim.coins.floor)
@@ -75,7 +76,7 @@ def _norm(row: Tensor) -> float:
 
 
 def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor]:
-    """Updates [d] whose rows have a norm just above the bound, or ten times the bound."""
+    """Return updates [d] whose rows have a norm just above the bound, or ten times the bound."""
     normal = torch.randn(size, generator=torch.Generator().manual_seed(4))
     length = float(
         torch.linalg.vector_norm(
@@ -86,7 +87,7 @@ def around_the_bound(one: OneRound, claim: Claim, size: int) -> dict[str, Tensor
 
 
 def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
-    """Updates [d] that bounds get wrong: huge, tiny, not finite, all in one entry, in some entries only."""
+    """Return updates [d] on which bounds often fail: huge, tiny, not finite, all in one entry, in some entries only."""
     generator = torch.Generator().manual_seed(3)
     normal = torch.randn(size, generator=generator)
     along = one.projection.adjoint(torch.ones(one.projection.sent))
@@ -113,12 +114,14 @@ def adversarial_updates(one: OneRound, size: int) -> dict[str, Tensor]:
 
 
 def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
-    """No client's move, however wrong, leaves the clip in any coordinate, and the coins that fill up a sum are those of
-    the public probabilities. None where the account relies on neither, or the coins have noise before them.
+    """Check that no client's move exceeds the clip in any coordinate, and padding uses the public probabilities.
 
-    Rows of every client: exact but for float32. Coins that fill up: the sum of squared standard scores of all counts of
-    a round without uploads, against a chi-squared law (false alarm nearly 1e-6). Canaries come on top of the slots:
-    independent coins that are added to a sum are a post-processing of it, wherever they lie.
+    None if the account relies on neither, or the Bernoulli samples have noise before them.
+
+    Rows of every client: exact except for float32. Padding: the sum of squared standard scores of all counts of a round
+    without uploads, against a chi-squared distribution (false alarm nearly 1e-6). Canaries are added to the fixed
+    number of
+    uploads: independent Bernoulli samples that are added to a sum are a post-processing of it, for any probabilities.
     """
     stage, coins = one.method.stages.find(PrivateCoins), claim.coins
     if stage is None or not isinstance(coins, BernoulliAggregate) or coins.others != "near-reference":
@@ -134,8 +137,8 @@ def window_check(one: OneRound, claim: Claim, size: int) -> Check | None:
     return Check(
         name="window",
         passed=farthest <= 1 + _ROUNDING and (chance is None or chance >= FALSE_ALARM),
-        detail=f"farthest coin of any client: {farthest:.6f} of the clip in a coordinate"
-        + ("" if chance is None else f"; coins that fill up a sum are as likely as {chance:.2g}"),
+        detail=f"farthest sample of any client: {farthest:.6f} of the clip in a coordinate"
+        + ("" if chance is None else f"; samples that fill up a sum are as likely as {chance:.2g}"),
     )
 
 
@@ -150,7 +153,7 @@ def _chance_of_padding(one: OneRound, stage: PrivateCoins) -> float:
 
 
 def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """Coins of public probabilities 0 and 1 still come up with at least the claimed floor, and at most one minus it."""
+    """Check that samples of public probabilities 0 and 1 are 1 with at least the floor, and at most one minus it."""
     stage = one.method.stages.find(PrivateCoins)
     assert claim.coins is not None
     assert stage is not None
@@ -166,6 +169,6 @@ def floor_check(one: OneRound, claim: Claim, size: int) -> Check:
     return Check(
         name="floor",
         passed=likely >= FALSE_ALARM,
-        detail=f"the rarer side comes up in {rarest:.4f} of the coins, claimed at least {claim.coins.floor:g}; of so "
+        detail=f"the rarer value has {rarest:.4f} of the samples, claimed at least {claim.coins.floor:g}; of that "
         f"few or fewer the probability is {likely:.2g}",
     )

@@ -1,4 +1,4 @@
-"""Claim of one round, as the ledger states it, which an audit of uploads tests."""
+"""Claim of one round, as the ledger states it: tested by an audit of uploads."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Coins = BernoulliAggregate | BernoulliChannel
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The mechanism that is written for a round, and what follows from it.
+    """Mechanism that is recorded for a round, with its profile and bounds.
 
-    mechanism:   as the ledger has it, with its sampling
+    mechanism:   as in the ledger, with its sampling
     profile:     delta at every epsilon, both orders of neighbours
     epsilon:     at `delta`, by the accountant's best bound
     bound:       the claimed bound on one client's row, L2, in the units of the released vector
-    sensitivity: how far apart neighbours' noiseless releases may be, in those units: bound or twice that
-    noise_std:   of the released vector in those units; 0 for coins
+    sensitivity: largest distance of neighbours' noiseless releases, in those units: bound or twice that
+    noise_std:   of the released vector in those units; 0 for Bernoulli samples
     seen:        "sum" or "uploads"
-    count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 where none is released
+    count_mu:    shift over noise of a second number, the count of clients inside the bound; 0 if none is released
     """
 
     mechanism: SingleRelease
@@ -55,7 +55,7 @@ class Claim:
 
     @property
     def unsampled(self) -> Unsampled:
-        """The mechanism on a cohort that is known."""
+        """Mechanism on a known cohort."""
         return unsampled(self.mechanism)
 
     @property
@@ -74,17 +74,17 @@ class Claim:
 
     @property
     def coins(self) -> Coins | None:
-        """The mechanism, if its noise is coins."""
+        """Mechanism of Bernoulli samples; None for any other."""
         return self.unsampled if isinstance(self.unsampled, Coins) else None
 
     @property
     def integers(self) -> NoisyIntegers | None:
-        """The mechanism, if its noise is whole numbers."""
+        """Mechanism with integer noise; None for any other."""
         return self.unsampled if isinstance(self.unsampled, NoisyIntegers) else None
 
     @property
     def mu(self) -> float | None:
-        """Claimed shift over noise of the vector; None for coins, which are no Gaussian."""
+        """Claimed shift over noise of the vector; None for Bernoulli samples, which are not Gaussian."""
         return None if self.coins else self.sensitivity / self.noise_std
 
     @property
@@ -99,10 +99,10 @@ class Claim:
 
 
 def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
-    """The claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
+    """Return the claim of one release. `count_mu`: see `Claim`; such a count is part of the same Gaussian release.
 
     Sensitivity in the units of the release, from the mechanism alone: mu noise_std for Gaussians (without the count's
-    part of mu), the accounted integer bound over steps for integers, the clip for coins.
+    part of mu), the accounted integer bound over steps for integers, the clip for Bernoulli samples.
     """
     sampled = release.mechanism
     mechanism = unsampled(sampled)
@@ -126,7 +126,9 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
 
 
 def trade_off(profile: Profile | PrivacyProfile, false_positive_rate: Floats) -> Floats:
-    """The least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least 0."""
+    """Return the least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least
+    0.
+    """
     eps = np.linspace(-12.0, 12.0, 2401)
     lines = 1 - np.asarray(profile(eps)) - np.exp(eps) * np.asarray(false_positive_rate, dtype=float)[..., None]
     return np.asarray(np.maximum(lines.max(axis=-1), 0.0))

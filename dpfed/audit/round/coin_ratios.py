@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 _DRAWN = 20_000
 
 _FAR = 1e6
-"""The log-ratio of what one world cannot send, finite so that both signs add up."""
+"""Log-ratio of a value that one world cannot send, finite so that both signs add up."""
 
 _FACTORS = np.concatenate([np.linspace(0.0, 2.0, 41), np.linspace(2.25, 4.0, 8)])
 
@@ -30,13 +30,12 @@ _GRID = 2e-4
 _LARGEST = 1 << 22
 
 _ROUNDING = 1e-15
-"""Times the number of entries: what the transforms may misplace of a probability."""
+"""Largest error of a probability by the transforms, per entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiasOfCoins:
-    """Bias of a Bernoulli sample from a probability: N(0, noise_std^2) is added, and it is clipped to [edge, 1 -
-    edge]."""
+    """Bias of a Bernoulli sample's probability: N(0, noise_std^2) is added, and it is clipped to [edge, 1 - edge]."""
 
     edge: float
     noise_std: float = 0.0
@@ -44,10 +43,11 @@ class BiasOfCoins:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoinRatio:
-    """log P1(s) / P0(s) of a sum s [d] of independent coins, from tables [d, coins + 1] for each entry's value.
+    """Log-likelihood ratio log P1(s) / P0(s) of a sum s [d] of independent Bernoulli samples.
 
+    From tables [d, samples + 1] for each entry's value.
     taking_part: the probability that the client under test is in the sum; otherwise one more of the others is, and the
-                 sum has the law `log_out`, in both worlds
+                 sum has the distribution `log_out`, in both worlds
     """
 
     log_one: Floats
@@ -66,9 +66,10 @@ class CoinRatio:
         taking_part: float = 1.0,
         trials: int = 1,
     ) -> CoinRatio:
-        """Return the ratio from where the client's probabilities end [d] in each world, and those of `others`
-        clients, before the clip to the edges (and noise) that the claim says; each client has so many `trials` of a
-        probability."""
+        """Return the ratio from the final probabilities of the client [d] in each world, and those of `others` clients.
+
+        Before the claimed clip to the edges (and noise); each client has `trials` samples of a probability.
+        """
         own = [_law(np.repeat(_mean(coins, where)[:, None], trials, axis=1)) for where in (one, other, rest)]
         beside = _law(np.repeat(_mean(coins, rest)[:, None], trials * others, axis=1))
         tables = [_added(law, beside) for law in own]
@@ -77,7 +78,7 @@ class CoinRatio:
         return cls(log_one=logs[0], log_other=logs[1], log_out=logs[2], taking_part=taking_part)
 
     def scores(self, sums: Tensor) -> Floats:
-        """One ratio for each of the sums [n, d]."""
+        """Return one ratio for each of the sums [n, d]."""
         counts = np.asarray(sums.round().long().cpu().numpy()).clip(0, self.log_one.shape[1] - 1)
         if self.taking_part == 1:
             return self._summed(self.table(), counts)
@@ -89,7 +90,7 @@ class CoinRatio:
         return np.asarray(np.take_along_axis(table.T, counts, axis=0).sum(axis=1), dtype=np.float64)
 
     def of_sums(self, true: CoinRatio, world: int, trials: int, generator: np.random.Generator) -> Floats:
-        """The ratio of sums [trials] that are drawn from the laws of `true`, and not by the code under test.
+        """Return the ratio of sums [trials] drawn from the distributions of `true`, not by the code under test.
 
         Entries that are alike are drawn together, as a multinomial.
         """
@@ -115,13 +116,13 @@ class CoinRatio:
         return np.asarray(both[0] - both[1])
 
     def table(self) -> Floats:
-        """The log-ratio of each entry's values [d, coins + 1]; 0 where one is impossible in both worlds."""
+        """Return the log-ratio of each entry's values [d, samples + 1]; 0 for one that is impossible in both worlds."""
         with np.errstate(invalid="ignore"):
             return np.nan_to_num(self.log_one - self.log_other, nan=0.0, posinf=_FAR, neginf=-_FAR)
 
     @property
     def rules_out(self) -> bool:
-        """True if one world has values that the other cannot have: then the only cut of note is at ratio 1."""
+        """True if one world has values that are impossible in the other: then the only useful cut is at ratio 1."""
         return bool((np.abs(self.table()) >= _FAR).any())
 
     @property
@@ -144,9 +145,9 @@ def _normalised(law: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoinLaw:
-    """The law of `ratio`'s scores where the client's probabilities move farther than the claim says.
+    """Distribution of `ratio`'s scores if the client's probabilities move farther than claimed.
 
-    ends: where the client ends in world 1, in world 0, and where the others end [d] each; origin: where they start
+    ends: final probabilities of the client in world 1, in world 0, and of the others [d] each; origin: their start
     """
 
     coins: BiasOfCoins
@@ -165,14 +166,14 @@ class CoinLaw:
         return limits[0], limits[1]
 
     def moved(self, factor: float) -> CoinRatio:
-        """The laws where the client moves `factor` times as far from where it starts, up to the edges."""
+        """Return the distributions if the client moves `factor` times as far from its start, up to the edges."""
         far = [self.origin + factor * (end - self.origin) for end in self.ends[:2]]
         others = (int(self.ratio.log_one.shape[1]) - 1) // self.trials - 1
         return CoinRatio.of(self.coins, far[0], far[1], self.ends[2], others, self.ratio.taking_part, self.trials)
 
 
 def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
-    """The probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may lie outside [c, 1 - c]."""
+    """Return the probability of a one, E clip(theta + N(0, s^2), c, 1 - c); theta may be outside [c, 1 - c]."""
     theta, low, high, std = where.double().cpu().numpy(), coins.edge, 1 - coins.edge, coins.noise_std
     if not std:
         return np.asarray(np.clip(theta, low, high))
@@ -183,7 +184,7 @@ def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
 
 
 def _law(ones: Floats) -> Floats:
-    """The law of the sum [d, n + 1] of n coins of these probabilities [d, n]."""
+    """Return the distribution of the sum [d, n + 1] of n Bernoulli samples of these probabilities [d, n]."""
     law = np.ones((len(ones), 1))
     for coin in ones.T:
         law = _added(law, np.stack([1 - coin, coin], axis=1))
@@ -198,12 +199,14 @@ def _added(one: Floats, other: Floats) -> Floats:
 
 
 def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
-    """The score is the log-likelihood ratio l of the claimed coins, a sum over entries, so that its mean is exact:
+    """Return whole scores by the log-likelihood ratio l of the claimed Bernoulli samples.
+
+    It is a sum over entries, so its mean is exact:
 
         D(f) = sum over entries j and counts s of (P_f,1(j, s) - P_f,0(j, s)) l(j, s)
 
-    with P_f,w the law of entry j's count in world w where the client moves f times as far, up to the edges. None where
-    one world rules out what the other sends, or the cohort is drawn: then the ratio is no sum over entries.
+    with P_f,w the distribution of entry j's count in world w if the client moves f times as far, up to the edges. None
+    if one world excludes values of the other, or the cohort is drawn: then the ratio is no sum over entries.
     """
     ratio = law.ratio
     if ratio.rules_out or ratio.taking_part < 1:
@@ -226,11 +229,12 @@ def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
 
 
 def least_epsilon(ratio: CoinRatio, *, delta: float) -> float | None:
-    """Return the epsilon at `delta` that the two worlds of `ratio` show, the larger of both orders; None if it takes
-    too much memory, or the cohort is drawn.
+    """Return the epsilon at `delta` of the two worlds of `ratio`, the larger of both orders.
 
-    delta(eps) = E_P max(0, 1 - e^(eps - L)) rises with L, the sum of the entries' losses; each of them is rounded down
-    to a grid here. What transforms misplace is taken off. Direction of error: lower bound.
+    None if that needs too much memory, or the cohort is drawn. delta(eps) = E_P max(0, 1 - e^(eps - L)) rises with L,
+    the sum of the entries' losses; each of them is rounded down to a grid here. Errors of the transforms are
+    subtracted.
+    Direction of error: lower bound.
     """
     if ratio.rules_out or ratio.taking_part < 1:
         return None
@@ -257,7 +261,7 @@ def _one_order(log_p: Floats, losses_of: Floats, delta: float) -> float | None:
 
 
 def _smallest(delta_at: Callable[[float], float], target: float) -> float:
-    """The epsilon >= 0 at which a falling function comes down to the target, from below; 0 if it starts there."""
+    """Return the epsilon >= 0 at which a falling function reaches the target, from below; 0 if it starts there."""
     low, high = 0.0, 1.0
     if delta_at(0.0) <= target:
         return 0.0

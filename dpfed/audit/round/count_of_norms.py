@@ -1,4 +1,4 @@
-"""The second number that a round with adaptive clipping shows: how many clients were inside the bound."""
+"""Second number of a round with adaptive clipping: the count of clients inside the bound."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dpfed.stages.clip import AdaptiveClip, Clip
 
 @dataclass(frozen=True, kw_only=True)
 class CountOfNorms:
-    """The noisy count as the next clip norm shows it, C' = C exp(-rate (fraction - quantile)).
+    """Noisy count in the next clip norm, C' = C exp(-rate (fraction - quantile)).
 
     start:    the clip norm of the round
     expected: the public number of clients that the count is divided by
-    base:     the count without noise in world 0; mu: how far world 1 is from it, over the claimed noise
+    base:     the count without noise in world 0; mu: distance of world 1 from it, over the claimed noise
     sign:     of that difference
     """
 
@@ -31,8 +31,9 @@ class CountOfNorms:
 
     @classmethod
     def of(cls, quiet: WholeRounds, pair: Neighbours, claim: Claim) -> CountOfNorms:
-        """Return the count's score from two rounds without noise. The claim allows no more than `claim.count_mu` of a
-        difference."""
+        """Return the count's score from two rounds without noise. The claim allows a difference of at most
+        `claim.count_mu`.
+        """
         clip = quiet.one.method.stages.find(Clip)
         assert clip is not None
         assert clip.adaptive is not None
@@ -59,14 +60,14 @@ class CountOfNorms:
         )
 
     def count(self, after: ServerState) -> float:
-        """The centred count that this state shows."""
+        """Return the centred count in this state."""
         fraction = self.adaptive.quantile - math.log(after.clip_norm / self.start) / self.adaptive.rate
         return (fraction - 0.5) * self.expected
 
     def score(self, after: ServerState) -> float:
-        """N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""
+        """Return a score that is N(0, 1) in world 0 and N(mu, 1) in world 1, if the claim holds."""
         return self.sign * (self.count(after) - self.base) / self.adaptive.count_noise_std
 
     def joint(self, score: float, after: ServerState, mu: float) -> float:
-        """The best score of both numbers together, `score` being N(0, 1) or N(mu, 1)."""
+        """Return the best score of both numbers together, `score` being N(0, 1) or N(mu, 1)."""
         return (mu * score + self.mu * self.score(after)) / (math.hypot(mu, self.mu) or 1.0)

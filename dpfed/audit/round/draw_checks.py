@@ -33,9 +33,11 @@ _FRESH = "from dpfed.randomness import Secure; print(Secure().bits(4, 'noise.sum
 
 
 def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], rounds: int = 200) -> Check:
-    """The samplers of `method` and `others`, drawn from as a round does it (`dpfed.round.cohort_of`): each by
-    `sampler_check`. Small cohorts are among them, so that some are empty under Poisson sampling; and one that exceeds
-    its cap in two of five rounds."""
+    """Return the checks of the samplers of `method` and `others`, drawn from as in a round, by `sampler_check`.
+
+    Small cohorts are among them, so that some are empty under Poisson sampling; and one that exceeds its cap in two of
+    five rounds.
+    """
     small = [sampler(name, clients=_CLIENTS, cohort=_COHORT) for name in ("poisson", "fixed")]
     overfull = sampler("poisson", clients=_CLIENTS, cohort=_CLIENTS // 2, cap=_CLIENTS // 2)
     found = []
@@ -47,7 +49,7 @@ def cohorts_check(method: Method, seeds: Seeds, others: Iterable[Sampler], round
 
 
 class _AsDrawn:
-    """A sampler whose cohorts are those of a method's rounds."""
+    """Sampler whose cohorts are those of a method's rounds."""
 
     def __init__(self, method: Method) -> None:
         self._method, who = method, method.sampler
@@ -58,11 +60,11 @@ class _AsDrawn:
 
 
 def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
-    """Cohort sizes and members have the law that is accounted: a constant size, or independent draws, under a cap or
-    without.
+    """Check that cohort sizes and members have the accounted distribution.
 
-    Sizes exactly (`cohort_law`); that every client is drawn about as often as every other by chi-square, upper tail, in
-    its normal approximation. Fails on a correct sampler with probability about FALSE_ALARM.
+    A constant size, or independent draws, under a cap or without. Sizes exactly (`cohort_law`); equal frequencies of
+    all clients by chi-square, upper tail, in its normal approximation. Fails on a correct sampler with probability
+    about FALSE_ALARM.
     """
     q, clients = who.law.probability, who.clients
     sized = size_law(who)
@@ -90,11 +92,11 @@ def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Ch
 
 
 def secure_check(source: Secure | None = None) -> Check:
-    """No draw comes again: not under the same name, not after all libraries' seeds were set to the same number, not in
-    a new process, not in 200,000 calls.
+    """Check that no draw repeats.
 
-    64 fresh bits repeat in so many calls with probability 1.1e-9; bits that a call makes of 32 bits of entropy do with
-    probability 0.99. What it cannot see: one seed of 32 bits or more for a whole process.
+    Not under the same name, not after all libraries' seeds were set to the same number, not in a new process, not in
+    200,000 calls. 64 fresh bits repeat in that number of calls with probability 1.1e-9; bits that a call makes of 32
+    bits of entropy do with probability 0.99. Not found: one seed of 32 bits or more for a whole process.
     """
     drawn_from = Secure() if source is None else source
     named = [_after_the_same_seed(drawn_from) for _ in range(2)]
@@ -107,7 +109,7 @@ def secure_check(source: Secure | None = None) -> Check:
     return Check(
         name="secure draws",
         passed=again == 0 or float(pdtrc(again - 1, expected)) >= FALSE_ALARM,
-        detail=f"fresh after the same seed and in a new process; {again} of {_CALLS:,} words came twice",
+        detail=f"fresh after the same seed and in a new process; {again} of {_CALLS:,} draws were repeated",
     )
 
 

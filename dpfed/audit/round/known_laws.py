@@ -36,7 +36,7 @@ _WIDEST = 2_000_000
 def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
     """Return whole scores of this distribution; None if its means are not known.
 
-    Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's law.
+    Sums of whole numbers without sampling: the score itself, whose mean does not depend on the noise's distribution.
     """
     match law:
         case CoinLaw():
@@ -51,7 +51,9 @@ def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
 def shown(
     claim: Claim, law: ScoreLaw, ready: WholeScores, gap: float, scores: tuple[Floats, Floats], *, alpha: float
 ) -> Moved:
-    """The bound of `WholeScores.moved`, from the scores of both worlds. gap: of the pair, over the sensitivity."""
+    """Return the bound of `WholeScores.moved`, from the scores of both worlds. gap: of the pair, over the
+    sensitivity.
+    """
     reach = min(gap, 1.0)
     factor = ready.moved(*scores, alpha=alpha)
     if factor == 0:
@@ -62,7 +64,7 @@ def shown(
 
 
 def _of_move(claim: Claim, factor: float) -> float | None:
-    """An epsilon that no account can be below where one client moves the sum `factor` times as far as claimed."""
+    """Return a lower bound on every account if one client moves the sum `factor` times as far as claimed."""
     gaussian = noise_of(claim.mechanism)
     if gaussian is not None and not claim.sampled:
         return epsilon_of_shift(factor * (claim.mu or 0.0), delta=claim.delta)
@@ -86,7 +88,9 @@ def _of_move(claim: Claim, factor: float) -> float | None:
 
 
 def _integer_noise(claim: Claim) -> Floats | None:
-    """The law of one coordinate's noise; None for shares of discrete Gaussians, whose sum is none."""
+    """Return the distribution of one coordinate's noise; None for shares of discrete Gaussians, whose sum is not
+    one.
+    """
     noise = claim.integers
     if noise is None:
         return None
@@ -104,11 +108,11 @@ def _integer_noise(claim: Claim) -> Floats | None:
 
 
 def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: float = 1.0) -> float:
-    """Return the epsilon at `delta` of an entry that one client moves by `steps`, if it takes part with probability q:
-    noise p(x) against (1 - q) p(x) + q p(x - steps).
+    """Return the epsilon at `delta` of an entry that one client moves by `steps`, if drawn with probability q.
 
-    delta(eps) = sum max(0, P - e^eps Q), the larger of both orders, over the values that `noise` [n] has; those beyond
-    are left out, which makes it smaller. Direction of error: lower bound (rounding: a relative 1e-9 is taken off).
+    Noise p(x) against (1 - q) p(x) + q p(x - steps). delta(eps) = sum max(0, P - e^eps Q), the larger of both orders,
+    over the values that `noise` [n] has; omitting those beyond makes it smaller. Direction of error: lower bound
+    (rounding: a relative 1e-9 is subtracted).
     """
     target = require.open_probability(delta=delta)
     without = np.concatenate([noise, np.zeros(steps)])

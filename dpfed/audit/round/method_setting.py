@@ -1,4 +1,4 @@
-"""The small experiment in which a method's upload is audited: its preset, four clients, by default all in one round."""
+"""Small experiment for the audit of a method's upload: its preset, four clients, by default all in one round."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _SETTING = (
 _EPSILON_OF_COINS = 3.0
 _NOISE_MULTIPLIER = 1.0
 _ROUNDS, _STREAMS = 6, 300
-"""Rounds and trials of several rounds together: three participations of a client, in so many trials."""
+"""Rounds and trials of several rounds together: three participations of a client, in that number of trials."""
 
 
 def audited_methods() -> list[str]:
-    """Every method that can be private, one's own among them."""
+    """Return every method that can be private, user-defined ones included."""
     load_own_code()
     return [name for name, one in every_method().items() if one.private_with]
 
 
 def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
-    """The method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
+    """Return the method's private setting on the digits, small: d = 610, four clients, one round, delta = 1e-5.
 
-    All clients take part, or by federation.sampling two of them, unless `settings` say how many. Gaussian noise of
-    multiplier 1 unless one, or an epsilon, is given; coins at epsilon 3. `settings` go on top.
+    All clients take part, or by federation.sampling two of them, unless `settings` give their number. Gaussian noise of
+    multiplier 1 unless one, or an epsilon, is given; Bernoulli samples at epsilon 3. `settings` override all of this.
     """
     load_own_code()
     chosen = method(name)
@@ -84,8 +84,8 @@ def _refuse_padded_coins(config: Config) -> None:
     coins = method(config.method.name).coins or (config.privacy is not None and config.privacy.noise == "coins")
     if coins and config.federation.sampling == "poisson":
         raise ConfigError(
-            "federation.sampling='poisson' with coins: the sum is padded to a fixed number of coins, which the audit's "
-            "score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
+            "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number, which the "
+            "audit's score does not know. Use federation.sampling 'fixed' or 'all'; the sampler is checked by itself."
         )
 
 
@@ -109,7 +109,7 @@ def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float 
 
 
 def round_of(experiment: Experiment) -> OneRound:
-    """The first round, with as few uploads as it may be released with."""
+    """Return the first round, with the fewest uploads of a release."""
     config, table = experiment.config, experiment.config.aggregation
     clients = config.federation.clients if config.federation.sampling == "all" else config.federation.cohort
     if config.privacy is not None and config.privacy.release != "uploads":
@@ -134,10 +134,11 @@ def audit_upload(
     draws: int = 300_000,
     progress: Progress | None = None,
 ) -> UploadAudit:
-    """Audit one round of a method; see `round_audit.audit_round`. ConfigError for a method that is never private.
+    """Audit one round of a method; see `round_audit.audit_round`. Errors: ConfigError for a method that is never
+    private.
 
-    With a participation schedule, or correlated noise, a round of all clients with independent noise, and one check
-    more, of several rounds together.
+    With a participation schedule, or correlated noise: a round of all clients with independent noise, and one more
+    check, of several rounds together.
     """
     config = configured(name, settings, noise_multiplier)
     together: tuple[Check, ...] = ()
@@ -167,7 +168,7 @@ def _several_rounds(config: Config, seed: int) -> Check:
 
 
 def _one_round(config: Config) -> Config:
-    """A round of all clients, with independent noise."""
+    """Return a round of all clients, with independent noise."""
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
     for table, keys in (
@@ -181,7 +182,7 @@ def _one_round(config: Config) -> Config:
 
 @cache
 def _secure() -> Check:
-    """Once for all methods: they draw from the same source."""
+    """Return the check of secure randomness, once for all methods: they draw from the same source."""
     return secure_check()
 
 

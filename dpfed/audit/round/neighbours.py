@@ -1,4 +1,4 @@
-"""Pairs of neighbouring worlds for one round: what the client under test does in each, and what the others do."""
+"""Pairs of neighbouring worlds for one round: the updates of the client under test in each, and of the others."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _JUST_INSIDE = 0.9999
 _BARELY = 0.01  # of an entry: enough to change which entries are the largest, next to nothing for a norm
 
 Score = Literal["filter", "upload", "support", "ratio", "count", "joint"]
-"""filter: product of the release with the difference of the noiseless ones. upload: the same of what a lossy code made
-of a noised row. support: which entries are not zero. ratio: log-likelihood ratio of coins. count: of clients inside the
-bound, as the next clip norm shows it. joint: filter and count together."""
+"""Kinds of scores. filter: product of the release with the difference of the noiseless ones. upload: that product of a
+lossy encoding of a noised row. support: set of entries that are not zero. ratio: log-likelihood ratio of Bernoulli
+samples. count: of clients inside the bound, as in the next clip norm. joint: filter and count together."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbours:
     """Two worlds: the client's update is `one` [d] or `other` [d] (None: it sends nothing); all others' is `rest`.
 
-    broadcast: where the round starts, if it matters; None: where the run starts
-    scores:    what is looked at
+    broadcast: start of the round, if it matters; None: start of the run
+    scores:    kinds of scores that are tested
     screened:  the pair gets trials only if its noiseless gap is larger than that of the other pairs
     """
 
@@ -45,7 +45,7 @@ class Neighbours:
 def pairs_of_sums(
     layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, bound: float, size: int, absent: bool
 ) -> list[Neighbours]:
-    """The pairs for a noised vector. absent: without the client nothing of it is sent, not even zeros."""
+    """Return the pairs for a noised vector. absent: without the client nothing of it is sent, not even zeros."""
     nothing = torch.zeros(size)
 
     def against(name: str, one: Tensor, rest: Tensor = nothing, *, screened: bool = False) -> Neighbours:
@@ -67,8 +67,10 @@ def pairs_of_sums(
 
 
 def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) -> list[Neighbours]:
-    """The same where a count of clients inside the bound is released, too; and under replace-one a pair in which the
-    client is outside the bound in one world and inside in the other."""
+    """Return the pairs with a score of the released count of clients inside the bound.
+
+    Under replace-one also a pair in which the client is outside the bound in one world and inside in the other.
+    """
     first = replace(pairs[0], scores=("joint", "count"))
     if adjacency is Adjacency.REPLACE_ONE:
         inside = -pairs[0].one * (_JUST_INSIDE * bound / torch.linalg.vector_norm(pairs[0].one))
@@ -78,7 +80,7 @@ def with_counts(pairs: list[Neighbours], adjacency: Adjacency, *, bound: float) 
 
 
 def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy: bool) -> list[Neighbours]:
-    """The same for single uploads, and one in which nothing changes but which entries are the largest."""
+    """Return the pairs for single uploads, with one in which only the set of the largest entries changes."""
     scores: tuple[Score, ...] = ("filter", "upload") if lossy else ("filter",)
     alone = [replace(pair, scores=scores) for pair in pairs if "others" not in pair.name]
     even = torch.arange(size) % 2 == 0
@@ -92,9 +94,10 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
 def pairs_of_coins(
     layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
 ) -> list[Neighbours]:
-    """Return pairs whose probabilities move as far as they may, from the middle and from the edge, the worst places.
+    """Return pairs with the largest allowed moves of probabilities, from the middle and from the edge, the worst
+    starts.
 
-    From the edge or, where the client may move both ways, from as far inside as it may move.
+    From the edge or, if the client may move both ways, from the distance of one move inside.
     """
     nothing, up = torch.zeros(size), torch.ones(size)
     both = adjacency is Adjacency.REPLACE_ONE
@@ -127,7 +130,7 @@ def pairs_of_coins(
 
 
 def _one_sent(chosen: Map, size: int) -> Tensor:
-    """The unit vector of an entry that the round's map sends."""
+    """Return the unit vector of an entry that the round's map sends."""
     marks = torch.arange(1.0, chosen.sent + 1).to(torch.float32)
     back = chosen.adjoint(marks).abs()
     entry = int(back.argmax()) if chosen.sent < size else size // 2
@@ -137,10 +140,10 @@ def _one_sent(chosen: Map, size: int) -> Tensor:
 
 
 def sizes_of(layout: tuple[Block, ...]) -> list[int]:
-    """Numbers of entries of a model's blocks, in order."""
+    """Return numbers of entries of a model's blocks, in order."""
     return [block.stop - block.start for block in layout]
 
 
 def tensor(direction: Direction) -> Tensor:
-    """The same as float32 [d]."""
+    """Return the array as float32 [d]."""
     return torch.from_numpy(direction).float()

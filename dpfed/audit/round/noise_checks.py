@@ -1,4 +1,4 @@
-"""Is the noise that whole rounds add the noise that is claimed: its size, its tails, its independence over coordinates?
+"""Checks of the noise of whole rounds against the claimed noise: size, tails, independence over coordinates.
 
 Every check fails on a correct round with probability at most `FALSE_ALARM`.
 """
@@ -32,10 +32,10 @@ _FEWEST_ROUNDS = 10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseDraws:
-    """Noise of rounds in which all clients send zeros, over what is claimed.
+    """Noise of rounds in which all clients send zeros, over the claimed noise.
 
-    released: [m, sent], in what is released. added: the same where it is added: whole numbers before they are decoded,
-    half a step of which is `half`; otherwise `released` itself, `half` 0
+    released: [m, sent], in the release. added: the same at its addition: whole numbers before they are decoded, half a
+    step of which is `half`; otherwise `released` itself, `half` 0
     """
 
     released: Tensor
@@ -44,7 +44,7 @@ class NoiseDraws:
 
 
 def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws:
-    """About `entries` draws, from whole rounds."""
+    """Return about `entries` draws, from whole rounds."""
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     zeros = rounds.moves(None, torch.zeros(size))
     least = quiet.run(zeros, quiet.together())
@@ -66,7 +66,7 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws
 def _of_one(
     rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
 ) -> Iterator[Tensor]:
-    """[sent] of one round; where every upload is seen, of each of them."""
+    """Yield the noise [sent] of one round; if every upload is seen, of each upload."""
     if claim.seen == "uploads":
         for client, (given, _) in done.uploads.items():
             yield given.double() - least.uploads[client][0].double()
@@ -80,8 +80,11 @@ def _integers(one: OneRound, done: RoundOutcome) -> Tensor:
 
 
 def size_check(noise: NoiseDraws) -> Check:
-    """At least the claimed variance: chi-square, lower tail, in all entries together, and in the entry with the least
-    (Bonferroni over entries). 300,000 draws see a standard deviation 1% short with probability 99%."""
+    """Check for at least the claimed variance: chi-square, lower tail, in all entries together and in the smallest
+    entry.
+
+    Bonferroni over entries. 300,000 draws find a standard deviation 1% short with probability 99%.
+    """
     squares = noise.released.square()
     rounds, width = squares.shape
     count = squares.numel()
@@ -99,9 +102,10 @@ def size_check(noise: NoiseDraws) -> Check:
 def tail_check(noise: NoiseDraws) -> Check:
     """Check the number of draws beyond 1 to 5 standard deviations: binomial, lower tail, over all levels.
 
-    Noise that ends somewhere makes certain what should only be likely. Levels beyond which fewer than 18 draws are
-    expected are left out: 300,000 draws look as far as 4 standard deviations, where noise that is cut off is seen with
-    certainty. Whole numbers are compared with the normal law half a step away, which is close enough for this.
+    Bounded noise makes events certain that should only be likely. Levels beyond which fewer than 18 draws are expected
+    are
+    left out: 300,000 draws reach 4 standard deviations, at which noise that is cut off is found with certainty. Whole
+    numbers are compared with the normal distribution half a step away, which is close enough for this.
     """
     draws, count = noise.added.abs(), noise.added.numel()
     levels = [level for level in _LEVELS if 2 * count * float(ndtr(-level)) >= _LEAST_EXPECTED] or [_LEVELS[0]]
@@ -120,8 +124,11 @@ def tail_check(noise: NoiseDraws) -> Check:
 
 
 def coordinates_check(noise: NoiseDraws) -> Check | None:
-    """No two coordinates share noise: the largest correlation of two columns over rounds, against its exact law for
-    independent normal columns (Student's t), Bonferroni over pairs. None where there is but one column."""
+    """Check that no two coordinates share noise; None for only one column.
+
+    The largest correlation of two columns over rounds, against its exact distribution for independent normal columns
+    (Student's t), Bonferroni over pairs.
+    """
     rows = noise.added[:, :_MOST_ENTRIES]
     rounds, width = rows.shape
     if width < 2 or rounds < _FEWEST_ROUNDS:
@@ -139,7 +146,9 @@ def coordinates_check(noise: NoiseDraws) -> Check | None:
 
 
 def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
-    """No two rounds or clients share noise, drawn from the run's own source: no two noise vectors are correlated."""
+    """Check that no two rounds or clients share noise, drawn from the run's own source: no two noise vectors are
+    correlated.
+    """
     zeros, vectors = torch.zeros(1, size), []
     alone = claim.seen == "uploads" or one.method.stages.noise_in_rows or claim.coins is not None
     for number in range(_ROUNDS):
@@ -166,7 +175,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
 
 
 def _of_the_sum(world: OneRound, zeros: Tensor) -> Tensor:
-    """The noise [sent] of one whole round in which all clients send zeros."""
+    """Return the noise [sent] of one whole round in which all clients send zeros."""
     noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
     moves = noisy.moves(None, zeros)
     return noisy.released(noisy.run(moves, noisy.together())) - quiet.released(quiet.run(moves, quiet.together()))

@@ -1,4 +1,4 @@
-"""One round again and again, through the stages that run: map, bound, noise, encoding, sum, decoding."""
+"""One round repeated, through the stages that run: map, bound, noise, encoding, sum, decoding."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PUBLIC_SEEDS = 16
 
 
 class OneStream:
-    """Draws in the order of the calls, whatever they are called.
+    """Draws in the order of the calls, for any names.
 
-    An audit repeats one round thousands of times: by their names all its draws would be the same. What names do in a
-    run (that no two rounds or clients share noise) is for `round_checks` to test, on the run's own source.
+    An audit repeats one round thousands of times: by their names all its draws would be equal. The purpose of names in
+    a run (that no two rounds or clients share noise) is tested by `round_checks`, on the run's own source.
     """
 
     def __init__(self, seed: int) -> None:
@@ -94,9 +94,9 @@ class Uploaded:
 class OneRound:
     """Round `state.round` of this method, with `clients` uploads in the sum.
 
-    Uploads of several trials go together: client i of trial t has the id t * clients + i, so that whatever depends on a
-    client's public seed differs between them. Secret draws come from the stages as they are; see `with_randomness`. A
-    trial whose number comes again has the same public seeds.
+    Uploads of several trials are computed together: client i of trial t has the id t * clients + i, so that everything
+    that depends on a client's public seed differs between them. Secret draws are those of the stages; see
+    `with_randomness`. A repeated trial number has the same public seeds.
     """
 
     method: Method
@@ -131,13 +131,15 @@ class OneRound:
         return replace(self, method=replace(self.method, stages=stages))
 
     def with_randomness(self, randomness: Randomness) -> OneRound:
-        """The same round with every secret draw from this source. TypeError for a stage that cannot be given one: its
-        noise would be the same in every trial."""
+        """Return the round with every secret draw from this source.
+
+        Errors: TypeError for a stage that does not accept one: its noise would be equal in every trial.
+        """
         stages = Stages(*(_drawing_from(stage, randomness) for stage in self.method.stages))
         return replace(self, method=replace(self.method, stages=stages, randomness=randomness))
 
     def upload(self, updates: Tensor, ids: NDArray[np.int64]) -> Uploaded:
-        """Updates [n, d] of these clients, through all client halves."""
+        """Return the uploads of the updates [n, d] of these clients, through all client halves."""
         seen = SeenRows(self.method.stages)
         now = replace(self.announced, memory=dict(self.state.stages), votes=[], tally=Tally(), observer=seen)
         arrived = client_halves(self.method.stages, updates.clone(), ids, now)
@@ -160,7 +162,7 @@ def _with_exact_count(clip: Clip) -> Clip:
 
 
 def _drawing_from(part: Any, randomness: Randomness) -> Any:
-    """A stage, and what it is made of, with this source in place of its own."""
+    """Return a stage, and its parts, with this source in place of its own."""
     names = [field.name for field in fields(part)] if is_dataclass(part) else []
     if hasattr(part, "randomness") and "randomness" not in names:
         raise TypeError(f"{type(part).__name__}: draws, but cannot be given another source of randomness.")

@@ -1,4 +1,4 @@
-"""The audit of one round: does what is released about one client keep the privacy that the ledger would state?"""
+"""Audit of one round: the release about one client against the privacy that the ledger would state."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.encode import Encode
 
 ENOUGH = 0.95
-"""A pair reaches the claimed sensitivity if it has this part of it."""
+"""Part of the claimed sensitivity that a pair must reach."""
 
 TRIALS = 6_000
-"""Enough for noise of multiplier 1 that is short by a fifth, over all pairs."""
+"""Number of trials for noise of multiplier 1 that is short by a fifth, over all pairs."""
 
 _OF_MOVES = 0.1
 """Part of a pair's error probability for the test of whole scores, if their distribution is known."""
@@ -77,17 +77,18 @@ def audit_round(
     checks: Sequence[Check] = (),
     progress: Progress | None = None,
 ) -> UploadAudit:
-    """Audit whole rounds of `one` against what its own stages would write in the ledger.
+    """Audit whole rounds of `one` against the ledger line that its own stages would write.
 
     trials: in all, both worlds and all pairs together: half of them for the pair with the largest noiseless gap, the
     rest over the other pairs, in which a pair of neighbours that would get fewer than two gets none. confidence: of the
     test of the claim and of the lower bounds, each, over all pairs together (Bonferroni; half of the error probability
-    for the pair with the largest gap). draws: of noise, for its law. checks: further ones that were made elsewhere.
-    Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is called with a description of each
-    step.
+    for the pair with the largest gap). draws: of noise, for its distribution. checks: further ones that were made
+    elsewhere. Checks have a false-alarm probability of `verdict.FALSE_ALARM` each. progress: is called with a
+    description of each step.
 
-    Claim: a round that keeps what its ledger states is failed with probability at most 1 - confidence + 2e-5. A "pass"
-    proves nothing: its `power` says which faults these trials would have seen.
+    Claim: a round that keeps its ledger's claim is failed with probability at most 1 - confidence + 2e-5. A "pass" is
+    no
+    proof: its `power` states which faults these trials would have found.
     """
     began = time.monotonic()
     number, alpha = require.count(at_least=2, trials=trials), 1 - require.open_probability(confidence=confidence)
@@ -158,7 +159,7 @@ def claimed(one: OneRound, delta: float) -> Claim:
 
 
 def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Neighbours]:
-    """The pairs of neighbours that suit what is claimed."""
+    """Return the pairs of neighbours that suit the claim."""
     adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
         return pairs_of_coins(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
@@ -177,7 +178,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
 
 
 def pair_tests(share: Share[TwoWorlds], say: Progress = str) -> tuple[list[PairTest], Trials]:
-    """Return the tests of a pair, one for each score, and its trials. Cuts are settled before the counted trials."""
+    """Return the tests of a pair, one for each score, and its trials. Cuts are fixed before the counted trials."""
     say("where scores are cut")
     world, kinds = share.pair, share.pair.pair.scores
     alpha = share.alpha / len(kinds)
@@ -241,8 +242,11 @@ def _power(world: TwoWorlds, kind: Score, threshold: float, trials: tuple[int, i
 
 
 def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) -> list[Share[TwoWorlds]]:
-    """Return the pairs' shares of trials and alpha. Screened pairs get some only if their gap, which is measured
-    without noise, is above that of all other pairs: so they take nothing from the error probability of the others."""
+    """Return the pairs' shares of trials and alpha.
+
+    Screened pairs get some only if their gap, which is measured without noise, is above that of all other pairs: so
+    they take nothing from the error probability of the others.
+    """
     plain = max(one.gap for one in worlds if not one.pair.screened)
     tried = [one for one in worlds if not one.pair.screened or one.gap > plain * (1 + _FARTHER)]
     gaps = [one.gap for one in tried]
@@ -250,7 +254,7 @@ def shares_of(worlds: list[TwoWorlds], *, trials: int, alpha: float, seed: int) 
 
 
 def round_checks(one: OneRound, claim: Claim, size: int, seed: int, draws: int) -> list[Check]:
-    """The cheap checks that apply."""
+    """Return the applicable checks without trials."""
     fresh = one.with_randomness(OneStream(seed + 1))
     found: list[Check | None] = [norm_check(fresh, claim, size)]
     if claim.coins is None:

@@ -30,8 +30,9 @@ _ROUNDING = 1e-5  # of float32 sums, relative
 
 
 def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
-    """Check that two clients add together what they add apart, noise off. Returns None if nothing is claimed
-    to be linear."""
+    """Check that two clients together add the sum of their single parts, noise off. Returns None without such a
+    claim.
+    """
     if claim.seen == "uploads" or claim.coins or one.method.stages.decodes_before_the_clip or one.clients < 2:
         return None
     rounds = WholeRounds(one=one.quiet)
@@ -53,7 +54,7 @@ def linear_check(one: OneRound, claim: Claim, size: int) -> Check | None:
 
 
 def _random_rounding(one: OneRound) -> float:
-    """Largest norm of one row's random rounding to integers, which is drawn anew in every round; 0 for floats."""
+    """Return the largest norm of one row's random rounding to integers, drawn anew in every round; 0 for floats."""
     integers = one.method.stages.find(Integers)
     if integers is None:
         return 0.0
@@ -61,8 +62,10 @@ def _random_rounding(one: OneRound) -> float:
 
 
 def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> Check:
-    """Check that no pair of neighbours, without noise, is farther apart than the claimed sensitivity: two calls a pair,
-    with the same draws. Exact but for float32 and for the random rounding of rows to integers."""
+    """Check that no pair of neighbours, without noise, is farther apart than the claimed sensitivity.
+
+    Two calls a pair, with the same draws. Exact except for float32 and for the random rounding of rows to integers.
+    """
     farthest = max(worlds, key=lambda world: world.gap)
     room = _ROUNDING + 2 * _random_rounding(one) / claim.sensitivity if claim.coins is None else _ROUNDING
     return Check(
@@ -74,7 +77,7 @@ def distance_check(one: OneRound, claim: Claim, worlds: Sequence[TwoWorlds]) -> 
 
 
 def sum_check(one: OneRound, size: int) -> Check:
-    """A whole round, noise off: what is decoded is exactly the sum of what the clients sent."""
+    """Check that a whole round, noise off, decodes exactly to the sum of the clients' rows."""
     clients = one.method.sampler.clients
     updates = torch.randn(clients, size, generator=torch.Generator().manual_seed(6))
     quiet = one.quiet.method
@@ -93,7 +96,7 @@ def sum_check(one: OneRound, size: int) -> Check:
 
 
 def empty_round_check(one: OneRound, claim: Claim) -> Check | None:
-    """Check that a round without clients releases noise and is charged: or the charge would reveal it."""
+    """Check that a round without clients releases noise and is charged: otherwise the charge would reveal it."""
     if claim.seen == "uploads":
         return None
     book = KeptEntries()
@@ -112,9 +115,9 @@ def _norm(rows: Tensor) -> float:
 
 
 def public_map_check(one: OneRound) -> Check | None:
-    """Two worlds that differ in all private data have the same map, and no client holds a public sample.
+    """Check that two worlds that differ in all private data have the same map, and no client holds a public sample.
 
-    None where the map comes from seeds alone. Exact.
+    None for a map from seeds alone. Exact.
     """
     choice, local = one.method.stages.project.choice, one.method.clients
     choice = choice.choice if isinstance(choice, PublicSigns) else choice
@@ -148,7 +151,7 @@ def _bytes(sample: Tensor, label: Tensor) -> bytes:
 
 
 def state_check(trials: Sequence[Trials]) -> Check:
-    """Every new state is what the server's rule makes of the released mean and the next clip norm: post-processing."""
+    """Check that every new state is that of the server's rule for the released mean and the next clip norm."""
     whole = all(one.replays for one in trials)
     return Check(
         name="state",
@@ -160,8 +163,10 @@ def state_check(trials: Sequence[Trials]) -> Check:
 
 
 def ledger_check(trials: Sequence[Trials]) -> Check:
-    """The same lines in every round, whichever world it was in, one release among them: what is charged and written
-    does not depend on data."""
+    """Check that the lines of every round, in either world, are equal, with one release among them.
+
+    The charge and the record then do not depend on data.
+    """
     lines = frozenset[tuple[str, ...]]().union(*(one.entries for one in trials))
     return Check(
         name="ledger",

@@ -25,10 +25,10 @@ _BOUNDS = (Clip, ClipMoves, FixedClip, DropNotFinite)
 
 
 class SeenRows:
-    """An observer of rows and their sum as they pass stages.
+    """Observer of rows and their sum as they pass stages.
 
     bounded: after the bound [n, sent] (without one, after the map). given: as they are encoded [n, sent]. arrived: as
-    they come out of the wire, or of a bound behind it [n, width]. total: the sum that is decoded [width].
+    they leave the wire, or a bound behind it [n, width]. total: the decoded sum [width].
     """
 
     def __init__(self, stages: Stages) -> None:
@@ -51,7 +51,7 @@ class SeenRows:
 
     @property
     def uploads(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Client to what of it was encoded [sent] and what arrived [width]."""
+        """Encoded [sent] and arrived [width] row of each client."""
         if not self._ids:
             return {}
         rows = zip(self.given, self.arrived, strict=True)
@@ -82,7 +82,7 @@ class SeenRows:
 
 
 class RecordedRule:
-    """A server's rule, and what it was given."""
+    """Server's rule with a record of its inputs."""
 
     def __init__(self, rule: ServerRule) -> None:
         self._rule = rule
@@ -99,7 +99,7 @@ class RecordedRule:
 
 
 class LastState(Stage):
-    """A stage at the end of a chain: does nothing, and records the state that the others' `next_state` came to."""
+    """Stage at the end of a chain: does nothing, and records the state that the others' `next_state` returned."""
 
     def __init__(self) -> None:
         self.clip_norm: float | None = None
@@ -110,7 +110,7 @@ class LastState(Stage):
 
 
 class KeptEntries:
-    """A book that keeps its lines in memory."""
+    """Ledger that keeps its lines in memory."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []

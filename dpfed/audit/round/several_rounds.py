@@ -1,4 +1,4 @@
-"""Several rounds together, in two worlds: is what a schedule, or correlated noise, charges for a run what it shows?"""
+"""Several rounds together in two worlds: the release of a schedule, or correlated noise, against its charge."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ _LOUD = 1e3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stream:
-    """The first `rounds` rounds of a run, again and again: client 0 sends as much as it can, or nothing; the others
-    nothing.
+    """First `rounds` rounds of a run, repeated: client 0 sends its most, or nothing; the others nothing.
 
-    Every trial has the run's sampler, stages and noise, drawn from a seed of its own. Seen are the products of what the
-    rounds release with the client's direction, of its own upload where every upload is seen. Their score: of correlated
-    noise the likelihood ratio, given in which rounds the client took part, which is public; of balls-and-bins that of a
-    client that has the same bin of its lane in every epoch, which is what bins that are reused would show; of other
-    schedules the sum of each round's log-likelihood ratio at the client's chance to take part.
+    Every trial has the run's sampler, stages and noise, drawn from a separate seed. Its outputs are the products of the
+    rounds' releases with the client's direction, or of its upload if every upload is seen. Score: of correlated noise
+    the likelihood ratio, given the rounds of the client, which are public; of balls-and-bins that of a client with the
+    same bin of its lane in every epoch, which finds reused bins; of other schedules the sum of each round's
+    log-likelihood ratio at the client's probability to take part.
     """
 
     one: OneRound
@@ -61,12 +60,14 @@ class Stream:
         return Composed(parts=((self._charged.mechanism, self.rounds),))
 
     def scores(self, world: int, seeds: range) -> Floats:
-        """One score a trial."""
+        """Return one score a trial."""
         return np.array([self._score(list(self._seen(world, seed))) for seed in seeds])
 
     def tested(self, trials: int, *, alpha: float, seed: int = 0) -> ClaimTest:
-        """The claimed profile of all rounds against so many trials, half of them in each world. Claim: a stream that
-        keeps it is rejected with probability at most alpha."""
+        """Return the test of the claimed profile of all rounds by `trials` trials, half of them in each world.
+
+        Claim: a stream that keeps it is rejected with probability at most alpha.
+        """
         first = seed * (2 * trials + 2 * PILOT)
         cuts = self._cuts(trials, alpha, range(first, first + PILOT))
         at = first + PILOT
@@ -141,9 +142,10 @@ class Stream:
 
 
 def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: float, seed: int) -> Check:
-    """Check that the rounds together show no more than is charged for them. For uploads of Bernoulli samples, which
-    have nothing in
-    common but their order: whether no client comes more often than that."""
+    """Check that the rounds together release no more than charged.
+
+    Uploads of Bernoulli samples have only their order in common: no client takes part more often than that.
+    """
     stream = Stream(one=one, rounds=rounds)
     if one.method.stages.find(PrivateCoins) is not None:
         return _order_check(one, stream.schedule)
@@ -156,7 +158,7 @@ def several_rounds_check(one: OneRound, rounds: int, *, trials: int, alpha: floa
 
 
 def _order_check(one: OneRound, schedule: Schedule) -> Check:
-    assert isinstance(schedule, Cyclic)  # of coins nothing else is accounted
+    assert isinstance(schedule, Cyclic)  # of Bernoulli samples nothing else is accounted
     rounds = 3 * schedule.period
     came = np.zeros((rounds, one.method.sampler.clients), dtype=int)
     for number in range(rounds):
@@ -165,6 +167,6 @@ def _order_check(one: OneRound, schedule: Schedule) -> Check:
     return Check(
         name="public order",
         passed=int(together.max()) <= 1,
-        detail=f"in {schedule.period} rounds in a row, as often as the order goes round, a client comes "
-        f"{int(together.max())} times at the most, over {rounds} rounds.",
+        detail=f"in {schedule.period} rounds in a row, one pass of the order, a client takes part "
+        f"at most {int(together.max())} times, over {rounds} rounds.",
     )

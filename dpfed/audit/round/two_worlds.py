@@ -30,7 +30,7 @@ from dpfed.mechanisms.integers import Integers
 Floats = NDArray[np.float64]
 
 PILOT = 200
-"""Trials in each world that only settle where the scores of lossy encodings are cut. They are not counted."""
+"""Trials in each world that only choose the cuts for scores of lossy encodings. They are not counted."""
 
 _ROUNDINGS = 8
 _NOTHING = 1e-6
@@ -42,8 +42,8 @@ class Trials:
     """Outcome of trials in both worlds.
 
     scores:  of each kind, those of the worlds 0 and 1, one a trial
-    entries: everything that was written in the ledger
-    replays: every new state followed from the released sum alone
+    entries: all lines of the ledger
+    replays: True if every new state followed from the released sum alone
     """
 
     scores: dict[str, tuple[Floats, Floats]]
@@ -53,11 +53,11 @@ class Trials:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwoWorlds:
-    """One pair of worlds. `gap` is that of the noiseless releases over the claimed sensitivity, 1 where the pair
-    reaches it.
+    """One pair of worlds. `gap` is that of the noiseless releases over the claimed sensitivity, 1 if the pair reaches
+    it.
 
-    base, direction: [k], or [clients, k] where every upload is seen: scores are products with `direction`, from `base`
-    laws:            of the scores of each kind, if the claim holds; none where it is not known
+    base, direction: [k], or [clients, k] if every upload is seen: scores are products with `direction`, from `base`
+    laws:            distributions of the scores of each kind, if the claim holds; none if it is not known
     """
 
     pair: Neighbours
@@ -78,8 +78,11 @@ class TwoWorlds:
         return (_of_noise if claim.coins is None else _of_coins)(one, claim, pair)
 
     def trials(self, counts: tuple[int, int], *, seed: int = 0, say: Callable[[int], object] = int) -> Trials:
-        """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order. Where every upload
-        is seen by itself, each of a round's uploads is a trial. say: called with the number of trials done."""
+        """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order.
+
+        If every upload is seen individually, each of a round's uploads is a trial. say: called with the number of
+        finished trials.
+        """
         of_round = self.rounds.one.clients if self.claim.seen == "uploads" else 1
         rounds = [math.ceil(count / of_round) for count in counts]
         found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in self.pair.scores}
@@ -101,8 +104,10 @@ class TwoWorlds:
         return Trials(scores=scores, entries=frozenset(entries), replays=all(replays))
 
     def cuts(self, kind: str, trials: int, alpha: float) -> ScoreCuts:
-        """Return the cuts of a score for this number of trials in both worlds together: by the claimed distribution;
-        for what a lossy encoding lets through, by a pilot that is not counted."""
+        """Return the cuts of a score for this number of trials in both worlds together.
+
+        By the claimed distribution; for lossy encodings, by a pilot that is not counted.
+        """
         law, profile, delta = self.laws.get(kind), self.claim.profile, self.claim.delta
         if isinstance(law, NormalMixture) and len(law.weights[1]) > 1:
             low, high = law.reach()
@@ -124,14 +129,16 @@ class TwoWorlds:
         return _cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
 
     def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
-        """Scores less the first, over the second, are about N(0, 1) and N(the third, 1); and who says so."""
+        """Return (centre, scale, mu, source): (score - centre)/scale is about N(0, 1) and N(mu, 1) in the two
+        worlds.
+        """
         law = self.laws.get(kind)
         if isinstance(law, NormalMixture):
             mu = float(law.means[1][0] if kind != "filter" else self.claim.mu or 0.0)
-            return 0.0, 1.0, mu, "best for the claimed law"
+            return 0.0, 1.0, mu, "best for the claimed distribution"
         if self.ratio is not None:
             low, high, scale = self.ratio.moments
-            return low, scale, (high - low) / scale if scale else 0.0, "the claimed coins"
+            return low, scale, (high - low) / scale if scale else 0.0, "the claimed samples"
         count = min(PILOT, max(trials // 2, 1))
         pilot = self.trials((count, count)).scores[kind]
         centre, scale = float(pilot[0].mean()), float(np.std(np.concatenate(pilot))) or 1.0
@@ -201,7 +208,7 @@ def _of_noise(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
 
 
 def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> Tensor:
-    """[repeats, sent]: several where rows are rounded at random."""
+    """Return noiseless releases [repeats, sent]: several if rows are rounded at random."""
     times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
     return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
 

@@ -1,7 +1,7 @@
-"""Whole rounds, as a run makes them: who takes part, uploads, sum, noise, ledger, the server's new state.
+"""Whole rounds, as in a run: participants, uploads, sum, noise, ledger, the server's new state.
 
-Only local training is replaced, by updates that the audit gives. Everything else is `dpfed.round.run_round` with the
-stages that run; what is looked at is the state that it returns, and what a server sees where uploads are releases.
+Only local training is replaced, by the audit's updates. Everything else is `dpfed.round.run_round` with the stages that
+run; its output is the returned state, and the uploads that a server sees if they are releases.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dpfed.stages.project import Project
 class RoundOutcome:
     """Outcome of one round.
 
-    moved:   [n], the mean move that the server's rule was given, times what it was divided by; None: no sum
-    count:   what that is
-    shown:   the same as the new state shows it, where the rule is a step along it; else `moved`
-    replays: the new state is what the rule makes of `moved`, and nothing else
-    uploads: client to what of it was encoded [sent] and what arrived [width]
-    total:   the sum that was decoded [width]
+    moved:   [n], the mean move given to the server's rule, times its divisor; None: no sum
+    count:   that divisor
+    shown:   `moved` as the new state shows it, if the rule is a step along it; else `moved`
+    replays: True if the new state follows from `moved` by the rule, and from nothing else
+    uploads: encoded [sent] and arrived [width] row of each client
+    total:   the decoded sum [width]
     """
 
     state: ServerState
@@ -52,7 +52,7 @@ class RoundOutcome:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ByClient:
-    """A source of rows: of those who send, moves [clients, d] by client; of those who only fill up, zeros."""
+    """Source of rows: moves [clients, d] by client for senders, zeros for padding."""
 
     moves: Tensor
 
@@ -68,13 +68,13 @@ class ByClient:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeRounds:
-    """Rounds of `one` from the same state. Client 0 is under test, all others do the same."""
+    """Rounds of `one` from the same state. Client 0 is under test, all others send equal updates."""
 
     one: OneRound
 
     @cached_property
     def pull(self) -> Tensor:
-        """[n, sent]: from a move of the model to the sum that the map's adjoint made it of (its pseudo-inverse)."""
+        """Matrix [n, sent] from a move of the model to the sum behind it: the pseudo-inverse of the map's adjoint."""
         projection = self.one.projection
         sent, unit = projection.sent, torch.eye(projection.sent, device=self.one.state.broadcast.device)
         there = torch.stack([projection.adjoint(unit[k].clone()) for k in range(sent)]).double()
@@ -104,13 +104,13 @@ class WholeRounds:
         return 1 + cohort_of(replace(method, sampler=one_client_less(method.sampler)), self.one.state.round)
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
-        """[clients, d]."""
+        """Return the clients' updates [clients, d]."""
         given = rest.expand(self.one.method.sampler.clients, -1).clone()
         given[0] = 0.0 if own is None else own
         return given
 
     def run(self, moves: Tensor, cohort: NDArray[np.int64]) -> RoundOutcome:
-        """One round in which these clients, having learnt `moves` [clients, d], take part."""
+        """Return one round with these clients, whose updates are `moves` [clients, d]."""
         one, method = self.one, self.one.method
         (stages, last), rule, book = self._recorded, RecordedRule(method.server), KeptEntries()
         seen = SeenRows(stages)
@@ -131,7 +131,7 @@ class WholeRounds:
 
     @cached_property
     def _recorded(self) -> tuple[Stages, LastState]:
-        """The chain with a stage more that records, and with the map made once: it is public and always the same."""
+        """Chain with one more stage that records, and with the map made once: it is public and always equal."""
         one, last = self.one, LastState()
         stages = one.method.stages.replaced(
             Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
@@ -139,7 +139,7 @@ class WholeRounds:
         return Stages(*stages, last), last
 
     def released(self, outcome: RoundOutcome, *, by_state: bool = True) -> Tensor:
-        """The sum [sent] as the new state shows it, float64; zeros where the round has no result."""
+        """Return the sum [sent] as the new state shows it, float64; zeros where the round has no result."""
         moved = outcome.shown if by_state else outcome.moved
         if moved is None:
             return torch.zeros(self.one.projection.sent, dtype=torch.float64)
@@ -159,13 +159,13 @@ class WholeRounds:
 
 
 def one_client_less(who: Sampler) -> Sampler:
-    """The sampler of a neighbouring population under Poisson sampling: the others' coins stay as they are."""
+    """Return the sampler of a neighbouring population under Poisson sampling: the others' draws stay equal."""
     fewer = who.clients - 1
     return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))
 
 
 def step_of(rule: ServerRule) -> float | None:
-    """The step size of a rule that adds the mean move times it, and does nothing else; None for other rules."""
+    """Return the step size of a rule that only adds the mean move times it; None for other rules."""
     if not isinstance(rule, Averaging) or rule.edge is not None or rule.averaged is not None:
         return None
     return rule.learning_rate
@@ -177,7 +177,9 @@ def _shown(rule: ServerRule, before: ServerState, after: ServerState, seen: Reco
 
 
 def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: LastState) -> bool:
-    """True if `after` follows from the state before and the mean move, its clip norm from the stages' next state."""
+    """Return True if `after` follows from the state before and the mean move, its clip norm from the stages' next
+    state.
+    """
     again = rule.again(before)
     if again is None:
         return torch.equal(before.broadcast, after.broadcast) and before.clip_norm == after.clip_norm
@@ -187,7 +189,7 @@ def _replays(before: ServerState, after: ServerState, rule: RecordedRule, last: 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Made:
-    """A choice of the round's map that was made before."""
+    """Choice of the round's map that was made before."""
 
     choice: MapChoice
     projection: Map

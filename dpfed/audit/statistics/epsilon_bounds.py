@@ -1,7 +1,7 @@
-"""Lower bounds on the epsilon of a mechanism, from trials whose world an independent fair coin chose.
+"""Lower bounds on the epsilon of a mechanism, from trials in a world chosen by independent fair coin flips.
 
-With a coin a trial, a wrong guess is one event with one probability, whichever world it happened in: one binomial count
-carries what two counts, each with a limit of its own, would have to share.
+With one coin flip per trial, a wrong guess is one event with one probability, in either world: one binomial count
+replaces two counts that would each need a limit.
 """
 
 import math
@@ -22,9 +22,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBound:
-    """An epsilon at `delta` that holds with probability 1 - alpha, and the guesses it rests on.
+    """Epsilon at `delta` that holds with probability 1 - alpha, and the guesses behind it.
 
-    `mu`: the Gaussian shift behind it, None for the bound without that assumption.
+    mu: the Gaussian shift behind it, None for the bound without that assumption.
     """
 
     epsilon: float
@@ -40,15 +40,15 @@ class LowerBound:
 def epsilon_lower_bound(
     scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cuts: Cuts
 ) -> LowerBound:
-    """The epsilon at which so many correct guesses have probability alpha, for any mechanism.
+    """Return the epsilon at which this number of correct guesses has probability alpha, for any mechanism.
 
-    Guesses: "world 1" for scores from `cuts.high` on, "world 0" below `cuts.low`, none between. Every
-    (epsilon, delta)-indistinguishable pair is randomised response that shows its world outright with probability delta
-    (Kairouz, Oh, Viswanath 2015), so of N trials Bin(N, delta) are shown, and each other guess is right with
-    probability at most q = e^epsilon / (1 + e^epsilon), independently. With P(Bin(N, delta) > d) <= alpha / 20, V of
-    R guesses right: P(Bin(R - d, q) >= V - d) = 0.95 alpha gives epsilon.
+    Guesses: "world 1" for scores from `cuts.high` on, "world 0" below `cuts.low`, none between. Every (epsilon,
+    delta)-indistinguishable pair is randomised response that shows its world outright with probability delta (Kairouz,
+    Oh, Viswanath 2015), so of N trials Bin(N, delta) are shown, and each other guess is right with probability at most
+    q = e^epsilon / (1 + e^epsilon), independently. With P(Bin(N, delta) > d) <= alpha / 20, V of R guesses right:
+    P(Bin(R - d, q) >= V - d) = 0.95 alpha gives epsilon.
 
-    Precondition: each trial's world was chosen by its own fair coin. delta in [0, 1).
+    Precondition: each trial's world was chosen by its own fair coin flip. delta in [0, 1).
     Claim: above the true epsilon at `delta` of this pair of worlds with probability at most alpha. Direction of error:
     lower bound. At delta = 1e-5 and 1e5 trials a Gaussian of epsilon 4.38 shows 2.9, and 3.5 with 1e6: a claim is
     tested with its whole profile (`rejection`).
@@ -73,12 +73,13 @@ def epsilon_lower_bound(
 
 
 def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cut: float) -> LowerBound:
-    """mu >= -2 Phi^-1(limit of the error rate), and the epsilon of that mu at `delta`.
+    """Return mu >= -2 Phi^-1(limit of the error rate), and the epsilon of that mu at `delta`.
 
-    Under mu-GDP whoever guesses a fair coin's world errs with probability at least Phi(-mu / 2) (the trade-off curve
-    lies above its tangent at the middle); limit: one-sided Clopper-Pearson of all errors of "world 1 from `cut` on".
+    Under mu-GDP a guess of the world of a fair coin flip is wrong with probability at least Phi(-mu / 2) (the trade-off
+    curve is above its tangent at the middle); limit: one-sided Clopper-Pearson of all errors of "world 1 from `cut`
+    on".
 
-    Precondition: each trial's world was chosen by its own fair coin. delta in (0, 1).
+    Precondition: each trial's world was chosen by its own fair coin flip. delta in (0, 1).
     Claim: a mechanism that is mu0-GDP gives a mu above mu0 with probability at most alpha, so mu > mu0 REJECTS "it is
     mu0-GDP", unconditionally. As a lower bound on epsilon it holds only IF the mechanism is mu-GDP for some mu with
     equality (its trade-off curve is a Gaussian's): errors seen at one threshold are extrapolated along that curve.
@@ -102,8 +103,10 @@ def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alp
 
 
 def epsilon_of_guesses(right: ArrayLike, wrong: ArrayLike, *, shown: int, alpha: float) -> Floats:
-    """The epsilon at which P(Bin(R - shown, e^eps / (1 + e^eps)) >= V - shown) = alpha; 0 where that is none. Counts
-    may be expected ones."""
+    """Return the epsilon at which P(Bin(R - shown, e^eps / (1 + e^eps)) >= V - shown) = alpha; 0 without one.
+
+    Counts may be expected ones.
+    """
     correct = np.asarray(right, dtype=float) - shown
     false = np.asarray(wrong, dtype=float)
     usable = correct > 0
@@ -114,13 +117,12 @@ def epsilon_of_guesses(right: ArrayLike, wrong: ArrayLike, *, shown: int, alpha:
 
 
 def epsilon_of_shift(mu: float, *, delta: float) -> float:
-    """The epsilon of a Gaussian shift `mu` at `delta`, rounded downwards; 0 at mu = 0."""
+    """Return the epsilon of a Gaussian shift `mu` at `delta`, rounded downwards; 0 at mu = 0."""
     return epsilon_from_below(delta, mu=mu) if mu else 0.0
 
 
 def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float, delta: float) -> Cuts:
-    """Return the cuts at which guesses are expected to show the largest epsilon at `delta`, if scores have the claimed
-    law.
+    """Return the cuts with the largest expected epsilon at `delta`, if scores have the claimed distribution.
 
     errors: of a threshold, P0(score >= t) and P1(score < t). candidates: thresholds to choose from. trials: in both
     worlds together. A choice of power only.
@@ -136,4 +138,6 @@ def guessing(errors: Errors, candidates: ArrayLike, *, trials: int, alpha: float
     highs, lows = np.append(at, math.inf), np.append(at, -math.inf)
     shown = np.where(highs[:, None] >= lows[None, :], shown, -1.0)
     high, low = np.unravel_index(int(np.argmax(shown)), shown.shape)
-    return Cuts(low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed law, {trials} trials")
+    return Cuts(
+        low=float(lows[low]), high=float(highs[high]), origin=f"best under the claimed distribution, {trials} trials"
+    )

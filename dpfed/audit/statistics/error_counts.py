@@ -14,11 +14,12 @@ from dpfed.errors import ConfigError
 Floats = NDArray[np.float64]
 
 _SLIGHTLY_MORE = 1 + 1e-13
-"""Also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong: alpha is 8% more for 10^8 trials."""
+"""Increase of counts against rounding; it also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong:
+alpha is 8% larger for 10^8 trials."""
 
 
 def checked_scores(scores: ArrayLike, name: str) -> Floats:
-    """A list of at least one score, infinities allowed (log-likelihood ratios have them), NaN refused."""
+    """Return a list of at least one score, infinities allowed (log-likelihood ratios have them), NaN refused."""
     try:
         given = np.asarray(scores, dtype=float)
     except (TypeError, ValueError):
@@ -35,7 +36,7 @@ def checked_scores(scores: ArrayLike, name: str) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCounts:
-    """At each threshold t [k]: trials of world 0 with score >= t, and of world 1 with score < t."""
+    """Errors at each threshold t [k]: trials of world 0 with score >= t, and of world 1 with score < t."""
 
     thresholds: Floats
     false_positives: NDArray[np.int64]
@@ -56,7 +57,9 @@ class ErrorCounts:
         )
 
     def upper_limits(self, *, alpha: float) -> tuple[Floats, Floats]:
-        """Limits of both error rates that hold at all thresholds at once with probability 1 - alpha (Bonferroni)."""
+        """Return limits of both error rates that hold at all thresholds at once with probability 1 - alpha
+        (Bonferroni).
+        """
         each = alpha / (2 * len(self.thresholds))
         return (
             upper_limit(self.false_positives, self.trials0, alpha=each),
@@ -65,7 +68,7 @@ class ErrorCounts:
 
 
 def upper_limit(successes: ArrayLike, trials: ArrayLike, *, alpha: float) -> Floats:
-    """The upper confidence limit of a probability after `successes` in `trials` independent trials.
+    """Return the upper confidence limit of a probability after `successes` in `trials` independent trials.
 
     Beta.ppf(1 - alpha; k + 1, n - k), and 1 for k = n   (Clopper, Pearson 1934)
 

@@ -1,8 +1,8 @@
-"""Audits of one training run: many canaries, each in or out by its own coin, guessed afterwards.
+"""Audits of one training run: many canaries, each included by its own coin flip, guessed afterwards.
 
 Preconditions of both theorems, which nothing here can check:
-- every canary is included by an INDEPENDENT fair coin: not half of them exactly, none displacing another;
-- guesses use the scores and nothing that knows the coins, and their number was fixed beforehand;
+- every canary is included by an INDEPENDENT fair coin flip: not half of them exactly, none displacing another;
+- guesses use the scores and nothing else that depends on the flips, and their number was fixed beforehand;
 - the claim is one for adding or removing (zeroing) one canary.
 A run shows far less than its noise: with 1e5 ideal canaries a Gaussian of epsilon 4.38 shows 2.8 or 3.5. This finds
 gross faults of a whole training; it certifies nothing.
@@ -63,7 +63,7 @@ def guess(scores: ArrayLike, included: ArrayLike, *, guesses: int, seed: int) ->
 
 
 def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
-    """The probability, at most, of so many correct guesses under (epsilon, delta)-DP.
+    """Return an upper bound on the probability of this number of correct guesses under (epsilon, delta)-DP.
 
     With q = e^eps/(1 + e^eps) and B ~ Bin(r, q), beta = P(B >= v):
         beta + 2 m delta max_{i=1..v} (P(B >= v - i) - beta) / i        (Steinke, Nasr, Jagielski 2023, Thm 5.2)
@@ -83,7 +83,8 @@ def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
 
 
 def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
-    """The largest epsilon at which `p_value` is at most alpha, so that (epsilon, delta)-DP is rejected; 0 if none.
+    """Return the largest epsilon at which `p_value` is at most alpha, so that (epsilon, delta)-DP is rejected; 0 if
+    none.
 
     Claim: above the true epsilon at `delta` with probability at most alpha. Direction of error: lower bound.
     """
@@ -92,7 +93,7 @@ def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> floa
 
 
 def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
-    """True if this number of correct guesses rejects an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
+    """Return True if this number of correct guesses rejects an f-DP claim (Mahloujifar, Melis, Chaudhuri 2024, Alg. 3).
 
     `inverse_blow_up` of y is the least Q(S) of events with P(S) >= y that the claim allows, for both orders: for
     mu-GDP Phi(Phi^-1(y) - mu). Never above the truth, or a true claim could be rejected.
@@ -112,7 +113,7 @@ def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float],
 
 
 def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
-    """The largest mu for which mu-GDP is rejected by `rejects_blow_up`; 0 if none.
+    """Return the largest mu for which mu-GDP is rejected by `rejects_blow_up`; 0 if none.
 
     A lower bound on mu only if the run is mu-GDP for some mu; the rejection of mu0-GDP for mu0 below it holds always.
     """
@@ -120,12 +121,13 @@ def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
 
 
 def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
-    """The epsilon at `delta` of `gdp_lower_bound`, with its caveat."""
+    """Return the epsilon at `delta` of `gdp_lower_bound`, with its condition."""
     return epsilon_of_shift(gdp_lower_bound(guesses, alpha=alpha), delta=require.open_probability(delta=delta))
 
 
 def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) -> bool:
-    """True if the guesses reject a claimed privacy profile (both orders, epsilon real; `accounting.compose.profiles`).
+    """Return True if the guesses reject a claimed privacy profile (both orders, epsilon real;
+    `accounting.compose.profiles`).
 
     Its inverse blow-up of y is the largest e^-eps (y - delta(eps)), here over a grid of eps, which is never above it.
     """
@@ -138,7 +140,7 @@ def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) 
 
 
 def _largest(rejected: Callable[[float], bool]) -> float:
-    """The largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
+    """Return the largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
     if not rejected(0.0):
         return 0.0
     low, high = 0.0, 1.0

@@ -1,8 +1,8 @@
-"""Power of an audit by trials: the faults that its own decision rule finds, whatever the trials were.
+"""Power of an audit by trials: the faults that its decision rule finds, for any outcome of the trials.
 
 The rule counts errors at one threshold, false positives in n0 trials and false negatives in n1. Both are binomial, so
-the probability of a rejection under a stated fault is a sum over the counts that the rule rejects. Nothing here looks
-at the outcome of the audit.
+the probability of a rejection under a stated fault is a sum over the counts that the rule rejects. Nothing here uses
+the outcome of the audit.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dpfed.audit.statistics.score_law import Deviation, NormalMixture, ScoreLaw
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 
 LIKELY = 0.9
-"""A fault counts as one that would have been found from this probability on."""
+"""Probability from which a fault counts as one that would have been found."""
 
 A_FIFTH = 0.2
-"""Noise short by this much, or a client that moves the sum as much too far, must be found: or nothing is said."""
+"""Part by which noise is short, or a client moves the sum too far, that an audit must find to pass."""
 
 _TOO_FAR = A_FIFTH / (1 - A_FIFTH)
 _PLACES = 41
@@ -34,8 +34,10 @@ _REACH = 8.0
 
 
 def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alpha: float) -> Thresholds:
-    """Return the threshold at which noise short by a fifth is clearest against `profile`, at expected counts: for
-    cohorts that are drawn, whose worst events are in the tail."""
+    """Return the threshold at which noise short by a fifth is clearest against `profile`, at expected counts.
+
+    For drawn cohorts, whose worst events are in the tail.
+    """
     low, high = law.reach()
     at = np.linspace(low - 4.0, high + 4.0, _PLACES)
     shown = []
@@ -55,9 +57,10 @@ def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alp
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """The smallest faults that would have been found with `probability`; None: none of this kind would.
+    """Smallest faults that would have been found with `probability`; None: none of this kind would.
 
-    noise_short: the noise has a standard deviation smaller by this part; None for coins, whose noise has no such size
+    noise_short: the noise has a standard deviation smaller by this part; None for Bernoulli samples, whose noise has no
+    size
     too_far:     the client moves the released vector this part farther than claimed
     """
 
@@ -67,18 +70,20 @@ class Power:
 
     @property
     def enough(self) -> bool:
-        """True if noise short by a fifth would have been found; for coins, moves as much too large over the noise."""
+        """True if noise short by a fifth would have been found; for Bernoulli samples, moves as much too large over the
+        noise.
+        """
         if self.noise_short is not None:
             return self.noise_short <= A_FIFTH + 1e-9
         return self.too_far is not None and self.too_far <= _TOO_FAR + 1e-9
 
     def or_too_far(self, part: float | None) -> Power:
-        """Power together with a test that finds clients which move the release too far from this part on."""
+        """Return the power together with a test that finds clients which move the release too far from this part on."""
         found = [one for one in (self.too_far, part) if one is not None]
         return replace(self, too_far=min(found, default=None))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON object of the power."""
+        """Return the JSON object of the power."""
         return {
             "probability": self.probability,
             "noise_short": self.noise_short,
@@ -87,7 +92,9 @@ class Power:
         }
 
     def in_words(self) -> str:
-        """noise short by 12%, or a client that moves the sum 15% too far, with probability 90%"""
+        """Return text such as "noise short by 12%, or a client that moves the sum 15% too far, with probability
+        90%".
+        """
         found = []
         if self.noise_short is not None:
             found.append(f"noise short by {_percent(self.noise_short)}")
@@ -104,9 +111,9 @@ def _percent(part: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The counts that a rule rejects: with at most `false_positives[k]` of them, up to `most_negatives[k]` (-1: none).
+    """Counts that a rule rejects: with at most `false_positives[k]` of them, up to `most_negatives[k]` (-1: none).
 
-    A part of the whole region, so that power computed from it is never above the truth.
+    A part of the whole region, so that power computed from it is a lower bound.
     """
 
     threshold: float
@@ -126,8 +133,9 @@ class Region:
         trials1: int,
         alpha: float,
     ) -> Region:
-        """Return the region of `rejection.reject_claim` with this one threshold. `law` only says where cells have to be
-        narrow."""
+        """Return the region of `rejection.reject_claim` with this one threshold. `law` only decides where cells are
+        narrow.
+        """
         cells = _cells(trials0, law.errors(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
@@ -153,19 +161,21 @@ class Region:
         )
 
     def probability(self, law: ScoreLaw, fault: Deviation) -> float:
-        """Return a lower bound on the probability of a rejection if the scores have this law under this fault."""
+        """Return a lower bound on the probability of a rejection if the scores have this distribution under this
+        fault.
+        """
         fpr, fnr = (min(max(rate, 0.0), 1.0) for rate in law.errors(self.threshold, fault))
         in_cell = np.diff(_at_most(self.false_positives, self.trials0, fpr), prepend=0.0)
         return float((in_cell * _at_most(self.most_negatives, self.trials1, fnr)).sum())
 
 
 def _at_most(counts: NDArray[np.int64], trials: int, rate: float) -> NDArray[np.float64]:
-    """P(Binomial(trials, rate) <= count), 0 for counts below 0."""
+    """Return P(Binomial(trials, rate) <= count), 0 for counts below 0."""
     return np.where(counts < 0, 0.0, bdtr(np.maximum(counts, 0).astype(float), trials, rate))
 
 
 def _cells(trials: int, rate: float) -> NDArray[np.int64]:
-    """Numbers of false positives, close to each other around what is expected."""
+    """Return numbers of false positives, dense around the expected one."""
     spread = _REACH * (trials * rate * (1 - rate)) ** 0.5 + 1
     low, high = max(0.0, trials * rate - spread), min(float(trials), trials * rate + spread)
     near, far = np.linspace(low, high, _CELLS), np.linspace(0, low, _CELLS // 2)
@@ -173,9 +183,9 @@ def _cells(trials: int, rate: float) -> NDArray[np.int64]:
 
 
 def _most(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
+    """Return the largest number from 0 to `most` for which `holds`, which is true up to it and false beyond; -1: none.
 
-    Steps down from `most`, which is mostly near, and then halves.
+    Steps down from `most`, which is often near, and then halves.
     """
     if most < 0 or holds(most):
         return most
@@ -191,7 +201,7 @@ def _most(holds: Callable[[int], bool], most: int) -> int:
 
 
 def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves: tuple[float, ...]) -> Power:
-    """The smallest fault of either kind from which on all larger ones, of those listed, are found."""
+    """Return the smallest fault of either kind from which all larger ones, of those listed, are found."""
     short = [Deviation(noise_short=one) for one in noises]
     far = [Deviation(too_far=one) for one in moves]
     found = [_smallest([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
@@ -203,7 +213,7 @@ def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves:
 
 
 def _smallest(found: list[bool]) -> int | None:
-    """The first from which on all are found."""
+    """Return the first fault from which all are found."""
     first = None
     for k in reversed(range(len(found))):
         if not found[k]:

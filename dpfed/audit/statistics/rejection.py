@@ -1,4 +1,4 @@
-"""Is a claimed privacy profile compatible with what was seen in two neighbouring worlds?"""
+"""Test of a claimed privacy profile against scores of two neighbouring worlds."""
 
 import math
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ _ROUNDING = 1e-12  # of two computations of one number; a claim is not rejected 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimTest:
-    """The outcome: `rejected`, and where the trials speak the loudest against the claim.
+    """Outcome: `rejected`, and the strongest evidence of the trials against the claim.
 
-    At `threshold` the events that were counted need delta(epsilon) >= `seen`; `claimed` says less by `excess`, if that
-    is above 0. `order`: "1|0" bounds P1(score >= t) by e^epsilon P0(score >= t) + delta, "0|1" P0(score < t) by P1's.
+    At `threshold` the counted events need delta(epsilon) >= `seen`; `claimed` is less by `excess`, if that is above 0.
+    `order`: "1|0" bounds P1(score >= t) by e^epsilon P0(score >= t) + delta, "0|1" P0(score < t) by P1's.
     """
 
     rejected: bool
@@ -54,13 +54,13 @@ def reject_claim(
         1 - FNR_u > profile(epsilon) + e^epsilon FPR_u   or   1 - FPR_u > reverse(epsilon) + e^epsilon FNR_u,
     FPR_u, FNR_u one-sided Clopper-Pearson limits at alpha / (2 thresholds).
 
-    scores0, scores1: one score a trial, each trial with fresh randomness, high scores speaking for world 1; the score
-    must not depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too);
+    scores0, scores1: one score a trial, each trial with fresh randomness, high scores for world 1; the score must not
+    depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too);
     `reverse`: that of the other order, by default the same, which is right for a profile that covers both orders
     (`accounting.compose.profiles`).
 
-    Claim: a true claim is rejected with probability at most alpha, whatever the mechanism. The maximum over epsilon
-    costs nothing (the profile is one hypothesis). Not rejected is NOT private: it says what the trials could see.
+    Claim: a true claim is rejected with probability at most alpha, for any mechanism. The maximum over epsilon needs no
+    correction (the profile is one hypothesis). Not rejected is NOT private: the trials may have been too few.
     Errors: scores that are NaN, a profile outside [max(0, 1 - e^epsilon), 1].
     """
     level = require.open_probability(alpha=alpha)
@@ -76,7 +76,7 @@ def reject_claim(
 def reject_counts(
     counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float, reverse: PrivacyProfile | None = None
 ) -> ClaimTest:
-    """The same from the errors at thresholds settled beforehand. Fewer errors never turn a rejection into none."""
+    """Test the claim from the errors at thresholds fixed beforehand. Fewer errors never turn a rejection into none."""
     fpr_upper, fnr_upper = counts.upper_limits(alpha=alpha)
     found = []
     for k in range(len(counts.thresholds)):
@@ -100,9 +100,9 @@ def reject_counts(
 
 
 def _largest_excess(profile: PrivacyProfile, missed: float, false: float) -> tuple[float, float, float, float]:
-    """The largest 1 - missed - e^eps false - delta(eps), its eps, and both sides.
+    """Return the largest 1 - missed - e^eps false - delta(eps), its eps, and both sides.
 
-    Outside log(missed / (1 - false)) .. log((1 - missed) / false) it is below what every profile allows.
+    Outside log(missed / (1 - false)) .. log((1 - missed) / false) every profile is above it.
     """
     epsilons = np.zeros(1)
     if missed + false < 1:
@@ -120,7 +120,7 @@ def _checked(profile: PrivacyProfile, epsilons: Floats) -> Floats:
     if claimed.shape != epsilons.shape or not np.all((claimed >= least - 1e-9) & (claimed <= 1 + 1e-9)):
         raise ConfigError(
             f"profile: gave shape {claimed.shape} for {epsilons.size} epsilons, or values outside "
-            "[max(0, 1 - e^epsilon), 1]: no pair of laws has it. Give a vectorised profile of real epsilon, negative "
-            "included (delta(-e) = 1 - e^-e + e^-e delta(e) of the other order)."
+            "[max(0, 1 - e^epsilon), 1]: no pair of distributions has it. Give a vectorised profile of real epsilon, "
+            "negative included (delta(-e) = 1 - e^-e + e^-e delta(e) of the other order)."
         )
     return np.asarray(np.maximum(claimed, least))

@@ -1,4 +1,4 @@
-"""The law that the scores of two worlds have if the claim holds, or if a stated fault is there instead."""
+"""Distribution of the scores of two worlds if the claim holds, or under a stated fault."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """A fault: the noise has (1 - noise_short) of its claimed standard deviation, the client under test moves the sum
-    (1 + too_far) times as far as in the claim."""
+    """Fault: noise of (1 - noise_short) of its claimed standard deviation, a move of (1 + too_far) times the claimed
+    one.
+    """
 
     noise_short: float = 0.0
     too_far: float = 0.0
@@ -28,17 +29,17 @@ HONEST = Deviation()
 
 
 class ScoreLaw(Protocol):
-    """Errors of "world 1 from this threshold on"."""
+    """Distribution of scores by the errors of "world 1 from this threshold on"."""
 
     def errors(self, threshold: float, fault: Deviation = HONEST) -> tuple[float, float]:
-        """P0(score >= threshold) and P1(score < threshold), never below the truth under the law."""
+        """Return upper bounds on P0(score >= threshold) and P1(score < threshold) under the distribution."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NormalMixture:
     """Scores in units of the claimed noise: N(m, 1), m one of `means` with its `weights`, in either world.
 
-    own: how much of each mean is due to the client under test
+    own: the part of each mean that is due to the client under test
     """
 
     weights: tuple[Floats, Floats]
@@ -53,13 +54,13 @@ class NormalMixture:
         return 1 - below[0], below[1]
 
     def reach(self) -> tuple[float, float]:
-        """All means lie in here."""
+        """Interval of all means."""
         means = np.concatenate(self.means)
         return float(means.min()), float(means.max())
 
 
 def plain(mu: float) -> NormalMixture:
-    """All clients take part: N(0, 1) and N(mu, 1)."""
+    """Return the distribution if all clients take part: N(0, 1) and N(mu, 1)."""
     one, nothing, shift = np.ones(1), np.zeros(1), np.full(1, mu)
     return NormalMixture(weights=(one, one), means=(nothing, shift), own=(nothing, shift))
 
@@ -67,11 +68,12 @@ def plain(mu: float) -> NormalMixture:
 def drawn(
     sampling: Sampling, clients: int, mu: float, out: float, rest: float, expected: float, *, present: bool = False
 ) -> NormalMixture:
-    """The cohort is drawn, of `clients` clients; all in units of the claimed noise, along the scored direction.
+    """Return the distribution for a drawn cohort of `clients` clients, in units of the claimed noise along the scored
+    direction.
 
-    mu:   the client under test in world 1, if it is drawn, from what it adds in world 0
-    out:  a cohort without it, from one in which it does what it does in world 0 (fixed size)
-    rest: what each other client adds; `expected` of them are in what scores are measured from (Poisson)
+    mu:   the client under test in world 1, if it is drawn, minus its part in world 0
+    out:  a cohort without it, minus one in which it acts as in world 0 (fixed size)
+    rest: the part of each other client; `expected` of them are in the origin of the scores (Poisson)
     present: world 0 has the client under test, so that it may displace another one there, too (Poisson with a cap)
     """
     if sampling.name == "all":
@@ -96,7 +98,9 @@ def drawn(
 def _capped(
     sampling: CappedPoissonSampling, clients: int, mu: float, rest: float, expected: float, present: bool
 ) -> NormalMixture:
-    """Poisson sampling with a cap K: of r others and the client, more than K, it is among the K with chance K/(r+1)."""
+    """Return the distribution for a cap K: of r others and the client, above K, it is among the K with probability
+    K/(r+1).
+    """
     q, cap, others = sampling.probability, sampling.cap, np.arange(clients)
     chances = np.asarray(binom.pmf(others, clients - 1, q), dtype=np.float64)
     inside = np.minimum(cap / (others + 1), 1.0)

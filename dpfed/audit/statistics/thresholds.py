@@ -1,6 +1,6 @@
-"""Cuts of scores, settled before the scores are drawn.
+"""Cuts of scores, fixed before the scores are drawn.
 
-A threshold chosen on the scores that it is measured on is no test: bounds come out above the truth too often.
+A threshold chosen on the scores that it is measured on is no test: bounds are above the true value too often.
 """
 
 import math
@@ -24,10 +24,10 @@ PrivacyProfile = Callable[[Floats], ArrayLike]
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Scores from which on "the second world" is said, and where they come from.
+    """Scores from which on the guess is the second world, and their origin.
 
-    `origin` says what settled them; it must be something other than the scores they are used on. Several thresholds
-    share the error probability (Bonferroni), so more of them cost power.
+    `origin` names the data that they were chosen by, which must not be the scores they are used on. Several thresholds
+    share the error probability (Bonferroni), so more of them lower the power.
     """
 
     values: tuple[float, ...]
@@ -45,7 +45,7 @@ class Thresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Guess "world 1" from `high` on, "world 0" below `low`, nothing between; settled before the scores were drawn."""
+    """Guesses: "world 1" from `high` on, "world 0" below `low`, none between; fixed before the scores were drawn."""
 
     low: float
     high: float
@@ -81,11 +81,11 @@ class ScoreCuts:
 
 
 def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | None = None) -> Thresholds:
-    """The best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as a claim says.
+    """Return the best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as claimed.
 
-    `trials`: in each world. Units: the noise's standard deviation along x' - x, i.e. for an upload y the score
-    <y - x, x' - x> / (sigma |x' - x|). `delta`: best for the (epsilon, delta) lower bound; without, for a mu-GDP bound
-    or a claimed profile. A choice of power only: an audit is valid at any threshold settled beforehand.
+    `trials`: in each world. Units: the noise's standard deviation along x' - x, i.e. for an upload y the score <y - x,
+    x' - x> / (sigma |x' - x|). `delta`: best for the (epsilon, delta) lower bound; without, for a mu-GDP bound or a
+    claimed profile. A choice of power only: an audit is valid at any threshold fixed beforehand.
     """
     shift = require.positive(mu=mu)
     at = np.linspace(min(0.0, shift) - 6.0, shift + 6.0, 4001)
@@ -93,13 +93,15 @@ def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | Non
 
 
 def overfull(trials: int, delta: float, alpha: float) -> int:
-    """The least d with P(Bin(trials, delta) > d) <= alpha / 20; 0 at delta = 0."""
+    """Return the least d with P(Bin(trials, delta) > d) <= alpha / 20; 0 at delta = 0."""
     return int(binom.isf(alpha / 20, trials, delta)) if delta > 0 else 0
 
 
 def coins(trials: int, seed: int) -> tuple[int, int]:
-    """Return the numbers of trials whose fair coin says world 0 and world 1; at least one each (a condition of
-    probability 1 - 2^(1 - trials))."""
+    """Return the numbers of trials in world 0 and world 1 by fair coin flips; at least one each.
+
+    That condition has probability 1 - 2^(1 - trials).
+    """
     if trials < 2:
         raise ConfigError(f"trials={trials}: must be at least 2, one in each world.")
     rng = np.random.default_rng([seed, 0xC0])
@@ -110,8 +112,9 @@ def coins(trials: int, seed: int) -> tuple[int, int]:
 
 
 def best_of_limits(fpr_upper: Floats, fnr_upper: Floats, delta: float | None) -> Floats:
-    """Return the bound that limits of the error rates imply: epsilon at `delta`, or mu if delta is None. -infinity if
-    nothing."""
+    """Return the bound that limits of the error rates imply: epsilon at `delta`, or mu if delta is None; -infinity if
+    none.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         if delta is None:
             return np.asarray(-ndtri(fpr_upper) - ndtri(fnr_upper))

@@ -1,15 +1,15 @@
 """Bound on the distance that a client moves the release, from whole scores of known distribution.
 
-Guesses with a threshold use one bit of each score. With a known law a score also says how strongly it speaks for
-"present", and the mean of what it says moves with the client. What is bounded is how far present clients (canaries, or
-the client under test in world 1) move the release, over how far it is claimed to.
+Guesses with a threshold use one bit of each score. With a known distribution the score's size is evidence too, and its
+mean moves with the client. The bound is on the distance by which present clients (canaries, or the client under test in
+world 1) move the release, over the claimed distance.
 
-Why the bound holds. Let g be any function of a score that is settled beforehand, and D(f) = E g(present) - E g(absent)
-where present clients move f times as far as claimed. D rises with f. The difference of the two sample means less
-t_{1-alpha} standard errors is above D(true f) with probability alpha, up to the normal law of means; so the largest f
-with D(f) below it is above the true one as rarely. g is chosen for power: log-likelihood ratios of cells for mixtures
-of normal laws (`of`), the ratio itself for coins (`coin_ratios`), the score itself for sums of whole numbers, whose
-noise may have any law (`linear`).
+Proof of the bound. Let g be any function of a score that is fixed beforehand, and D(f) = E g(present) - E g(absent) if
+present clients move f times as far as claimed. D rises with f. The difference of the two sample means minus t_{1-alpha}
+standard errors is above D(true f) with probability alpha, up to the normal distribution of means; so the largest f with
+D(f) below it is above the true one as rarely. g is chosen for power: log-likelihood ratios of cells for mixtures of
+normal distributions (`of`), the ratio itself for Bernoulli samples (`coin_ratios`), the score itself for sums of whole
+numbers, whose noise may have any distribution (`linear`).
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ from dpfed.audit.statistics.score_law import NormalMixture
 Floats = NDArray[np.float64]
 
 LEAST = 10
-"""Scores of either kind, for the law of their means."""
+"""Least number of scores of either kind, for the distribution of their means."""
 
 FACTORS = np.concatenate([np.linspace(0.0, 2.0, 81), np.linspace(2.1, 4.0, 20)])
-"""At which D is computed. Straight lines between them are off by less than `_BETWEEN` of a factor."""
+"""Factors at which D is computed. Straight lines between them are off by less than `_BETWEEN` of a factor."""
 
 _CELLS = 240
 _NEVER = 1e-7
 _UNHEARD_OF = 1e-14
 _BETWEEN = 1e-4
 _ROOM = 1.2
-"""Means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over this, of Student's law with
-the degrees of freedom of the smaller world (fewer than Welch's); where the difference of the means is skewed to the
-left, more, by the second term of Cornish and Fisher's expansion for Student's statistic (Johnson 1978)."""
+"""Divisor of alpha, since means of scores are normal only nearly: a bound at alpha uses the quantile of alpha over
+this, of Student's distribution with the degrees of freedom of the smaller world (fewer than Welch's); for differences
+skewed to the left, more, by the second term of Cornish and Fisher's expansion for Student's statistic (Johnson 1978).
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeScores:
-    """A known law, ready for many looks.
+    """Known distribution, prepared for repeated bounds.
 
     weigh:       g, elementwise
     differences: D at `factors`, rising
     variances:   of g in world 0 and in world 1, at `factors` [2, factors]
-    thirds:      its third central moments, likewise; None where it is taken as symmetric
+    thirds:      its third central moments, likewise; None if it is taken as symmetric
     """
 
     weigh: Callable[[Floats], Floats]
@@ -61,7 +62,9 @@ class WholeScores:
 
     @classmethod
     def of(cls, law: NormalMixture) -> WholeScores:
-        """Gaussian noise, cohorts drawn or not: g is the log-likelihood ratio of the cell that a score falls into."""
+        """Return whole scores for Gaussian noise, cohorts drawn or not: g is the log-likelihood ratio of a score's
+        cell.
+        """
         edges = _edges(law)
         absent, present = _cells(law, edges, 1.0)
         weights = np.log((present + _NEVER) / (absent + _NEVER))
@@ -79,9 +82,10 @@ class WholeScores:
 
     @classmethod
     def linear(cls, shift: float) -> WholeScores:
-        """Scores that are products with a sum: whatever the noise is, present clients raise their mean by f `shift`.
+        """Return whole scores that are products with a sum: for any noise, present clients raise their mean by f
+        `shift`.
 
-        Units: the claimed noise's standard deviation. Only the power, not the bound, takes the noise to have that size.
+        Units: the claimed noise's standard deviation. Only the power, not the bound, assumes noise of that size.
         """
         moved = require.positive(shift=shift)
         return cls(
@@ -92,17 +96,18 @@ class WholeScores:
         )
 
     def moved(self, absent: Floats, present: Floats, *, alpha: float, shared: float = 1.0) -> float:
-        """Return a factor f, at most 4: present clients move the release at least f times as far as the law has it.
+        """Return a factor f, at most 4: present clients move the release at least f times as far as in the
+        distribution.
 
-        absent, present: scores of the two worlds, in the units of the law; 0 with fewer than `LEAST` of one, and where
-        nothing shows. shared: how many times larger the variance of a mean may be than that of independent scores.
+        absent, present: scores of the two worlds, in its units; 0 with fewer than `LEAST` of one, and without evidence.
+        shared: the variance of a mean over that of independent scores, at most.
 
-        Preconditions: independent scores whose law is the given one for some f, present by fair coins of their own.
-        Claim: above the true factor with probability at most alpha, up to the normal law of means. Measured, of the
-        most skewed laws tried (fixed size, 95 of 100 drawn, moves of 4 to 5 stds): at most alpha from 100 scores on
-        where alpha is 0.005 or more, 1.6 alpha at 0.0005 (1.3 from 200); with 40 scores alpha at 0.05, 1.4 alpha at
-        0.005.
-        Direction of error: lower bound, under the known law, about the clients that were tried.
+        Preconditions: independent scores of the given distribution for some f, present by fair coin flips.
+        Claim: above the true factor with probability at most alpha, up to the normal distribution of means. Measured,
+        for the most skewed distributions tried (fixed size, 95 of 100 drawn, moves of 4 to 5 stds): at most alpha from
+        100 scores on if alpha is 0.005 or more, 1.6 alpha at 0.0005 (1.3 from 200); with 40 scores alpha at 0.05, 1.4
+        alpha at 0.005.
+        Direction of error: lower bound, under the known distribution, about the clients that were tried.
         """
         if min(absent.size, present.size) < LEAST:
             return 0.0
@@ -119,8 +124,10 @@ class WholeScores:
         return max(0.0, float(np.interp(shown, self.differences[rising], self.factors[rising])) - _BETWEEN)
 
     def finds(self, trials0: int, trials1: int, *, alpha: float, probability: float) -> float | None:
-        """The smallest part too far from which on a client that moves so far is found to move more than claimed, with
-        this probability, whatever is seen; None where that takes more than four times as far."""
+        """Return the smallest excess from which a client is found to move more than claimed with this probability.
+
+        For any outcome of the trials; None if that takes more than four times the claimed distance.
+        """
         if min(trials0, trials1) < LEAST:
             return None
         quantile: float | Floats = _quantile(trials0, trials1, alpha)
@@ -140,13 +147,15 @@ def _quantile(first: int, second: int, alpha: float) -> float:
 
 
 def _more(quantile: float, third: ArrayLike, error: ArrayLike) -> Floats:
-    """Return what skewness to the left adds to the quantile. third: central moment of the difference of the means."""
+    """Return the addition to the quantile for skewness to the left. third: central moment of the difference of the
+    means.
+    """
     skewness = np.asarray(third) / np.maximum(np.asarray(error) ** 3, 1e-300)
     return np.asarray(np.maximum(-skewness, 0.0) * (2 * quantile**2 + 1) / 6)
 
 
 def _edges(law: NormalMixture) -> Floats:
-    """Between which nearly all scores of both worlds lie."""
+    """Return edges between which nearly all scores of both worlds are."""
     low, high = -1.0, 1.0
     while law.errors(low)[1] > _NEVER or 1 - law.errors(low)[0] > _NEVER:
         low *= 1.5
@@ -156,7 +165,7 @@ def _edges(law: NormalMixture) -> Floats:
 
 
 def _cells(law: NormalMixture, edges: Floats, factor: float) -> tuple[Floats, Floats]:
-    """Probabilities of the cells in world 0 and world 1: below the first edge, between, above the last."""
+    """Return probabilities of the cells in world 0 and world 1: below the first edge, between, above the last."""
     worlds = []
     for weights, means, own in zip(law.weights, law.means, law.own, strict=True):
         likely = weights > _UNHEARD_OF

@@ -141,7 +141,7 @@ class TestDropout:
 
     def test_a_client_more_would_be_a_share_more(self):
         assert Plan(clients=9, cohort=9, sampling="all", mechanism="distributed-gaussian").adjacency == "zero-out"
-        with pytest.raises(InvalidParameter, match="a share of noise"):
+        with pytest.raises(InvalidParameter, match="changes the noise by a share"):
             Plan(clients=9, cohort=9, sampling="all", mechanism="distributed-gaussian", adjacency="add-remove")
 
     def test_raises_the_cost_of_sampled_rounds(self):

@@ -154,7 +154,7 @@ def test_the_key_is_one_for_all_runs(project, tmp_path):
     key = fresh.key()
     assert key == fresh.key() == ProjectLedger.open(fresh.ledger.path).key() != population_key.fresh()
     assert (tmp_path / "fresh.jsonl.key").stat().st_mode & 0o077 == 0
-    with pytest.raises(LedgerError, match=r"p\.jsonl\.key: is gone"):
+    with pytest.raises(LedgerError, match=r"p\.jsonl\.key: is missing"):
         project.key()
     (tmp_path / "fresh.jsonl.key").write_text("short")
     with pytest.raises(LedgerError, match="must hold 64 hexadecimal digits"):

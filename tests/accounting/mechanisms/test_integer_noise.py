@@ -78,7 +78,7 @@ def test_fields_are_checked(law, change, message):
 @LAWS
 def test_shares_of_clients_refuse_add_remove_and_the_servers_noise_does_not(law):
     with pytest.raises(
-        UnsupportedMechanism, match=r"noise in 5 shares: a client more or less.*'zero-out'.*'replace-one'"
+        UnsupportedMechanism, match=r"noise in 5 shares: one client added or removed.*'zero-out'.*'replace-one'"
     ):
         law(**{**FIELDS, "adjacency": "add-remove"})
     assert law(**{**FIELDS, "adjacency": "add-remove", "shares": 1}).sensitivity == 30.0

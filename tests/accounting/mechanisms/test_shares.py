@@ -71,7 +71,7 @@ def test_every_account_charges_for_what_overflows(accountant, sampling):
         )
     )
     assert last == pytest.approx(stated, rel=2e-3)
-    with pytest.raises(UnsupportedMechanism, match="slots"):
+    with pytest.raises(UnsupportedMechanism, match="exceeds the uploads of a sum"):
         guarantee(run(mine), delta=ROUNDS * BETA * 0.99, accountant=accountant)
 
 

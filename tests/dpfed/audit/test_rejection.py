@@ -197,5 +197,5 @@ def test_a_bare_number_is_no_threshold():
     ],
 )
 def test_what_is_no_profile_is_refused(profile):
-    with pytest.raises(ConfigError, match="no pair of laws has it"):
+    with pytest.raises(ConfigError, match="no pair of distributions has it"):
         reject_claim(np.zeros(100), np.ones(100), profile, alpha=ALPHA, thresholds=CUT)
