@@ -110,17 +110,24 @@ def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tu
     Any cut is valid.
     """
     means = [m for _, m in (*pair.p, *pair.q)]
-    x = np.unique(np.concatenate([m + np.linspace(-10, 10, 200_001) for m in set(means)]))
-    density = np.exp(log_density(pair.p, x))
+    x = _distinct([m + np.linspace(-10, 10, 200_001) for m in set(means)])
+    log_p = log_density(pair.p, x)
+    density = np.exp(log_p)
     inner = (np.cumsum(density) > _TAIL_MASS) & (np.cumsum(density[::-1])[::-1] > _TAIL_MASS)
     x = x[inner]  # what is beyond goes to the cells at the ends
-    loss = pair.loss(x)
+    loss = log_p[inner] - log_density(pair.q, x)
     lowest = int(np.argmin(loss))  # zero-out's loss falls before it rises; each side is cut on its own
     grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
     right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
     left = np.interp(grid, np.maximum.accumulate(loss[lowest::-1]), x[lowest::-1])
-    cuts = np.unique(np.concatenate([[-np.inf], left, right, [np.inf]]))
+    cuts = _distinct([np.array([-np.inf, np.inf]), left, right])
     return _masses(pair.p, cuts), _masses(pair.q, cuts)
+
+
+def _distinct(runs: list[Floats]) -> Floats:
+    """Return the different numbers of monotone runs in order: `np.unique`, by a sort that merges the runs."""
+    values = np.sort(np.concatenate(runs), kind="stable")
+    return values[np.append(True, values[1:] != values[:-1])]
 
 
 def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
@@ -131,10 +138,11 @@ def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
     """
     logs, above, below = [], [], []
     for weight, mean in mixture:
-        low, high = cuts[:-1] - mean, cuts[1:] - mean
-        upper_tail = low > 0
-        larger = np.where(upper_tail, scipy.special.log_ndtr(-low), scipy.special.log_ndtr(high))
-        smaller = np.where(upper_tail, scipy.special.log_ndtr(-high), scipy.special.log_ndtr(low))
+        ends = cuts - mean
+        first = int(np.searchsorted(ends, 0.0, side="right"))  # cells from here on are in the upper tail
+        lower, upper = scipy.special.log_ndtr(ends[: first + 1]), scipy.special.log_ndtr(-ends[first:])
+        larger = np.concatenate([lower[1:], upper[:-1]])
+        smaller = np.concatenate([lower[:-1], upper[1:]])
         with np.errstate(divide="ignore", invalid="ignore"):
             share = -np.expm1(smaller - larger)
             logs.append(math.log(weight) + larger + np.log(share))
