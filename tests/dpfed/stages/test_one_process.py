@@ -143,6 +143,15 @@ def test_norms_are_those_of_float64():
     assert (clipped.not_finite, clipped.inside.tolist()) == (2, [False] * 4)  # a row of zeros counts nowhere
 
 
+@pytest.mark.parametrize("length", [3, 30_000])
+def test_largest_magnitudes_are_exact(length):
+    rows = torch.randn(6, length, generator=torch.Generator().manual_seed(3))
+    rows[1:4] = 0.0
+    rows[0, 2], rows[2, 0], rows[3, 1], rows[4, 2] = -1e30, -1e-45, float("nan"), -float("inf")
+    assert torch.equal(largest_magnitudes(rows).nan_to_num(-1.0), rows.abs().amax(dim=1).nan_to_num(-1.0))
+    assert not largest_magnitudes(rows).signbit().any()
+
+
 @pytest.mark.parametrize("kept", [1, 7, 60, 99, 100])
 def test_the_largest_are_those_of_a_stable_sort(kept):
     """Few different magnitudes, so that most are ties; by brute force."""
