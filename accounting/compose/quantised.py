@@ -127,7 +127,7 @@ def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tu
 def _distinct(runs: list[Floats]) -> Floats:
     """Return the different numbers of monotone runs in order: `np.unique`, by a sort that merges the runs."""
     values = np.sort(np.concatenate(runs), kind="stable")
-    return values[np.append(True, values[1:] != values[:-1])]
+    return np.asarray(values[np.append(True, values[1:] != values[:-1])])
 
 
 def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
