@@ -121,7 +121,8 @@ def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tu
     right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
     left = np.interp(grid, np.maximum.accumulate(loss[lowest::-1]), x[lowest::-1])
     cuts = _distinct([np.array([-np.inf, np.inf]), left, right])
-    return _masses(pair.p, cuts), _masses(pair.q, cuts)
+    tails = {mean: _tails(cuts - mean) for mean in set(means)}  # both distributions have most means in common
+    return _masses(pair.p, tails), _masses(pair.q, tails)
 
 
 def _distinct(runs: list[Floats]) -> Floats:
@@ -130,25 +131,33 @@ def _distinct(runs: list[Floats]) -> Floats:
     return np.asarray(values[np.append(True, values[1:] != values[:-1])])
 
 
-def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
+_Tails = tuple[Floats, Floats, Floats]
+"""Of cells of a normal distribution: logarithm of the larger tail, of the share of it in the cell, rounding error."""
+
+
+def _tails(ends: Floats) -> _Tails:
+    """Return the masses of the cells between `ends` under N(0, 1), each from the tail in which nothing cancels."""
+    first = int(np.searchsorted(ends, 0.0, side="right"))  # cells from here on are in the upper tail
+    lower, upper = scipy.special.log_ndtr(ends[: first + 1]), scipy.special.log_ndtr(-ends[first:])
+    larger = np.concatenate([lower[1:], upper[:-1]])
+    smaller = np.concatenate([lower[:-1], upper[1:]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = -np.expm1(smaller - larger)
+        return larger, np.log(share), _LOG_ROUNDING * (1 - larger) / share
+
+
+def _masses(mixture: Mixture, tails: dict[float, _Tails]) -> tuple[Floats, Floats]:
     """Return the logarithm of the mass of every cell, and its largest rounding error.
 
     Each is computed in the tail where it does not cancel or underflow; a narrow cell is a small difference of two
     numbers.
     """
     logs, above, below = [], [], []
-    for weight, mean in mixture:
-        ends = cuts - mean
-        first = int(np.searchsorted(ends, 0.0, side="right"))  # cells from here on are in the upper tail
-        lower, upper = scipy.special.log_ndtr(ends[: first + 1]), scipy.special.log_ndtr(-ends[first:])
-        larger = np.concatenate([lower[1:], upper[:-1]])
-        smaller = np.concatenate([lower[:-1], upper[1:]])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = -np.expm1(smaller - larger)
-            logs.append(math.log(weight) + larger + np.log(share))
-            error = _LOG_ROUNDING * (1 - larger) / share
+    with np.errstate(invalid="ignore"):
+        for weight, mean in mixture:
+            larger, share, error = tails[mean]
+            logs.append(math.log(weight) + larger + share)
             above.append(np.fmin(logs[-1] + error, math.log(weight) + larger))  # no more than the whole tail
             below.append(logs[-1] - error)
-    with np.errstate(invalid="ignore"):
         found, most, least = (np.logaddexp.reduce(some, axis=0) for some in (logs, above, below))
         return np.asarray(found), np.asarray(np.fmax(most - found, found - least))
