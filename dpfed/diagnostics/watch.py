@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
+from dpfed.compress.threads import one_thread
 from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.diagnostics.probes import number, probe, probe_of
 from dpfed.mechanisms.integers import Integers
@@ -144,6 +145,7 @@ class Watch:
         own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
         return None if own is None else noise_facts(own, self.draws + self.drawn_draws)
 
+    @one_thread()
     def record(
         self,
         now: Round,

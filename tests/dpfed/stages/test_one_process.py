@@ -11,7 +11,7 @@ from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.data.dataset import Dataset
 from dpfed.runs.experiment import build
-from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
+from dpfed.stages.clip import Clip, clip_rows, largest_magnitudes, row_norms
 
 from ...rounds import DIGITS, configured, watched_round
 from ..announced import announced, arrive, decoded, messages, read
@@ -128,6 +128,25 @@ def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     for other in ends[1:]:
         torch.testing.assert_close(other[0], ends[0][0], rtol=1e-5, atol=1e-6)
         assert other[1:] == ends[0][1:]
+
+
+def test_rows_pass_through_the_stages_on_one_thread(monkeypatch):
+    """So bits do not depend on the number of cores; afterwards there are as many threads as before."""
+    experiment, seen, clip = experiment_of("private floats"), [], Clip.client
+
+    def client(self, rows, ids, now):
+        seen.append(torch.get_num_threads())
+        return clip(self, rows, ids, now)
+
+    monkeypatch.setattr(Clip, "client", client)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert set(seen) == {1}
 
 
 def test_norms_are_those_of_float64():
