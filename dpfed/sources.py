@@ -40,7 +40,7 @@ class Trained:
         trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
         now.tally.trained += len(trained)
         at_once = _at_once(opened)
-        # Training takes every core; what comes after it is too short to divide among them.
+        # Training uses every core; the stages after it are too short to divide among cores.
         alone = one_thread if at_once == _AT_ONCE else nullcontext
         for ids, updates in method.updates(trained, now, self.seeds, at_once=at_once):
             with alone():

@@ -132,7 +132,7 @@ def _distinct(runs: list[Floats]) -> Floats:
 
 
 _Tails = tuple[Floats, Floats, Floats]
-"""Of cells of a normal distribution: logarithm of the larger tail, of the share of it in the cell, rounding error."""
+"""Cells of a normal distribution: logarithms of the larger tail and of the share of it in the cell; rounding error."""
 
 
 def _tails(ends: Floats) -> _Tails:

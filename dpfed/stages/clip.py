@@ -28,7 +28,7 @@ _SMALLEST_FACTOR = 1e-30
 
 
 _LONG = 1 << 14
-"""Entries from which on a row is looked at by itself."""
+"""Shortest row whose largest magnitude is computed by itself."""
 
 _FARTHEST = 100.0
 """Largest exponent of one step: a factor e^100 leads from any clip norm to the largest one."""
