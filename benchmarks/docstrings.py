@@ -107,6 +107,7 @@ def _modules(package: str) -> Iterator[Any]:
 def _docstring_of_constant(module: str, name: str) -> str:
     """Return the string after the assignment of a name, in the module that assigns it."""
     body = ast.parse(inspect.getsource(importlib.import_module(module))).body
+    body += [line for one in body if isinstance(one, ast.If) for line in one.body]  # imports under TYPE_CHECKING
     for one, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(one, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in one.names):
             return _docstring_of_constant(str(one.module), name)

@@ -1,6 +1,7 @@
-"""Seconds a round of local training, clipping, summing and noise: dpfed, a plain loop, pfl 0.6.0, Flower's simulation.
+"""Seconds a round of local training, clipping, summing and noise: dpfed, a plain loop, BlazeFL, pfl, Flower.
 
-    python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--flower-python VENV/bin/python] [--threads 2]
+    python benchmarks/local_training.py [--pfl-python VENV/bin/python] [--flower-python VENV/bin/python]
+                                        [--blaze-python VENV/bin/python] [--threads 2]
                                         [--task "MLP 2.4k"] [--device cuda] [--force]
 
 Prints a Markdown table: median, quartiles, peak memory. Every contender runs in processes of its own, in turns, so
@@ -128,10 +129,13 @@ class Contender:
             self.seconds += json.loads(said.read().splitlines()[-1])
 
 
-def contenders(pfl_python: str | None, flower_python: str | None) -> list[Contender]:
+def contenders(pfl_python: str | None, flower_python: str | None, blaze_python: str | None) -> list[Contender]:
     """Ours first."""
     own, here = [sys.executable, __file__, "--rounds-of"], Path(__file__).parent
     found = [Contender("dpfed", [*own, "dpfed"]), Contender("plain loop", [*own, "plain"])]
+    if blaze_python:
+        command = [blaze_python, str(here / "blaze_rounds.py")]
+        found += [Contender(f"BlazeFL 2.0.3, {how}", [*command, how]) for how in ("serial", "threads", "processes")]
     if pfl_python:
         found.append(Contender("pfl 0.6.0", [pfl_python, str(here / "pfl_rounds.py")]))
     if flower_python:
@@ -154,6 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pfl-python", help="Python of an environment with pfl 0.6.0; left out: pfl is not run")
     parser.add_argument("--flower-python", help="Python of an environment with flwr and ray; left out: not run")
+    parser.add_argument("--blaze-python", help="Python 3.12 or later with BlazeFL 2.0.3; left out: not run")
     parser.add_argument("--threads", type=int, default=2, help="threads of every contender")
     parser.add_argument("--device", default="cpu", help="of every contender but Flower")
     parser.add_argument("--task", choices=list(TASKS), action="append", help="only these; left out: all")
@@ -162,7 +167,7 @@ def main() -> None:
     busy, lines = other_work_now(), []
     refuse(busy, force=given.force)
     for task in given.task or TASKS:
-        ran = contenders(given.pfl_python, given.flower_python)
+        ran = contenders(given.pfl_python, given.flower_python, given.blaze_python)
         for turn in range(_TURNS):
             for one in ran:
                 if turn < one.turns:

@@ -86,6 +86,10 @@ def mix(words: NDArray[np.uint64]) -> None:
     np.bitwise_xor(words, np.right_shift(words, np.uint64(31), out=shifted), out=words)
 
 
+_BLOCK = 1 << 14
+"""Normals drawn at a time: 128 KiB stay in a core's cache."""
+
+
 class TensorStream(Protocol):
     """Every call continues where the previous one ended."""
 
@@ -111,7 +115,12 @@ class OnTheHost:
     def normal(self, count: int) -> Tensor:
         import torch
 
-        return torch.from_numpy(self._generator.standard_normal(count).astype(np.float32)).to(self._device)
+        drawn, block = np.empty(count, dtype=np.float32), np.empty(min(count, _BLOCK))
+        for start in range(0, count, _BLOCK):
+            part = block[: count - start]
+            self._generator.standard_normal(out=part)
+            drawn[start : start + _BLOCK] = part
+        return torch.from_numpy(drawn).to(self._device)
 
     def fill_uniform(self, row: Tensor) -> None:
         if row.device.type == "cpu":

@@ -6,7 +6,7 @@ The other sources are `dpfed.engines.flower.nodes.Nodes` and the trials of an au
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from accounting.errors import AccountingError
 from dpfed.aggregation.sums import OpenSum, PlainSum
+from dpfed.compress.threads import one_thread
 from dpfed.config.own_code import words_of
 from dpfed.errors import DpfedError, TrainingFailed
 from dpfed.round import OpenRound, present_canaries
@@ -38,8 +39,12 @@ class Trained:
         mine = ranks.mine if ranks.count > 1 else np.asarray
         trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
         now.tally.trained += len(trained)
-        for ids, updates in method.updates(trained, now, self.seeds, at_once=_at_once(opened)):
-            opened.halves(updates, ids)
+        at_once = _at_once(opened)
+        # Training uses every core; the stages after it are too short to divide among cores.
+        alone = one_thread if at_once == _AT_ONCE else nullcontext
+        for ids, updates in method.updates(trained, now, self.seeds, at_once=at_once):
+            with alone():
+                opened.halves(updates, ids)
         opened.add_canaries(mine(np.intersect1d(total.senders, canaries)))
         opened.fill(mine(np.setdiff1d(total.senders, now.task.cohort)))
         if ranks.count > 1:

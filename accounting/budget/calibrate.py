@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import cache
 
 from accounting.errors import CalibrationError
+from accounting.roots import brentq
 
 # A calibrated value lies within this relative distance above the exact threshold, never below it.
 TOLERANCE = 1e-6
@@ -24,8 +25,6 @@ def smallest(
     >>> round(calibrate.smallest(lambda x: 1 / x, 0.5, name="x"), 4)
     2.0
     """
-
-    from scipy.optimize import brentq
 
     @cache  # the ends of the bracket are asked for twice
     def excess(log_x: float) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accounting.arrays import Floats
+from accounting.roots import brentq
 
 _TILTS = np.geomspace(0.01, 300, 60)
 LITTLE = 1e-6
@@ -260,12 +261,10 @@ def smallest_epsilon(delta_at: Callable[[float], float], target: float) -> float
     def excess(epsilon: float) -> float:
         return math.log(max(delta_at(epsilon), 1e-300) / target)
 
-    from scipy.optimize import brentq
-
     low, high = 0.0, 1.0
     while excess(high) > 0:
         low, high = high, high * 4
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13, maxiter=500))
+    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13))
 
 
 def _running_sums(values: Floats) -> Floats:

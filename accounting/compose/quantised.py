@@ -110,37 +110,54 @@ def _cells(pair: AttackPair, interval: float) -> tuple[tuple[Floats, Floats], tu
     Any cut is valid.
     """
     means = [m for _, m in (*pair.p, *pair.q)]
-    x = np.unique(np.concatenate([m + np.linspace(-10, 10, 200_001) for m in set(means)]))
-    density = np.exp(log_density(pair.p, x))
+    x = _distinct([m + np.linspace(-10, 10, 200_001) for m in set(means)])
+    log_p = log_density(pair.p, x)
+    density = np.exp(log_p)
     inner = (np.cumsum(density) > _TAIL_MASS) & (np.cumsum(density[::-1])[::-1] > _TAIL_MASS)
     x = x[inner]  # what is beyond goes to the cells at the ends
-    loss = pair.loss(x)
+    loss = log_p[inner] - log_density(pair.q, x)
     lowest = int(np.argmin(loss))  # zero-out's loss falls before it rises; each side is cut on its own
     grid = np.arange(math.ceil(loss[lowest] / interval), math.floor(loss[-1] / interval) + 1) * interval
     right = np.interp(grid, np.maximum.accumulate(loss[lowest:]), x[lowest:])
     left = np.interp(grid, np.maximum.accumulate(loss[lowest::-1]), x[lowest::-1])
-    cuts = np.unique(np.concatenate([[-np.inf], left, right, [np.inf]]))
-    return _masses(pair.p, cuts), _masses(pair.q, cuts)
+    cuts = _distinct([np.array([-np.inf, np.inf]), left, right])
+    tails = {mean: _tails(cuts - mean) for mean in set(means)}  # both distributions have most means in common
+    return _masses(pair.p, tails), _masses(pair.q, tails)
 
 
-def _masses(mixture: Mixture, cuts: Floats) -> tuple[Floats, Floats]:
+def _distinct(runs: list[Floats]) -> Floats:
+    """Return the different numbers of monotone runs in order: `np.unique`, by a sort that merges the runs."""
+    values = np.sort(np.concatenate(runs), kind="stable")
+    return np.asarray(values[np.append(True, values[1:] != values[:-1])])
+
+
+_Tails = tuple[Floats, Floats, Floats]
+"""Cells of a normal distribution: logarithms of the larger tail and of the share of it in the cell; rounding error."""
+
+
+def _tails(ends: Floats) -> _Tails:
+    """Return the masses of the cells between `ends` under N(0, 1), each from the tail in which nothing cancels."""
+    first = int(np.searchsorted(ends, 0.0, side="right"))  # cells from here on are in the upper tail
+    lower, upper = scipy.special.log_ndtr(ends[: first + 1]), scipy.special.log_ndtr(-ends[first:])
+    larger = np.concatenate([lower[1:], upper[:-1]])
+    smaller = np.concatenate([lower[:-1], upper[1:]])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = -np.expm1(smaller - larger)
+        return larger, np.log(share), _LOG_ROUNDING * (1 - larger) / share
+
+
+def _masses(mixture: Mixture, tails: dict[float, _Tails]) -> tuple[Floats, Floats]:
     """Return the logarithm of the mass of every cell, and its largest rounding error.
 
     Each is computed in the tail where it does not cancel or underflow; a narrow cell is a small difference of two
     numbers.
     """
     logs, above, below = [], [], []
-    for weight, mean in mixture:
-        low, high = cuts[:-1] - mean, cuts[1:] - mean
-        upper_tail = low > 0
-        larger = np.where(upper_tail, scipy.special.log_ndtr(-low), scipy.special.log_ndtr(high))
-        smaller = np.where(upper_tail, scipy.special.log_ndtr(-high), scipy.special.log_ndtr(low))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = -np.expm1(smaller - larger)
-            logs.append(math.log(weight) + larger + np.log(share))
-            error = _LOG_ROUNDING * (1 - larger) / share
+    with np.errstate(invalid="ignore"):
+        for weight, mean in mixture:
+            larger, share, error = tails[mean]
+            logs.append(math.log(weight) + larger + share)
             above.append(np.fmin(logs[-1] + error, math.log(weight) + larger))  # no more than the whole tail
             below.append(logs[-1] - error)
-    with np.errstate(invalid="ignore"):
         found, most, least = (np.logaddexp.reduce(some, axis=0) for some in (logs, above, below))
         return np.asarray(found), np.asarray(np.fmax(most - found, found - least))

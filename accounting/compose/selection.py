@@ -14,6 +14,7 @@ from accounting.compose.profiles import Profile, delta_from_curve, profile
 from accounting.compose.twins import overflow
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism
+from accounting.roots import brentq
 from accounting.rounding import downwards, upwards
 
 LAWS = ("negative-binomial", "poisson")
@@ -53,12 +54,11 @@ class RandomRuns:
     @property
     def gamma(self) -> float:
         """Parameter of the negative binomial distribution that gives the mean, rounded downwards."""
-        from scipy.optimize import brentq
 
         def excess(log_gamma: float) -> float:
             return _mean(math.exp(log_gamma), self.eta) - self.mean
 
-        return math.exp(float(brentq(excess, *_LOG_GAMMAS, xtol=1e-13))) * (1 - 1e-9)
+        return math.exp(float(brentq(excess, *_LOG_GAMMAS, xtol=1e-13, rtol=1e-15))) * (1 - 1e-9)
 
     @property
     def largest_mean(self) -> float:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accounting import require
 from accounting.errors import InvalidParameter
+from accounting.roots import brentq
 
 # Safety against rounding: a bracketed root is exact to about 1e-15 relative; results move this far to the safe side.
 _ROUNDING = 1e-12
@@ -82,7 +83,6 @@ def epsilon_from_below(delta: float, *, mu: float) -> float:
 
 def _root(target: float, mu: float) -> float:
     """Return epsilon with delta(epsilon) = target, to rounding; 0 if delta(0) is not above the target."""
-    from scipy.optimize import brentq  # scipy.optimize takes longer to load than all of this package
 
     def excess(eps: float) -> float:
         return _log_ratio(eps, mu=mu, target=target)
@@ -91,7 +91,7 @@ def _root(target: float, mu: float) -> float:
         return 0.0
     # delta(eps) <= Phi(mu/2 - eps/mu), so this end is past the root.
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / target)) + 1e-12
-    return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500))
+    return float(brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
 
 
 def _log_ratio(eps: float, *, mu: float, target: float) -> float:
@@ -144,8 +144,6 @@ def noise_std(
     if calibration != "analytic":
         raise InvalidParameter(f"calibration={calibration!r}: must be 'analytic' or 'classical'.")
 
-    from scipy.optimize import brentq
-
     blur = _blur(target)
     if eps < 2 * blur:  # delta(0) = erf(mu / sqrt 8), without rounding in logarithms
         half = scipy.special.erfinv(target) if target < 0.5 else scipy.special.erfcinv(1 - target)
@@ -160,5 +158,5 @@ def noise_std(
         low *= 2
     while excess(high) < 0:
         high *= 2
-    mu = math.exp(brentq(excess, low, high, xtol=1e-14, rtol=1e-14, maxiter=500))
+    mu = math.exp(brentq(excess, low, high, xtol=1e-14, rtol=1e-14))
     return sensitivity / mu * (1 + _ROUNDING)

@@ -11,41 +11,29 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from accounting.errors import AccountingError, ContradictoryBounds, LedgerError
-from dpfed.cli.audit import audit
-from dpfed.cli.budget import budget
-from dpfed.cli.config import config
-from dpfed.cli.deploy import deploy
-from dpfed.cli.diagnose import diagnose
-from dpfed.cli.ledger import ledger
-from dpfed.cli.methods import methods
-from dpfed.cli.plan import plan
-from dpfed.cli.report import report
-from dpfed.cli.run import run
-from dpfed.cli.sweep import sweep
-from dpfed.cli.watch import watch
-from dpfed.config.own_code import as_before
+from dpfed.config.registered import as_before
 from dpfed.errors import DpfedError, RunError
 from dpfed.version import __version__
 
 _LONGEST = 2000
-app = App(
-    name="dpfed",
-    version=__version__,
-    help="Budget, run and audit differentially private federated learning with compressed uploads.",
-)
-app.command(budget)
-app.command(plan)
-app.command(run)
-app.command(sweep)
-app.command(report)
-app.command(diagnose)
-app.command(watch)
-app.command(methods)
-app.command(config)
-app.command(deploy)
-app.command(ledger)
-app.command(audit)
-app.register_install_completion_command()
+COMMANDS = {
+    "budget": "Epsilon, noise multiplier or rounds: give two of the three, get the third.",
+    "plan": "A page with sliders for epsilon, noise and rounds: curve, map, what if, and the command "
+    "that gives the same.",
+    "run": "Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.",
+    "sweep": "Run a table or a figure: every row at every point of its axes, in parallel, each in a run "
+    "folder of its own.",
+    "report": "One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside "
+    "what a paper prints.",
+    "diagnose": "Why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.",
+    "watch": "Serve the page of a run that is under way, kept up to date; Ctrl-C ends the page, not the run.",
+    "methods": "The methods that `dpfed run` knows: what is sent, bits, unbiased or not, linear or not, how private.",
+    "config": "The keys of a configuration: type, default, meaning, which methods take them.",
+    "deploy": "Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.",
+    "ledger": "One privacy budget for several runs on the same clients, also at the same time; checks and signatures.",
+    "audit": "Test what runs against what is claimed for it. Exit status 1 where an audit says fail.",
+}
+"""Summaries of the commands, each of which is in the module of its name and is imported when it is called."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -57,7 +45,7 @@ def status(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status; every expected failure is one message on standard error."""
     try:
         with as_before():
-            result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+            result = app_of(arguments)(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         return _complain(_beginning(_with_setting(str(error), arguments)), 2)
     except (RunError, LedgerError, ContradictoryBounds) as error:
@@ -70,6 +58,24 @@ def status(arguments: Sequence[str]) -> int:
         sys.stderr.close()
         return 1
     return result if isinstance(result, int) else 0
+
+
+def app_of(arguments: Sequence[str]) -> App:
+    """Return the application; commands are imported when they are called.
+
+    The summary of a command stands in the list of all commands. Its own page, for which it is among `arguments`, shows
+    the whole docstring instead.
+    """
+    app = App(
+        name="dpfed",
+        version=__version__,
+        version_format="plaintext",
+        help="Budget, run and audit differentially private federated learning with compressed uploads.",
+    )
+    for name, summary in COMMANDS.items():
+        app.command(f"dpfed.cli.{name}:{name}", name=name, help=None if name in arguments else summary)
+    app.register_install_completion_command()
+    return app
 
 
 def _with_setting(message: str, arguments: Sequence[str]) -> str:

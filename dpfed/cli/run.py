@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.table import Table
 
-from accounting.ledger.project import ProjectLedger
-from dpfed.cli.output import Flag, Load, Settings, print_json, training_extra
+from accounting.rounding import upwards
+from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
+from dpfed.methods import presets
+from dpfed.methods.catalogue import every_method
+from dpfed.methods.expected import expected
 
 Engine = Literal["in-process", "flower"]
 Tracker = Literal["csv", "tensorboard", "mlflow"]
@@ -68,17 +73,17 @@ def run(
     json
         The summary as one JSON document on standard output.
     """
+    load_files(load or [])
+    if list_presets:
+        print_json(presets.names()) if json else _show_presets(presets.names())
+        return 0
     with training_extra("dpfed run"):
+        from accounting.ledger.project import ProjectLedger
         from dpfed.aggregation import ranks
-        from dpfed.cli.run_on_terminal import read_configuration, run_shown, show_outcome, show_presets
-        from dpfed.methods import presets
+        from dpfed.cli.run_on_terminal import read_configuration, run_shown, show_outcome
         from dpfed.runs import loop as federation
         from dpfed.runs.experiment import build
         from dpfed.runs.folder import free_folder
-    load_files(load or [])
-    if list_presets:
-        print_json(presets.names()) if json else show_presets(presets.names())
-        return 0
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     given = out if config is None and resume else config
@@ -118,6 +123,43 @@ def run(
     else:
         show_outcome(outcome)
     return 1 if outcome.record.no_statement else 0
+
+
+def _show_presets(names: list[str]) -> None:
+    """Print a table by method and data set on a terminal; in a pipe, where scripts read, a name a line."""
+    if not sys.stdout.isatty():
+        print("\n".join(names))
+        return
+    out = console()
+    out.print("A preset is METHOD-DATASET: fed-smp-randk-digits.", highlight=False)
+    methods = Table("METHOD", "what a client sends")
+    for name in presets.of_methods():
+        methods.add_row(name, every_method()[str(presets.tables(f"{name}-digits")["method"]["name"])].what)
+    sets = Table()
+    sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
+    for heading in ("network", "clients", "a round", "rounds", "epsilon where private"):
+        sets.add_column(heading, overflow="fold")
+    for name in presets.data_sets():
+        tables = presets.tables(f"dp-fedavg-{name}")
+        who = tables["federation"]
+        numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
+        sets.add_row(name, tables["model"]["name"], *map(str, numbers))
+    out.print(methods)
+    out.print(sets)
+    out.print(_measured(names))
+
+
+def _measured(names: list[str]) -> Table:
+    """Return a table of accuracy, epsilon and cost of the presets that were run."""
+    table = Table(title="one run of each on two cores")
+    shown = {name: one for name, one in expected().items() if name in names}
+    table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
+    for heading in ("accuracy", "epsilon", "bits a parameter", "seconds"):
+        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
+    for name, one in shown.items():
+        epsilon = "–" if one.epsilon is None else upwards(one.epsilon)
+        table.add_row(name, f"{one.accuracy:.1%}", epsilon, f"{one.bits_per_parameter:g}", f"{one.seconds:.0f}")
+    return table
 
 
 def _command(

@@ -1,8 +1,7 @@
-"""Runs on a terminal: presets, configuration, progress while a run trains, its card at the end. Loads torch."""
+"""Runs on a terminal: configuration, progress while a run trains, its card at the end. Loads torch."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from dpfed.cli.output import console
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.tables import Config, override, parse, parse_written, read_toml
 from dpfed.methods import presets
-from dpfed.methods.catalogue import every_method
-from dpfed.methods.expected import expected
 from dpfed.report.privacy_card import card_of
 from dpfed.report.privacy_words import statement
 from dpfed.report.run import what_ran
@@ -32,43 +29,6 @@ _FILES = {
     "Ledger": "ledger.jsonl",
     "The model as seed and mask": "model.mask.safetensors",
 }
-
-
-def show_presets(names: list[str]) -> None:
-    """Print a table by method and data set on a terminal; in a pipe, where scripts read, a name a line."""
-    if not sys.stdout.isatty():
-        print("\n".join(names))
-        return
-    out = console()
-    out.print("A preset is METHOD-DATASET: fed-smp-randk-digits.", highlight=False)
-    methods = Table("METHOD", "what a client sends")
-    for name in presets.of_methods():
-        methods.add_row(name, every_method()[str(presets.tables(f"{name}-digits")["method"]["name"])].what)
-    sets = Table()
-    sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
-    for heading in ("network", "clients", "a round", "rounds", "epsilon where private"):
-        sets.add_column(heading, overflow="fold")
-    for name in presets.data_sets():
-        tables = presets.tables(f"dp-fedavg-{name}")
-        who = tables["federation"]
-        numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
-        sets.add_row(name, tables["model"]["name"], *map(str, numbers))
-    out.print(methods)
-    out.print(sets)
-    out.print(_measured(names))
-
-
-def _measured(names: list[str]) -> Table:
-    """Return a table of accuracy, epsilon and cost of the presets that were run."""
-    table = Table(title="one run of each on two cores")
-    shown = {name: one for name, one in expected().items() if name in names}
-    table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
-    for heading in ("accuracy", "epsilon", "bits a parameter", "seconds"):
-        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
-    for name, one in shown.items():
-        epsilon = "–" if one.epsilon is None else upwards(one.epsilon)
-        table.add_row(name, f"{one.accuracy:.1%}", epsilon, f"{one.bits_per_parameter:g}", f"{one.seconds:.0f}")
-    return table
 
 
 def read_configuration(given: str | Path, settings: list[str], *, of_run: Path | None = None) -> tuple[Config, str]:

@@ -20,10 +20,9 @@ from pathlib import Path
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
 from dpfed.config import registered
-from dpfed.config.registered import Kind
+from dpfed.config.registered import VARIABLE, Kind
 from dpfed.errors import ConfigError, DpfedError
 
-VARIABLE = "DPFED_OWN_CODE"
 ENTRY_POINTS: dict[str, Kind] = {"dpfed.schemes": "scheme", "dpfed.methods": "method"}
 """Groups of entry points: each names an object, or a module, whose import registers its name."""
 
@@ -72,17 +71,6 @@ def load(files: Iterable[Path]) -> None:
     if added:
         os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(name for name in [*named, *added] if name))
     load_own_code()
-
-
-@contextmanager
-def as_before() -> Iterator[None]:
-    """Restore the list of named files on leaving."""
-    before = os.environ.get(VARIABLE)
-    try:
-        yield
-    finally:
-        os.environ.pop(VARIABLE, None)
-        os.environ |= {} if before is None else {VARIABLE: before}
 
 
 def named_files() -> tuple[OwnFile, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,8 @@ from dpfed.errors import ConfigError
 
 Kind = Literal["scheme", "method", "model", "data set", "server rule"]
 
+VARIABLE = "DPFED_OWN_CODE"
+"""Environment variable that names files of user-defined code."""
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -88,3 +91,14 @@ def _caller() -> tuple[str, int]:
 def _typed(file: str) -> bool:
     """Return True if this is code of an interactive session, where a cell that was changed registers again."""
     return not hasattr(sys.modules["__main__"], "__file__") and not Path(file).is_file()
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Restore the list of named files (`dpfed/config/own_code.py`) on leaving."""
+    before = os.environ.get(VARIABLE)
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE, None)
+        os.environ |= {} if before is None else {VARIABLE: before}

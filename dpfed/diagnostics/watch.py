@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
+from dpfed.compress.threads import one_thread
 from dpfed.diagnostics.noise_facts import noise_facts
 from dpfed.diagnostics.probes import number, probe, probe_of
 from dpfed.mechanisms.integers import Integers
@@ -78,11 +79,14 @@ class Watch:
         return typical(self._norms)
 
     def entering(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
-        if isinstance(stage, Clip) and self._bounded and len(rows):
-            self._norms += count_norms(row_norms(rows), self._clip_norm)
         if self._noises_rows(stage):
             self._measure(rows)
-            self._before = self._arrived_sum(rows, ids).clone()
+            before = self._arrived_sum(rows, ids)
+            self._before = before.clone() if len(rows) == 1 else before
+
+    def before_clip(self, norms: Tensor) -> None:
+        if self._bounded:
+            self._norms += count_norms(norms, self._clip_norm)
 
     def left(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
@@ -141,6 +145,7 @@ class Watch:
         own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
         return None if own is None else noise_facts(own, self.draws + self.drawn_draws)
 
+    @one_thread()
     def record(
         self,
         now: Round,
@@ -229,8 +234,8 @@ class Watch:
     def _arrived_sum(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         """The sum [k] of the rows that arrive; not to be written to."""
         comes = np.isin(ids, self.arriving)
-        if len(rows) == 1 and comes.all():
-            return rows[0]
+        if comes.all():
+            return rows[0] if len(rows) == 1 else rows.sum(dim=0)
         return rows[torch.from_numpy(comes).to(rows.device)].sum(dim=0)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from importlib.resources import files
 from typing import Any
 
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.tables import override
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
 
@@ -53,7 +53,7 @@ def data_sets() -> list[str]:
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` wins key by key; `privacy = False` and `clip_norm = False` take away what is below."""
-    merged = override(dict(below), [])
+    merged = deepcopy(dict(below))
     for key, value in above.items():
         if value is False:
             merged.pop(key, None)

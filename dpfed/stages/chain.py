@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed import replayed
+from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError
 from dpfed.server.state import ServerState
 from dpfed.stages.clip import Clip
@@ -188,6 +189,7 @@ def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64],
     return rows
 
 
+@one_thread()
 def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
     """Pass a sum back through the server halves of all stages."""
     for stage in reversed(stages):

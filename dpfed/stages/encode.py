@@ -143,7 +143,7 @@ class Encode(Stage):
     def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return masks [c] of rows that cannot be sent, and of rows that are sent: all others that are not zero, or all
         other models."""
-        largest = rows.abs().amax(dim=1)
+        largest = largest_magnitudes(rows)
         fits = largest <= self._largest
         return ~fits, fits if self.model else fits & (largest > 0)
 

@@ -70,6 +70,9 @@ class Observer(Protocol):
     def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """See rows [c, k] before the client half of a stage."""
 
+    def before_clip(self, norms: Tensor) -> None:
+        """See the L2 norms [c] that the rows of a stage that clips had before."""
+
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """See rows after the client half of a stage."""
 
@@ -92,6 +95,10 @@ class Together:
     def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         for each in self._observers:
             each.entering(stage, rows, ids)
+
+    def before_clip(self, norms: Tensor) -> None:
+        for each in self._observers:
+            each.before_clip(norms)
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         for each in self._observers:

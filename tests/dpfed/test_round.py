@@ -36,6 +36,21 @@ def test_dp_fedavg_is_the_sum_of_clipped_updates_over_the_expected_cohort(tiny_c
     torch.testing.assert_close(sum_of(experiment, updates).double(), expected, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("length", [1e-3, 0.9, 40.0])
+def test_the_record_has_the_norms_before_and_after_the_clip(tiny_config, length):
+    """The typical norm is that of rows before they are clipped, to 2^(1/4); the largest and longest are after it."""
+    experiment = build(tiny_config(QUIET))
+    updates = random_updates(experiment)
+    updates *= length / updates.norm(dim=1, keepdim=True)
+    _, record = watched_round(
+        experiment.start, with_updates(experiment, updates), seeds=experiment.seeds, ledger=Book()
+    )
+    assert 2**-0.26 <= record.typical_norm / length <= 2**0.26
+    assert record.largest_norm == pytest.approx(min(length, 1.0), rel=2e-6)
+    assert record.longest_added == pytest.approx(min(length, 1.0), rel=2e-6)
+    assert record.largest_norm <= 1
+
+
 def test_fedavg_is_the_mean_weighted_by_examples(tiny_config):
     config = tiny_config("method.name=fedavg", "federation.sampling=all", "federation.cohort=60", without=["privacy"])
     experiment = build(config)

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from dpfed.randomness import Simulated
-from dpfed.seeds import OnCuda, OnTheHost, Seeds
+from dpfed.seeds import _BLOCK, OnCuda, OnTheHost, Seeds
 
 ALPHA = 1e-6
 """Chance that a test of statistics fails at a random seed; these seeds are fixed, so it passes or fails for ever."""
@@ -98,6 +98,13 @@ def test_a_stream_repeats_and_goes_on():
     one, two = (Seeds(root=3).tensors("x", 1) for _ in range(2))
     assert torch.equal(one.normal(100), two.normal(100))
     assert not torch.any(one.normal(100) == Seeds(root=3).tensors("x", 1).normal(100))
+
+
+@pytest.mark.parametrize("counts", [(1,), (_BLOCK,), (_BLOCK - 1, 3), (2 * _BLOCK + 5, _BLOCK), (0, 7)])
+def test_normals_in_blocks_are_those_of_one_call(counts):
+    blocks, whole = OnTheHost("cpu", key=1 << 77), np.random.Generator(np.random.Philox(key=1 << 77))
+    for count in counts:
+        assert np.array_equal(blocks.normal(count).numpy(), whole.standard_normal(count).astype(np.float32))
 
 
 @pytest.mark.parametrize("ignored", [slice(0, 1), slice(1, 2), slice(2, 3), slice(None, None)])

@@ -200,6 +200,9 @@ class RoundsWorld(World):
             self._bounded(stages.private, rows, ids)
             self._entered = rows.clone()
 
+    def before_clip(self, norms: Tensor) -> None:
+        pass
+
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         assert self._method is not None
         self._rows(f"row after {type(stage).__name__}", rows, ids)

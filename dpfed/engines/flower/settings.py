@@ -8,7 +8,8 @@ import json
 import os
 import secrets
 
-from dpfed.config.own_code import VARIABLE, code_hash, only_here
+from dpfed.config.own_code import code_hash, only_here
+from dpfed.config.registered import VARIABLE
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import own_code_of, resolved

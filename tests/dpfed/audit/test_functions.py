@@ -19,7 +19,8 @@ from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.audit.one_call import loaded_function
 from dpfed.audit.verdict import Check
 from dpfed.cli import status
-from dpfed.config.own_code import as_before, load
+from dpfed.config.own_code import load
+from dpfed.config.registered import as_before
 from dpfed.errors import ConfigError, RunError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_upload.py"

@@ -106,6 +106,13 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
     assert noise_shape.noticed_correlation(5_000, 1e-6) < 0.1
 
 
+@pytest.mark.parametrize("entries", [2, 3, 64, 997, 5_000])
+def test_correlations_are_those_of_the_definition(entries):
+    noise = torch.randn(entries, generator=torch.Generator().manual_seed(entries)).double()
+    whole = np.correlate(noise.numpy(), noise.numpy(), "full")[entries - 1 :]
+    assert np.allclose(noise_facts.correlations(noise), whole[1:] / whole[0], rtol=0, atol=1e-13)
+
+
 def test_single_lags_are_bounded_by_chernoff():
     """P(r_l > t) <= (1 - t^2)^(m/2): 100,000 draws a lag, each limit exceeded with probability 1e-5."""
     torch.manual_seed(2)

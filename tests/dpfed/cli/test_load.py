@@ -12,7 +12,8 @@ import tomli_w
 
 from dpfed.cli import status
 from dpfed.config import registered
-from dpfed.config.own_code import VARIABLE, load_own_code
+from dpfed.config.own_code import load_own_code
+from dpfed.config.registered import VARIABLE
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

@@ -11,7 +11,7 @@ from dpfed import compress, data
 from dpfed.compress.largest import largest_indices
 from dpfed.data.dataset import Dataset
 from dpfed.runs.experiment import build
-from dpfed.stages.clip import clip_rows, largest_magnitudes, row_norms
+from dpfed.stages.clip import Clip, clip_rows, largest_magnitudes, row_norms
 
 from ...rounds import DIGITS, configured, watched_round
 from ..announced import announced, arrive, decoded, messages, read
@@ -130,6 +130,25 @@ def test_a_round_is_the_same_in_pieces(case, monkeypatch):
         assert other[1:] == ends[0][1:]
 
 
+def test_rows_pass_through_the_stages_on_one_thread(monkeypatch):
+    """So bits do not depend on the number of cores; afterwards there are as many threads as before."""
+    experiment, seen, clip = experiment_of("private floats"), [], Clip.client
+
+    def client(self, rows, ids, now):
+        seen.append(torch.get_num_threads())
+        return clip(self, rows, ids, now)
+
+    monkeypatch.setattr(Clip, "client", client)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert set(seen) == {1}
+
+
 def test_norms_are_those_of_float64():
     rows = torch.randn(4, 30_000, generator=torch.Generator().manual_seed(1)) * torch.tensor(
         [[1.0], [1e-30], [1e30], [0]]
@@ -141,6 +160,15 @@ def test_norms_are_those_of_float64():
     assert largest_magnitudes(torch.zeros(2, 0)).tolist() == [0, 0]
     clipped = clip_rows(rows, 2.0)
     assert (clipped.not_finite, clipped.inside.tolist()) == (2, [False] * 4)  # a row of zeros counts nowhere
+
+
+@pytest.mark.parametrize("length", [3, 30_000])
+def test_largest_magnitudes_are_exact(length):
+    rows = torch.randn(6, length, generator=torch.Generator().manual_seed(3))
+    rows[1:4] = 0.0
+    rows[0, 2], rows[2, 0], rows[3, 1], rows[4, 2] = -1e30, -1e-45, float("nan"), -float("inf")
+    assert torch.equal(largest_magnitudes(rows).nan_to_num(-1.0), rows.abs().amax(dim=1).nan_to_num(-1.0))
+    assert not largest_magnitudes(rows).signbit().any()
 
 
 @pytest.mark.parametrize("kept", [1, 7, 60, 99, 100])
