@@ -24,7 +24,7 @@ from dpfed.cli.run import run
 from dpfed.cli.sweep import sweep
 from dpfed.cli.watch import watch
 from dpfed.config.own_code import as_before
-from dpfed.errors import DpfedError, RunError
+from dpfed.errors import DpfedError, RunError, RunInterrupted
 from dpfed.version import __version__
 
 _LONGEST = 2000
@@ -60,12 +60,14 @@ def status(arguments: Sequence[str]) -> int:
             result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         return _complain(_beginning(_with_setting(str(error), arguments)), 2)
+    except RunInterrupted as error:
+        return _complain(str(error), 128 + error.signal)
     except (RunError, LedgerError, ContradictoryBounds) as error:
         return _complain(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
     except (DpfedError, AccountingError) as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
-        return _complain("interrupted.", 1)
+        return _complain("interrupted.", 130)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         sys.stderr.close()
         return 1

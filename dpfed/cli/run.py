@@ -16,7 +16,7 @@ from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
 
 Engine = Literal["in-process", "flower"]
-Tracker = Literal["csv", "tensorboard", "mlflow"]
+Tracker = str
 
 
 def run(
@@ -64,7 +64,8 @@ def run(
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     track
-        Where else the lines of metrics.jsonl go: csv, tensorboard or mlflow; may be given again.
+        Where else the lines of metrics.jsonl go: csv, tensorboard, mlflow, wandb, or an installed package's tracker; may
+        be given again.
     json
         The summary as one JSON document on standard output.
     """
@@ -112,7 +113,9 @@ def run(
         try:
             outcome = run_shown(experiment, folder, resume=resume, project=project, engine=engine, track=track or [])
         except RunInterrupted as error:
-            raise RunInterrupted(f"{error} Go on with: {again}") from None
+            told = RunInterrupted(f"{error} Go on with: {again}")
+            told.signal = error.signal
+            raise told from None
     if json:
         print_json(outcome.summary)
     else:
