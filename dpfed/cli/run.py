@@ -64,7 +64,7 @@ def run(
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     track
-        Where else the lines of metrics.jsonl go: csv, tensorboard, mlflow, wandb, or an installed package's tracker; may
+        Where else the lines of metrics.jsonl go: csv, tensorboard, mlflow, wandb, or a tracker of a package; may
         be given again.
     json
         The summary as one JSON document on standard output.
