@@ -34,6 +34,7 @@ from dpfed.runs.evaluate import Metric
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import OnRound, Outcome
+from dpfed.runs.metrics_endpoint import log_as_asked
 from dpfed.runs.resuming import with_delta_of
 from dpfed.runs.summary import records_of
 from dpfed.runs.training import Own, maker_of, name_of
@@ -193,6 +194,7 @@ def carry_out(
         LOG.info("%s: round %s, epsilon %s", folder, record["round"], record.get("epsilon"))
         on_round(record)
 
+    log_as_asked()
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
     outcome = train(experiment, folder, resume=resume, on_round=told, project=project, stop=stop)
     LOG.info("%s: done after %s rounds, %s", folder, outcome.summary["rounds"], outcome.summary["stopped_by"])

@@ -28,6 +28,7 @@ from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import lines_of
 from dpfed.runs.durable_files import append, put
 from dpfed.runs.loop import OnRound
+from dpfed.runs.metrics_endpoint import MetricsEndpoint
 
 GROUP = "dpfed.trackers"
 _EXTRAS = {
@@ -90,6 +91,8 @@ def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
 def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     if kind == "csv":
         return Csv(folder)
+    if kind == "prometheus":
+        return MetricsEndpoint(config)
     if kind not in _EXTRAS:
         return _of_package(kind, folder, config)
     module, package = _EXTRAS[kind]
@@ -112,7 +115,7 @@ def _of_package(kind: str, folder: Path, config: Mapping[str, object]) -> Tracke
     """Return the tracker that an installed package has under this name. ConfigError."""
     found = {one.name: one for one in entry_points(group=GROUP)}
     if kind not in found:
-        known = ", ".join(["csv", *_EXTRAS, *sorted(found)])
+        known = ", ".join(["csv", *_EXTRAS, "prometheus", *sorted(found)])
         raise ConfigError(f"--track {kind}: must be one of {known}; packages add theirs by entry points {GROUP!r}.")
     with errors_of_user_code(f"--track {kind}: its package fails"):
         made: Tracker = found[kind].load()(folder, config)

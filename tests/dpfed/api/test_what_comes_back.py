@@ -1,7 +1,12 @@
 """Results in a notebook, in other processes, in pandas, as figures; trackers of packages; the log."""
 
+import json
 import logging
 import pickle
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from importlib.metadata import EntryPoint
 from typing import ClassVar
 
@@ -11,6 +16,7 @@ import dpfed
 from accounting import Plan, budget, guarantee
 from dpfed.api import track
 from dpfed.errors import ConfigError
+from dpfed.runs.metrics_endpoint import ADDRESS, MetricsEndpoint
 
 SETTINGS = {"federation.rounds": 2, "data.train_samples": 300, "federation.clients": 30, "federation.cohort": 10}
 
@@ -91,7 +97,7 @@ def test_a_tracker_of_an_installed_package(monkeypatch, tmp_path, caplog):
     assert "begun, 2 rounds" in said[0]
     assert "round 2, epsilon" in said[-2]
     assert "done after 2 rounds" in said[-1]
-    with pytest.raises(ConfigError, match="must be one of csv, tensorboard, mlflow, wandb, mine"):
+    with pytest.raises(ConfigError, match="must be one of csv, tensorboard, mlflow, wandb, prometheus, mine"):
         dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path / "other", track=["yours"])
 
 
@@ -116,3 +122,34 @@ def test_weights_and_biases_as_it_is(monkeypatch, tmp_path):
     assert calls[0] == ("run", "dp-fedavg")
     assert [one[0] for one in calls[1:3]] == [1, 2]
     assert calls[-1] == "finished"
+
+
+def test_numbers_for_prometheus_and_health(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setenv(ADDRESS, "127.0.0.1:0")
+    endpoint = MetricsEndpoint({"federation": {"rounds": 9, "clients": 30, "cohort": 10}, "privacy": {"epsilon": 3.0}})
+    endpoint.line({"round": 2, "epsilon": 1.25, "uplink_megabytes": 0.5, "test_accuracy": None, "clip_norm": 1.0})
+
+    def page(path):
+        return urllib.request.urlopen(f"{endpoint.address}{path}", timeout=10).read().decode()
+
+    numbers = dict(line.split() for line in page("/metrics").splitlines() if not line.startswith("#"))
+    assert numbers["dpfed_round"] == "2.0"
+    assert (numbers["dpfed_epsilon_spent"], numbers["dpfed_epsilon_left"]) == ("1.25", "1.75")
+    assert (numbers["dpfed_cohort_expected"], numbers["dpfed_uplink_megabytes"]) == ("10.0", "0.5")
+    assert set(json.loads(page("/health"))) == {"seconds", "seconds_since_round"}
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page("/")
+    assert endpoint.address.startswith("http://127.0.0.1:")
+    monkeypatch.setenv(ADDRESS, endpoint.address.removeprefix("http://"))
+    with pytest.raises(ConfigError, match="no server there"):
+        MetricsEndpoint({"federation": {"rounds": 9, "clients": 30}})
+    endpoint.close()
+
+
+def test_the_log_as_json_lines_on_request():
+    lines = "from dpfed.runs.metrics_endpoint import log_as_asked as a; a(); a(); import logging; "
+    lines += "logging.getLogger('dpfed').info('round %s', 3)"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, env={"DPFED_LOG": "json"})
+    (record,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (record["level"], record["message"]) == ("INFO", "round 3")
