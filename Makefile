@@ -64,8 +64,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev]"
 	touch $(READY)
 
-$(VENV)/.docs: $(READY) constraints-docs.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-docs.txt --editable ".[docs]"
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	touch $(VENV)/.docs
 
 $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
@@ -73,14 +73,14 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt --editable ".[dev,flower]"
 	touch $(FLOWER)/.ready
 
-$(ADAPTERS)/.ready: pyproject.toml constraints.txt constraints-adapters.txt
+$(ADAPTERS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ADAPTERS)
-	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-adapters.txt --editable ".[adapters,dev]"
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[adapters,dev]"
 	touch $(ADAPTERS)/.ready
 
-$(NVFLARE)/.ready: pyproject.toml constraints.txt constraints-nvflare.txt
+$(NVFLARE)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(NVFLARE)
-	$(NVFLARE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --constraint constraints-nvflare.txt --editable ".[dev,nvflare]"
+	$(NVFLARE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,nvflare]"
 	touch $(NVFLARE)/.ready
 
 clean:

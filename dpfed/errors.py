@@ -36,6 +36,9 @@ class RunError(DpfedError, RuntimeError):
 class RunInterrupted(RunError):
     """A run that was asked to stop: the round it was in is finished and saved."""
 
+    signal: int = 2
+    """Number of the signal that asked: SIGINT, or SIGTERM."""
+
 
 class TrainingFailed(RunError):
     """A round in which training failed: a lost GPU, no memory, a process that has died. It was not released."""

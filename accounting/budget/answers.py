@@ -18,6 +18,7 @@ from accounting.compose.rdp import Conversion
 from accounting.compose.readings import READING_KEYS, Readings, readings
 from accounting.compose.second_opinion import SecondOpinion, require_library, second_opinion
 from accounting.errors import CalibrationError, InvalidParameter
+from accounting.html_table import html_table
 from accounting.mechanisms import BallsAndBins, Composed, Schedule
 from accounting.mechanisms.samplings import shift_in_clips
 from accounting.rounding import upwards
@@ -53,6 +54,20 @@ class Budget:
     def mechanism(self) -> Composed:
         """The composed mechanism that this epsilon bounds."""
         return self.plan.run(self.noise_multiplier, self.rounds)
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks; epsilon, delta and noise are rounded upwards."""
+        plan = self.plan
+        rows = [
+            ("epsilon, at most" if self.valid else "epsilon (NOT a guarantee)", upwards(self.epsilon)),
+            ("delta", upwards(plan.delta)),
+            ("noise multiplier", upwards(self.noise_multiplier)),
+            ("rounds", f"{self.rounds:,}"),
+            ("sampling", f"{plan.sampling.name}, {plan.cohort:,} of {plan.clients:,} clients"),
+            ("neighbours", str(plan.adjacency)),
+            ("accountant", self.accountant),
+        ]
+        return html_table("Budget", rows, self.notes)
 
     @property
     def readings(self) -> Readings | None:

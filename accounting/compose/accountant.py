@@ -19,6 +19,7 @@ from accounting.compose.readings import Readings, readings, readings_of_profile,
 from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
+from accounting.html_table import html_table
 from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
@@ -33,7 +34,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.kinds import account_of
 from accounting.mechanisms.samplings import cap_of
-from accounting.rounding import upwards
+from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
 _CROSSING = 1e-6
@@ -95,6 +96,19 @@ class Guarantee:
         if self.mechanism is None:
             return readings_of_profile(self.profile(), least)
         return readings(self.mechanism, least, (self.epsilon, self.delta) if self.valid else None)
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, rounded as in `__str__`."""
+        rows = [
+            ("epsilon, at most" if self.valid else "epsilon (NOT an upper bound)", upwards(self.epsilon)),
+            ("delta", upwards(self.delta)),
+            ("for", f"one {self.unit}, {self.adjacency} neighbours"),
+            ("sampling", self.sampling),
+            ("accountant", self.method),
+        ]
+        if self.lower_bound is not None:
+            rows.append(("no account can state less than", downwards(self.lower_bound)))
+        return html_table("Guarantee", rows, self.notes)
 
     def __str__(self) -> str:
         """Return epsilon with what must be named beside it, rounded to the side on which it stays true."""

@@ -17,7 +17,7 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.compose.twins import plain_shift
-from accounting.errors import InvalidParameter
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.mechanisms import Mechanism
 
@@ -149,12 +149,18 @@ def readings(mechanism: Mechanism, delta_min: float, pair: tuple[float, float] |
     """Return the readings of the best account's profile of `mechanism`. Direction of error: upwards.
 
     pair: an (epsilon, delta) that holds of the mechanism, by an account that has no profile or a looser one. Errors:
-    UnsupportedMechanism if no account has a profile.
+    UnsupportedMechanism if no account has a profile and there is no pair.
     """
     require.open_probability(delta_min=delta_min)
-    claim = profile(mechanism, delta=delta_min)
-    if pair is not None:
-        claim = smaller(claim, profile_of_pair(*pair))
+    known = None if pair is None else profile_of_pair(*pair)
+    try:
+        claim = profile(mechanism, delta=delta_min)
+    except (UnsupportedMechanism, InvalidParameter):
+        if known is None:
+            raise
+        claim = known
+    else:
+        claim = claim if known is None else smaller(claim, known)
     return readings_of_profile(claim, delta_min, shift=plain_shift(mechanism))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from accounting import Guarantee, Ledger
+from accounting.html_table import html_table
 from accounting.ledger.project import ProjectLedger
 from dpfed import replayed
 from dpfed.api.progress import followed
@@ -25,15 +27,19 @@ from dpfed.config.tables import flat, override, parse, put, read_toml
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
+from dpfed.records.summary import Summary
+from dpfed.report.privacy_card import card_of
 from dpfed.report.run import write_report
 from dpfed.runs.evaluate import Metric
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import OnRound, Outcome
+from dpfed.runs.metrics_endpoint import log_as_asked
 from dpfed.runs.resuming import with_delta_of
 from dpfed.runs.summary import records_of
 from dpfed.runs.training import Own, maker_of, name_of
 
+LOG = logging.getLogger("dpfed")
 Engine = Literal["in-process", "flower"]
 
 _NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
@@ -67,6 +73,22 @@ class Finished:
             )
         ledger = Ledger.read(self.folder / "ledger.jsonl")
         return ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(self.experiment))
+
+    def to_pandas(self) -> Any:
+        """Return the lines of metrics.jsonl as a pandas DataFrame, one row a round. ConfigError without pandas."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ConfigError(f"to_pandas: pandas is not installed ({error}). pip install pandas") from None
+        return pd.DataFrame(self.metrics).set_index("round")
+
+    def _repr_html_(self) -> str:
+        """Return the run's privacy card as a table for notebooks."""
+        summary = Summary.read(self.summary)
+        card = card_of(summary)
+        rows = [(one.name, f"{one.value} ({one.beside})") for one in card.numbers]
+        rows += [(one.name, one.words or " ".join(one.lines)) for one in card.facts]
+        return html_table(f"{summary.method} on {summary.dataset}: {self.folder}", rows)
 
     def __repr__(self) -> str:
         said = {key: self.summary[key] for key in ("method", "dataset", "rounds", "test_accuracy", "epsilon")}
@@ -107,7 +129,8 @@ def run(
               the project's
     progress: a bar on standard error; None: where that is a terminal or a notebook; or a function that is given each
               line of metrics.jsonl
-    track:    "csv", "tensorboard", "mlflow": where else these lines go (`dpfed.api.track`)
+    track:    "csv", "tensorboard", "mlflow", "wandb", or a tracker of an installed package, which take these lines
+              (`dpfed.api.track`)
 
     Claim: epsilon in the result is an upper bound for what ran, computed from the ledger alone. ConfigError,
     AccountingError: refused, and no folder is left. RunError, LedgerError: the run cannot go on; what it has is saved.
@@ -166,7 +189,15 @@ def carry_out(
         from dpfed.engines.flower.simulation import simulate as train
     else:
         from dpfed.runs.loop import run as train
-    outcome = train(experiment, folder, resume=resume, on_round=on_round, project=project, stop=stop)
+
+    def told(record: Mapping[str, object]) -> None:
+        LOG.info("%s: round %s, epsilon %s", folder, record["round"], record.get("epsilon"))
+        on_round(record)
+
+    log_as_asked()
+    LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
+    outcome = train(experiment, folder, resume=resume, on_round=told, project=project, stop=stop)
+    LOG.info("%s: done after %s rounds, %s", folder, outcome.summary["rounds"], outcome.summary["stopped_by"])
     replay = replayed.current()
     if replay is None or replay.writes_reports:
         write_report(outcome)

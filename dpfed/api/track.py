@@ -1,4 +1,7 @@
-"""Trackers that receive the lines of metrics.jsonl during a run: a CSV file, TensorBoard, MLflow.
+"""Trackers that receive the lines of metrics.jsonl during a run: a CSV file, TensorBoard, MLflow, Weights & Biases.
+
+Installed packages add their own by the entry point group `dpfed.trackers`: a function of the run's folder and its
+configuration that returns a `Tracker`.
 
 A tracker is given the lines that are safe to publish with the model, and never what diagnostics.jsonl holds. One that
 fails is left aside with a word: it does not end a run.
@@ -8,23 +11,32 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from accounting import require
+from dpfed.config.own_code import errors_of_user_code
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import lines_of
 from dpfed.runs.durable_files import append, put
 from dpfed.runs.loop import OnRound
+from dpfed.runs.metrics_endpoint import MetricsEndpoint
 
-Kind = Literal["csv", "tensorboard", "mlflow"]
-_EXTRAS = {"tensorboard": ("torch.utils.tensorboard", "tensorboard"), "mlflow": ("mlflow", "mlflow")}
+GROUP = "dpfed.trackers"
+_EXTRAS = {
+    "tensorboard": ("torch.utils.tensorboard", "tensorboard"),
+    "mlflow": ("mlflow", "mlflow"),
+    "wandb": ("wandb", "wandb"),
+}
+_LOG = logging.getLogger("dpfed")
 
 
 class Tracker(Protocol):
@@ -58,6 +70,7 @@ def tracked(
                 use(tracker)
             except Exception as error:  # a package or a server that is not ours
                 trackers.pop(kind)
+                _LOG.info("tracker %s fails: %s: %s", kind, type(error).__name__, error)
                 say(f"--track {kind}: fails ({type(error).__name__}: {error}). The run continues without it.")
 
     def on_round(record: Mapping[str, object]) -> None:
@@ -78,8 +91,10 @@ def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
 def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     if kind == "csv":
         return Csv(folder)
+    if kind == "prometheus":
+        return MetricsEndpoint(config)
     if kind not in _EXTRAS:
-        raise ConfigError(f"--track {kind}: must be csv, tensorboard or mlflow.")
+        return _of_package(kind, folder, config)
     module, package = _EXTRAS[kind]
     try:
         found = import_module(module)
@@ -89,9 +104,25 @@ def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
         ) from None
     if kind == "tensorboard":
         return TensorBoard(found, folder)
+    if kind == "wandb":
+        return WeightsAndBiases(found, folder, config)
     if not found.is_tracking_uri_set():  # its default is a database that mlflow-skinny cannot open
         raise ConfigError("--track mlflow: no server is named. Set MLFLOW_TRACKING_URI, as in http://127.0.0.1:5000.")
     return Mlflow(found, folder, config)
+
+
+def _of_package(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
+    """Return the tracker that an installed package has under this name. ConfigError."""
+    found = {one.name: one for one in entry_points(group=GROUP)}
+    if kind not in found:
+        known = ", ".join(["csv", *_EXTRAS, "prometheus", *sorted(found)])
+        raise ConfigError(f"--track {kind}: must be one of {known}; packages add theirs by entry points {GROUP!r}.")
+    with errors_of_user_code(f"--track {kind}: its package fails"):
+        made: Tracker = found[kind].load()(folder, config)
+    lacking = [name for name in ("line", "close") if not callable(getattr(made, name, None))]
+    if lacking:
+        raise ConfigError(f"--track {kind}: {type(made).__name__} has no {' or '.join(lacking)}(). Define it.")
+    return made
 
 
 class Csv:
@@ -154,3 +185,20 @@ class Mlflow:
     def close(self) -> None:
         if self._begun:
             self._mlflow.end_run()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, as WANDB_PROJECT and WANDB_MODE say; its files are in the run folder."""
+
+    def __init__(self, module: ModuleType, folder: Path, config: Mapping[str, object]) -> None:
+        self._wandb, self._folder, self._config = module, folder, config
+        self._run: Any = None
+
+    def line(self, record: Mapping[str, object]) -> None:
+        if self._run is None:
+            self._run = self._wandb.init(name=self._folder.name, dir=str(self._folder), config=dict(self._config))
+        self._run.log(numbers_of(record), step=record["round"])
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.finish()

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError
 
 from accounting.errors import AccountingError, ContradictoryBounds, LedgerError
 from dpfed.config.registered import as_before
-from dpfed.errors import DpfedError, RunError
+from dpfed.errors import DpfedError, RunError, RunInterrupted
 from dpfed.version import __version__
 
 _LONGEST = 2000
@@ -48,12 +48,14 @@ def status(arguments: Sequence[str]) -> int:
             result = app_of(arguments)(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         return _complain(_beginning(_with_setting(str(error), arguments)), 2)
+    except RunInterrupted as error:
+        return _complain(str(error), 128 + error.signal)
     except (RunError, LedgerError, ContradictoryBounds) as error:
         return _complain(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
     except (DpfedError, AccountingError) as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
-        return _complain("interrupted.", 1)
+        return _complain("interrupted.", 130)
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         sys.stderr.close()
         return 1

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from accounting import require
 from accounting.caveats import caveats, default_delta
-from accounting.ledger import Ledger, kept_head, population_key
+from accounting.ledger import Ledger, backups, kept_head, population_key
 from accounting.ledger.project import ProjectLedger
 from accounting.ledger.terms import RESERVE, unit_of, without_streams
 from accounting.mechanisms import Composed
@@ -162,6 +162,51 @@ def verify(
         out.print(f"the head given is in the chain; entries after it: {follow}")
     if signed is not None:
         out.print(f"signed by the key of {key} after {signed.entries} entries; entries since: {signed.follow(read)}")
+
+
+@ledger.command
+def backup(path: Path, to: Path) -> None:
+    """Copy a ledger, its head and its population's key to a folder, consistently while a run goes on.
+
+    Example: dpfed ledger backup project.jsonl /backup/dpfed
+
+    Parameters
+    ----------
+    path
+        The ledger of a project or of a run.
+    to
+        The folder. An earlier copy of the same ledger in it is replaced.
+    """
+    made = backups.backup(path, to)
+    console().print(f"{made.path}: {made.entries} entries, head {made.head}")
+
+
+@ledger.command
+def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: Flag = False) -> None:
+    """Put a copy of a ledger back, if no release can be forgotten by that.
+
+    A copy that is older than the ledger or the head at PATH is refused. Where both are gone, the last head that was
+    published or signed shows that the copy is the newest one.
+
+    Example: dpfed ledger restore /backup/dpfed/project.jsonl project.jsonl --head 3f2a...
+
+    Parameters
+    ----------
+    copy
+        The ledger in the folder of `dpfed ledger backup`.
+    path
+        Where it was.
+    head
+        The last head: 64 hexadecimal digits.
+    nothing_since
+        Your word that nothing was released after the copy was made; a release that it lacks is in no epsilon.
+    """
+    if head is not None and not kept_head.is_head(head):
+        raise ConfigError(
+            f"--head {head}: must be 64 hexadecimal digits in lower case, as `dpfed ledger verify` prints."
+        )
+    made = backups.restore(copy, path, last_head=head, nothing_since=nothing_since)
+    console().print(f"{made.path}: restored, {made.entries} entries, head {made.head}")
 
 
 @ledger.command

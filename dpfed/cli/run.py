@@ -21,7 +21,7 @@ from dpfed.methods.catalogue import every_method
 from dpfed.methods.expected import expected
 
 Engine = Literal["in-process", "flower"]
-Tracker = Literal["csv", "tensorboard", "mlflow"]
+Tracker = str
 
 
 def run(
@@ -69,7 +69,8 @@ def run(
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     track
-        Where else the lines of metrics.jsonl go: csv, tensorboard or mlflow; may be given again.
+        Where else the lines of metrics.jsonl go: csv, tensorboard, mlflow, wandb, or a tracker of a package; may
+        be given again.
     json
         The summary as one JSON document on standard output.
     """
@@ -117,7 +118,9 @@ def run(
         try:
             outcome = run_shown(experiment, folder, resume=resume, project=project, engine=engine, track=track or [])
         except RunInterrupted as error:
-            raise RunInterrupted(f"{error} Go on with: {again}") from None
+            told = RunInterrupted(f"{error} Go on with: {again}")
+            told.signal = error.signal
+            raise told from None
     if json:
         print_json(outcome.summary)
     else:

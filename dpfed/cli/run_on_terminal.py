@@ -15,6 +15,7 @@ from dpfed.api.track import tracked
 from dpfed.cli.output import console
 from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.tables import Config, override, parse, parse_written, read_toml
+from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
 from dpfed.report.privacy_card import card_of
 from dpfed.report.privacy_words import statement
@@ -65,9 +66,13 @@ def run_shown(
         tracked(track, folder, config.to_dict(), after=show, say=log.print) as on_round,
         asked_by_signals(log.print) as stop,
     ):
-        return carry_out(
-            experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
-        )
+        try:
+            return carry_out(
+                experiment, folder, engine=engine, resume=resume, on_round=on_round, project=project, stop=stop
+            )
+        except RunInterrupted as error:
+            error.signal = getattr(stop, "signal", error.signal)
+            raise
 
 
 def _plan_words(experiment: Experiment) -> str:

@@ -18,6 +18,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.once = False
+        self.signal = int(signal.SIGINT)
 
     def __call__(self) -> bool:
         return self.once
@@ -36,7 +37,7 @@ def asked_by_signals(say: Callable[[str], None]) -> Iterator[Asked]:
                 sys.stderr.flush()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        asked.once = True
+        asked.once, asked.signal = True, number
         say(f"{signal.Signals(number).name}: the round is finished and saved first; once more ends it now.")
 
     if threading.current_thread() is not threading.main_thread():  # the signals are somebody else's

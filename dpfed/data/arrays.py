@@ -273,7 +273,8 @@ def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
     if array.dtype.kind == "b" and classes == 2:
         return array.astype(np.int64)
     if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] == classes and _is_one_hot(array):
-        return array.argmax(axis=1).astype(np.int64)
+        places: NDArray[np.int64] = array.argmax(axis=1).astype(np.int64)
+        return places
     if array.dtype.kind in "US":
         raise DataError(
             f"{where}: are text. Turn them into numbers by a list of classes that is declared in advance, or give a "

@@ -54,7 +54,7 @@ def from_clients(
         )
     held = [pair_of(one, f"dataset {name!r}, client {i}") for i, one in enumerate(clients)]
     if not held:
-        raise DataError(f"dataset {name!r}: there is no client. Give what each client holds.")
+        raise DataError(f"dataset {name!r}: there is no client. What each holds must be a pair (inputs, labels).")
     full = [one for one in held if len(one[0])]
     if not full:
         raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")

@@ -24,6 +24,7 @@ from dpfed.errors import DataError
 _SPLITS = {"train": "train", "test": "test", "validation": "test"}
 _SUFFIXES = (".parquet", ".arrow", ".csv")
 _MOST_PIXELS = 2**26
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
@@ -237,7 +238,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return any(of_kind(kind) for of_kind in _TEXTS)
 
 
 def _gaps(where: str) -> DataError:

@@ -61,7 +61,7 @@ class GaussianSummary:
     """
 
     mu: Size | None = None
-    delta_min: Size
+    delta_min: Size | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +186,14 @@ class Summary:
         """Readings of membership tests and Gaussian DP; None in files of older versions."""
         if self.advantage is None or self.tpr_at_fpr is None or self.gaussian_dp is None:
             return None
-        mu = self.gaussian_dp.mu
+        mu, delta_min = self.gaussian_dp.mu, self.gaussian_dp.delta_min
+        if delta_min is None:
+            return None
         return Readings(
             advantage=self.advantage,
             true_positive_rates={float(rate): most for rate, most in self.tpr_at_fpr.items()},
             mu=math.inf if mu is None else mu,
-            delta_min=self.gaussian_dp.delta_min,
+            delta_min=delta_min,
         )
 
     def number(self, key: str) -> float | None:

@@ -91,9 +91,11 @@ def _of_ledger(files: RunFiles) -> dict[str, object]:
         found = files.trusted_ledger.guarantee(files.delta, accountant=files.accountant)
     except AccountingError as error:
         raise Unavailable(f"ledger.jsonl: no lower bound follows from it ({error}).") from None
-    stated = files.summary.readings  # none in summaries of older versions
+    summary = files.summary
+    stated = (summary.advantage, summary.tpr_at_fpr, summary.gaussian_dp)
+    none = all(one is None for one in stated)  # summaries of older versions
     return {
-        **((stated and readings_of(found)) or {}),
+        **({} if none else readings_of(found) or {}),
         "lower_bound": found.lower_bound,
         "no_statement": None,
         "delta_charged_for_failures": delta_for_failures(files.trusted_ledger),

@@ -14,8 +14,6 @@ from importlib.machinery import PathFinder
 from types import TracebackType
 from typing import Any
 
-import cloudpickle
-
 from dpfed.audit.functions.outputs import Floats, Output
 from dpfed.errors import ConfigError, RunError
 
@@ -114,6 +112,8 @@ class Process:
 
 def _packed(what: object, name: str, words: str) -> bytes:
     """Pickle by value what a new process could not import the module of this name: files that were loaded, tests."""
+    import cloudpickle  # of the extra [train]; the commands load without it
+
     module = sys.modules.get(name)
     by_value = module is not None and name != "__main__" and not _importable(name)
     if by_value:

@@ -132,6 +132,7 @@ def _project(folder: Path, name: str) -> dict[str, object]:
                         "resume": False,
                         "timeout": 3600.0,
                         "patience": 300.0,
+                        "metrics": False,
                     },
                 }
             }

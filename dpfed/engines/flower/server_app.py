@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.loop import OnRound, Outcome, Run
+from dpfed.runs.metrics_endpoint import MetricsEndpoint, log_as_asked
 from dpfed.runs.protection import on_nodes
 from dpfed.runs.resuming import with_delta_of
 
+_LOG = logging.getLogger("dpfed")
 TIMEOUT = 3600.0
 """Seconds that a round waits for its clients."""
 
@@ -33,9 +36,11 @@ PATIENCE = 300.0
 
 
 def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] = ()) -> ServerApp:
-    """A ServerApp for this configuration: a TOML file beside the app, or its tables. Its run config says `out`, the
-    run folder on the server's machine, `resume`, `timeout` and `patience`. own_code: Python files that register what
-    the configuration names."""
+    """Return a ServerApp for this configuration: a TOML file beside the app, or its tables.
+
+    own_code: Python files that register what the configuration names. The app's run config says `out`, the run folder
+    on the server's machine, `resume`, `timeout`, `patience`, and `metrics` (true: `MetricsEndpoint`).
+    """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     app = ServerApp()
 
@@ -46,16 +51,30 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
         load(own_code)
+        log_as_asked()
         resume = bool(settings.get("resume", False))
         given = with_delta_of(Path(out), tables) if resume else tables
-        outcome = serve(
-            grid,
-            build(parse(given, source="the app's config.toml")),
-            Path(out),
-            resume=resume,
-            timeout=float(settings.get("timeout", TIMEOUT)),
-            patience=float(settings.get("patience", PATIENCE)),
-        )
+        experiment = build(parse(given, source="the app's config.toml"))
+        endpoint = MetricsEndpoint(experiment.config.to_dict()) if settings.get("metrics") else None
+
+        def on_round(record: Mapping[str, object]) -> None:
+            _LOG.info("%s: round %s, epsilon %s", out, record["round"], record.get("epsilon"))
+            if endpoint is not None:
+                endpoint.line(record)
+
+        try:
+            outcome = serve(
+                grid,
+                experiment,
+                Path(out),
+                resume=resume,
+                timeout=float(settings.get("timeout", TIMEOUT)),
+                patience=float(settings.get("patience", PATIENCE)),
+                on_round=on_round,
+            )
+        finally:
+            if endpoint is not None:
+                endpoint.close()
         write_report(outcome)
 
     return app

@@ -20,6 +20,7 @@ from dpfed.report.privacy_words import factors_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _POINTS = 12
 _MOST_TOGETHER = 8
@@ -28,10 +29,13 @@ _PRIORS = (0.01, 0.1, 0.5)
 _LINES: tuple[tuple[Accountant, Conversion], ...] = (("best", "improved"), ("rdp", "improved"), ("rdp", "classical"))
 
 
-def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
-    """Write the figure; the shaded band lies between the best account and the lower bound."""
+def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axes | None = None) -> Figure:
+    """Return the figure, a new one or that of `ax`; written to `path`, if any.
+
+    The shaded band is between the best account and the lower bound.
+    """
     rounds = np.unique(np.linspace(1, answer.rounds, _POINTS).round().astype(int))
-    with figure(path) as axes:
+    with figure(path, ax=ax) as axes:
         for accountant, conversion in _LINES if plan.has_noise_multiplier else _LINES[:1]:
             try:
                 line = [_at(plan, answer, int(t), accountant, conversion) for t in rounds]
@@ -49,6 +53,8 @@ def plot_budget(plan: Plan, answer: Budget, path: Path) -> None:
         axes.set_title(f"{drawn}, {plan.adjacency}, {_strength(plan, answer)}", fontsize=10)
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=9)
+    drawn_on: Figure = axes.figure
+    return drawn_on
 
 
 def _strength(plan: Plan, answer: Budget) -> str:
@@ -83,12 +89,15 @@ def readings_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}-readings{path.suffix or '.png'}")
 
 
-def plot_readings(answer: Budget, path: Path) -> bool:
-    """Write the figure; False where no account of the mechanism has a profile. All four are from that one profile."""
+def plot_readings(answer: Budget, path: Path | None = None) -> Figure | None:
+    """Return the figure, written to `path`, if any; None if no account of the mechanism has a profile.
+
+    All four panels are from that one profile.
+    """
     try:
         claim = profile(answer.mechanism)
     except UnsupportedMechanism:
-        return False
+        return None
     delta = answer.plan.delta
     with figure(path, columns=2, rows=2) as (above, curve, groups, belief):
         _profile(above, claim, answer.epsilon, delta)
@@ -98,7 +107,8 @@ def plot_readings(answer: Budget, path: Path) -> bool:
         for axes in (above, curve, groups, belief):
             axes.title.set_fontsize(10)
             axes.tick_params(labelsize=9)
-    return True
+    drawn: Figure = above.figure
+    return drawn
 
 
 def _profile(axes: Axes, claim: Profile, epsilon: float, delta: float) -> None:

@@ -26,13 +26,26 @@ _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 
 @contextmanager
 def figure(
-    path: Path | None, *, columns: int = 1, rows: int = 1, beside: float = 0.0, below: float = 0.0, pdf: bool = False
+    path: Path | None,
+    *,
+    columns: int = 1,
+    rows: int = 1,
+    beside: float = 0.0,
+    below: float = 0.0,
+    pdf: bool = False,
+    ax: Axes | None = None,
 ) -> Iterator[Any]:
     """Axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path`, if any, at the end.
 
     `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: the same
-    as PDF next to it, too.
+    as PDF next to it, too. `ax`: axes of a caller's figure, on which one panel is drawn.
     """
+    if ax is not None:
+        ax.set_prop_cycle(color=COLOURS)
+        yield ax
+        if path is not None:
+            _saved(ax.figure, path, pdf=False)
+        return
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -56,8 +69,11 @@ def figure(
         axis.spines[["bottom", "left"]].set_color(FAINT)
         axis.tick_params(which="both", color=FAINT)
     yield axes if len(axes) > 1 else axes[0]
-    if path is None:
-        return
+    if path is not None:
+        _saved(drawing, path, pdf=pdf)
+
+
+def _saved(drawing: Any, path: Path, *, pdf: bool) -> None:
     try:
         _write(drawing, path)
         if pdf:

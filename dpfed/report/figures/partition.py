@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpfed.report.figures.figure import COLOURS, figure
@@ -11,8 +12,10 @@ from dpfed.report.figures.figure import COLOURS, figure
 _MOST_CLIENTS = 100
 
 
-def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
-    """Write the figure of counts [clients, labels] (`Partition.label_counts`): clients by labels, and sizes.
+def plot_partition(counts: NDArray[np.int64], path: Path | None = None) -> Figure:
+    """Return the figure of counts [clients, labels] (`Partition.label_counts`), written to `path`, if any.
+
+    Its panels are clients by labels, and sizes.
 
     Of many clients the first 100 are shown by label; the sizes are those of all, sorted. White is no sample at all;
     the scale of colours goes with the square root, so that few samples are seen, too.
@@ -39,6 +42,8 @@ def plot_partition(counts: NDArray[np.int64], path: Path) -> None:
         bars.set_ylim(bottom=0)
         empty = f", {np.count_nonzero(sizes == 0):,} empty" if np.any(sizes == 0) else ""
         bars.set_title(f"{sizes.sum():,} samples, {len(sizes):,} clients{empty}", fontsize=10)
+    drawing: Figure = bars.figure
+    return drawing
 
 
 def _part(shown: NDArray[np.int64], counts: NDArray[np.int64]) -> str:

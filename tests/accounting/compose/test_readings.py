@@ -14,7 +14,7 @@ from accounting.budget.targets import target_of
 from accounting.compose import loss_grid, pld, readings
 from accounting.compose.accountant import guarantee
 from accounting.compose.profiles import Profile, profile, profile_of_pair
-from accounting.errors import InvalidParameter
+from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile, smallest_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
@@ -250,3 +250,16 @@ def test_an_advantage_of_a_gaussian_is_met_by_the_closed_form():
 def test_targets_that_are_refused(given, words):
     with pytest.raises(InvalidParameter, match=words):
         noise_multiplier(GOLDEN, rounds=180, **given)
+
+
+def test_without_a_profile_the_pair_is_what_is_known(monkeypatch):
+    def none(*given, **more):
+        raise UnsupportedMechanism("no account has a profile")
+
+    run = GOLDEN.run(1.4, 181)
+    monkeypatch.setattr(readings, "profile", none)
+    found = readings.readings(run, 1e-5, (0.7, 1e-5))
+    assert found.advantage == pytest.approx(float(profile_of_pair(0.7, 1e-5)(0.0)), rel=1e-9)
+    assert found.true_positive_rates[0.01] == pytest.approx(math.exp(0.7) * 0.01 + 1e-5, rel=1e-6)
+    with pytest.raises(UnsupportedMechanism):
+        readings.readings(run, 2e-5)

@@ -89,7 +89,7 @@ def test_a_tracker_that_is_not_there_is_refused_before_anything_runs(tmp_path, m
     monkeypatch.setitem(sys.modules, "mlflow", FakeMlflow(named=False))
     with pytest.raises(ConfigError, match="Set MLFLOW_TRACKING_URI"):
         dpfed.run(TABLES, out=tmp_path / "run", track=["mlflow"])
-    with pytest.raises(ConfigError, match="must be csv, tensorboard or mlflow"):
+    with pytest.raises(ConfigError, match="must be one of csv, tensorboard, mlflow, wandb, prometheus"):
         dpfed.run(TABLES, out=tmp_path / "run", track=["paper"])
 
 

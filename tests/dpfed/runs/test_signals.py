@@ -73,7 +73,7 @@ def test_the_printed_command_goes_on(tmp_path, capsys, monkeypatch):
     settings = [word for one in (*SETTINGS, "model.hidden=[4, 4]") for word in ("--set", one)]
     command = importlib.import_module("dpfed.cli.run_on_terminal")
     monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
-    assert status(["run", "dp-fedavg-digits", "--out", str(out), "--ledger", str(ledger), *settings]) == 1
+    assert status(["run", "dp-fedavg-digits", "--out", str(out), "--ledger", str(ledger), *settings]) == 130
     monkeypatch.undo()
     said = capsys.readouterr().err
     words = shlex.split(said[said.index("Go on with: ") + len("Go on with: ") :])
@@ -89,7 +89,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, monkeypatch):
     assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "whole"), *words]) == 0
     command = importlib.import_module("dpfed.cli.run_on_terminal")
     monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
-    assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "run"), *words]) == 1
+    assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "run"), *words]) == 130
     monkeypatch.undo()
     assert status(["run", "--resume", "--out", str(tmp_path / "run")]) == 0
     for name in ("config.toml", "model.safetensors", "ledger.jsonl"):
@@ -107,7 +107,7 @@ def test_ctrl_c_finishes_the_round(tmp_path):
     wait_for_rounds(first, tmp_path / "run", 2)
     first.send_signal(signal.SIGINT)
     said = first.communicate(timeout=120)[1]
-    assert first.returncode == 1
+    assert first.returncode == 130
     assert "SIGINT: the round is finished and saved first" in said
     assert "Go on with: dpfed run dp-fedavg-digits" in said
     done = int(said.partition("interrupted after round ")[2].split()[0])

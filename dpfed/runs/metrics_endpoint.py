@@ -1,0 +1,143 @@
+"""A run's numbers for Prometheus, and its health, over HTTP: on the loopback interface unless told otherwise.
+
+It has what metrics.jsonl publishes and what the configuration says: the expected cohort, never the cohort that took
+part, which Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from accounting import require
+from dpfed.errors import ConfigError
+
+ADDRESS = "DPFED_METRICS_ADDRESS"
+_DEFAULT = "127.0.0.1:9464"
+
+
+class MetricsEndpoint:
+    """/metrics in Prometheus' format and /health as JSON, until `close`. A tracker (`dpfed.api.track`).
+
+    config: tables of the run. The address is HOST:PORT of $DPFED_METRICS_ADDRESS, default 127.0.0.1:9464; port 0 takes
+    a free one. Errors: ConfigError without prometheus-client, or if the address is taken.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, Gauge
+        except ImportError as error:
+            raise ConfigError(f"--track prometheus: {error}: pip install 'dpfed[prometheus]'.") from None
+        self._registry, self._gauge = CollectorRegistry(), Gauge
+        self._gauges: dict[str, Any] = {}
+        self._begun = self._last = time.time()
+        self._budget = config.get("privacy", {}).get("epsilon")
+        federation = config["federation"]
+        self._set("rounds_planned", federation["rounds"], "rounds of the configuration")
+        self._set("cohort_expected", federation.get("cohort") or federation["clients"], "expected clients a round")
+        self._set("begun_timestamp_seconds", self._begun, "when this process began")
+        self._server = _server(self)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="dpfed-metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """http://HOST:PORT."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def line(self, record: Mapping[str, object]) -> None:
+        """Take a line of metrics.jsonl."""
+        now = time.time()
+        self._set("round", record["round"], "last round that has ended")
+        self._set("round_seconds", now - self._last, "seconds of the last round")
+        self._set("last_round_timestamp_seconds", now, "when the last round ended")
+        self._last = now
+        epsilon = record.get("epsilon")
+        if require.is_number(epsilon):
+            self._set("epsilon_spent", epsilon, "epsilon so far, an upper bound")
+            if require.is_number(self._budget):
+                self._set(
+                    "epsilon_left", max(float(self._budget) - float(str(epsilon)), 0.0), "epsilon of the plan left"
+                )
+        for key in ("uplink_megabytes", "test_accuracy", "test_loss"):
+            if require.is_number(record.get(key)):
+                self._set(key, record[key], f"{key} of metrics.jsonl")
+        if record.get("aborted"):
+            self._set("aborted_round", record["round"], "last round that ended without a result")
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def metrics(self) -> bytes:
+        """Content of /metrics."""
+        from prometheus_client import generate_latest
+
+        return bytes(generate_latest(self._registry))
+
+    def health(self) -> dict[str, float]:
+        """Content of /health: seconds since the begin, and since the last round."""
+        now = time.time()
+        return {"seconds": round(now - self._begun, 1), "seconds_since_round": round(now - self._last, 1)}
+
+    def _set(self, name: str, value: Any, words: str) -> None:
+        if name not in self._gauges:
+            self._gauges[name] = self._gauge(f"dpfed_{name}", words, registry=self._registry)
+        self._gauges[name].set(float(value))
+
+
+def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            match self.path:
+                case "/metrics":
+                    self._answer(endpoint.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+                case "/health":
+                    self._answer(json.dumps(endpoint.health()).encode(), "application/json")
+                case _:
+                    self.send_error(404)
+
+        def _answer(self, content: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None:
+            """Requests are not logged."""
+
+    given = os.environ.get(ADDRESS, _DEFAULT)
+    host, _, port = given.rpartition(":")
+    try:
+        return ThreadingHTTPServer((host, int(port)), Handler)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{ADDRESS}={given}: no server there ({error}). Give HOST:PORT, as in {_DEFAULT}.") from None
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return json.dumps({"time": record.created, "level": record.levelname, "message": record.getMessage()})
+
+
+def log_as_asked() -> None:
+    """Write the log "dpfed" to standard error as JSON lines if $DPFED_LOG is "json"."""
+    logger = logging.getLogger("dpfed")
+    if os.environ.get("DPFED_LOG") != "json" or any(isinstance(one.formatter, JsonLines) for one in logger.handlers):
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

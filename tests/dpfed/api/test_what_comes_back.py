@@ -1,0 +1,155 @@
+"""Results in a notebook, in other processes, in pandas, as figures; trackers of packages; the log."""
+
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from importlib.metadata import EntryPoint
+from typing import ClassVar
+
+import pytest
+
+import dpfed
+from accounting import Plan, budget, guarantee
+from dpfed.api import track
+from dpfed.errors import ConfigError
+from dpfed.runs.metrics_endpoint import ADDRESS, MetricsEndpoint
+
+SETTINGS = {"federation.rounds": 2, "data.train_samples": 300, "federation.clients": 30, "federation.cohort": 10}
+
+
+class Remembering:
+    """A tracker as a package has one."""
+
+    lines: ClassVar[list[object]] = []
+
+    def __init__(self, folder, config):
+        self.folder, self.config = folder, config
+
+    def line(self, record):
+        self.lines.append(record["round"])
+
+    def close(self):
+        self.lines.append("closed")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path_factory.mktemp("run") / "a<b")
+
+
+def test_tables_for_notebooks(done):
+    row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
+    stated = guarantee(row.mechanism, delta=1e-4)
+    for one, words in ((row, "noise multiplier"), (stated, "accountant"), (done, "test accuracy")):
+        html = one._repr_html_()
+        assert html.startswith("<table>")
+        assert words in html
+    assert "a&lt;b" in done._repr_html_()
+    assert "Likelihood of extraction" in done._repr_html_()
+
+
+def test_results_pickle(done):
+    row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
+    assert pickle.loads(pickle.dumps(row)) == row
+    again = pickle.loads(pickle.dumps(done))
+    assert (again.summary, again.metrics) == (done.summary, done.metrics)
+    assert pickle.loads(pickle.dumps(done.guarantee)) == done.guarantee
+
+
+def test_rounds_as_a_data_frame(done):
+    pytest.importorskip("pandas")
+    frame = done.to_pandas()
+    assert list(frame.index) == [1, 2]
+    assert frame["epsilon"].tolist() == [line["epsilon"] for line in done.metrics]
+
+
+def test_figures_are_returned_and_drawn_on_axes_of_a_caller(tmp_path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    from dpfed.report.figures.budget import plot_budget, plot_readings
+
+    plan = Plan(clients=600, cohort=60)
+    row = budget.solve(plan, noise_multiplier=1.4, rounds=10)
+    assert isinstance(plot_budget(plan, row), Figure)
+    assert isinstance(plot_readings(row), Figure)
+    mine = Figure()
+    axes = mine.subplots(1, 2)
+    assert plot_budget(plan, row, tmp_path / "plot.png", ax=axes[1]) is mine
+    assert axes[1].lines
+    assert not axes[0].lines
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_a_tracker_of_an_installed_package(monkeypatch, tmp_path, caplog):
+    name = f"{__name__}:Remembering"
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Remembering)
+    there = [EntryPoint(name="mine", value=name, group=track.GROUP)]
+    monkeypatch.setattr(track, "entry_points", lambda group: there if group == track.GROUP else [])
+    with caplog.at_level(logging.INFO, logger="dpfed"):
+        dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path / "run", track=["mine"])
+    assert Remembering.lines == [1, 2, "closed"]
+    said = [record.getMessage() for record in caplog.records if record.name == "dpfed"]
+    assert "begun, 2 rounds" in said[0]
+    assert "round 2, epsilon" in said[-2]
+    assert "done after 2 rounds" in said[-1]
+    with pytest.raises(ConfigError, match="must be one of csv, tensorboard, mlflow, wandb, prometheus, mine"):
+        dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path / "other", track=["yours"])
+
+
+def test_weights_and_biases_as_it_is(monkeypatch, tmp_path):
+    calls = []
+
+    class Run:
+        def log(self, numbers, step):
+            calls.append((step, sorted(numbers)[:1]))
+
+        def finish(self):
+            calls.append("finished")
+
+    class Wandb:
+        @staticmethod
+        def init(**given):
+            calls.append((given["name"], given["config"]["method"]["name"]))
+            return Run()
+
+    monkeypatch.setattr(track, "import_module", lambda name: Wandb)
+    dpfed.run("dp-fedavg-digits", SETTINGS, out=tmp_path / "run", track=["wandb"])
+    assert calls[0] == ("run", "dp-fedavg")
+    assert [one[0] for one in calls[1:3]] == [1, 2]
+    assert calls[-1] == "finished"
+
+
+def test_numbers_for_prometheus_and_health(monkeypatch):
+    pytest.importorskip("prometheus_client")
+    monkeypatch.setenv(ADDRESS, "127.0.0.1:0")
+    endpoint = MetricsEndpoint({"federation": {"rounds": 9, "clients": 30, "cohort": 10}, "privacy": {"epsilon": 3.0}})
+    endpoint.line({"round": 2, "epsilon": 1.25, "uplink_megabytes": 0.5, "test_accuracy": None, "clip_norm": 1.0})
+
+    def page(path):
+        return urllib.request.urlopen(f"{endpoint.address}{path}", timeout=10).read().decode()
+
+    numbers = dict(line.split() for line in page("/metrics").splitlines() if not line.startswith("#"))
+    assert numbers["dpfed_round"] == "2.0"
+    assert (numbers["dpfed_epsilon_spent"], numbers["dpfed_epsilon_left"]) == ("1.25", "1.75")
+    assert (numbers["dpfed_cohort_expected"], numbers["dpfed_uplink_megabytes"]) == ("10.0", "0.5")
+    assert set(json.loads(page("/health"))) == {"seconds", "seconds_since_round"}
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        page("/")
+    assert endpoint.address.startswith("http://127.0.0.1:")
+    monkeypatch.setenv(ADDRESS, endpoint.address.removeprefix("http://"))
+    with pytest.raises(ConfigError, match="no server there"):
+        MetricsEndpoint({"federation": {"rounds": 9, "clients": 30}})
+    endpoint.close()
+
+
+def test_the_log_as_json_lines_on_request():
+    lines = "from dpfed.runs.metrics_endpoint import log_as_asked as a; a(); a(); import logging; "
+    lines += "logging.getLogger('dpfed').info('round %s', 3)"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, env={"DPFED_LOG": "json"})
+    (record,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (record["level"], record["message"]) == ("INFO", "round 3")
