@@ -172,7 +172,8 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     norm is taken in float64 (a client at 1e30 does not overflow) and a row holding NaN or infinity becomes zero. Such a
     row counts as neither inside nor outside, and neither does a row of zeros. Rows are scaled to, and left alone up to,
     norm (1 - ROOM_FOR_ROUNDING), so that rounding stays below the bound. This is the sensitivity of a sum of rows: norm
-    under add-remove and zero-out, 2 norm under replace-one. ConfigError for a norm that float32 does not hold
+    under add-remove and zero-out, 2 norm under replace-one. A returned row depends on its own row alone, in bits.
+    ConfigError for a norm that float32 does not hold
     (`accounting.require.SMALLEST_CLIP`).
     """
     if not SMALLEST_CLIP <= norm <= LARGEST_CLIP:
@@ -181,11 +182,11 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     finite = torch.isfinite(lengths)
     within, largest = lengths <= norm, norm * (1 - ROOM_FOR_ROUNDING)
     factors = torch.where(finite & (lengths <= largest), 1.0, largest / lengths)
-    if bool((factors[finite] < _SMALLEST_FACTOR).any()):  # by its root, twice
-        roots = factors.sqrt().to(rows.dtype)[:, None]
-        rows.mul_(roots).mul_(roots)
-    elif not bool((factors == 1).all()):
-        rows.mul_(factors.to(rows.dtype)[:, None])
+    if not bool((factors == 1).all()):
+        small = finite & (factors < _SMALLEST_FACTOR)  # these rows alone are scaled by the root, twice
+        rows.mul_(torch.where(small, factors.sqrt(), factors).to(rows.dtype)[:, None])
+        if bool(small.any()):
+            rows.mul_(torch.where(small, factors.sqrt(), 1.0).to(rows.dtype)[:, None])
     if not bool(finite.all()):
         rows[~finite] = 0.0
     return Clipped(

@@ -86,7 +86,7 @@ class Pair:
     @property
     def changes_sizes(self) -> bool:
         """True if chunks of clients would have other widths, and float rounding would differ with them."""
-        return self.change in SIZES
+        return self.change in SIZES or (self.change == REMOVED and self.record is None)
 
     @property
     def times(self) -> float:

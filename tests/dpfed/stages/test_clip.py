@@ -78,3 +78,12 @@ def test_a_bound_without_room_for_rounding_would_be_exceeded():
     plain = rows * (1.0 / rows.norm(dim=1, keepdim=True))
     assert any(exact_norm(row) > 1.0 for row in plain)
     assert all(exact_norm(row) <= 1.0 for row in clip_rows(rows, 1.0).rows)
+
+
+@pytest.mark.parametrize("neighbour", [1.0, 1e20, 1e30, 1e37, 1e-45, 0.0, float("inf"), float("nan")])
+def test_a_clipped_row_depends_on_its_own_row_alone_in_bits(neighbour):
+    rows = torch.randn(6, 101, generator=torch.Generator().manual_seed(3))
+    alone = clip_rows(rows.clone(), 1e-3).rows
+    rows[2] *= neighbour
+    together = clip_rows(rows, 1e-3).rows
+    assert torch.equal(torch.cat([together[:2], together[3:]]), torch.cat([alone[:2], alone[3:]]))
