@@ -372,7 +372,7 @@ def digest(value: object) -> str:
     if isinstance(value, np.ndarray):
         found = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
         whole = np.ascontiguousarray(value).reshape(-1)
-        found.update(whole.tobytes() if value.dtype == object else whole.view(np.uint8))
+        found.update(whole.tobytes() if value.dtype == object else whole.view(np.uint8).data)
         return "#" + found.hexdigest()[:32]
     if isinstance(value, list | tuple) and any(hasattr(one, "dtype") for one in value):
         return "#" + hashlib.sha256("".join(map(digest, value)).encode()).hexdigest()[:32]
