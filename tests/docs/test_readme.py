@@ -11,7 +11,7 @@ import pytest
 
 from accounting import Plan, budget
 from accounting.rounding import upwards
-from dpfed.cli import app, status
+from dpfed.cli import app_of, status
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,13 +34,13 @@ def commands(text):
 def test_every_command_of_a_page_is_one(page):
     for line in commands(page.read_text(encoding="utf-8")):
         words = [word for word in shlex.split(line)[1:] if word != "..."]
-        app.parse_args(words, exit_on_error=False, print_error=False)
+        app_of(words).parse_args(words, exit_on_error=False, print_error=False)
 
 
 def test_a_planted_command_is_found():
     (line,) = commands("```\ndpfed budget --cleints 3    # what\n```\n")
     with pytest.raises(Exception, match="cleints"):
-        app.parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)
+        app_of(shlex.split(line)[1:]).parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)
 
 
 def test_readme_is_short_and_its_links_lead_somewhere():
