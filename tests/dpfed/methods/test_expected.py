@@ -4,7 +4,7 @@ import pytest
 
 import dpfed
 from accounting.rounding import upwards
-from dpfed.cli.run_on_terminal import show_presets
+from dpfed.cli import status
 from dpfed.methods import presets
 from dpfed.methods.expected import expected
 
@@ -33,7 +33,7 @@ def test_a_preset_comes_to_what_is_stated(name, tmp_path):
 
 def test_a_terminal_is_shown_them(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    show_presets(presets.names())
+    assert status(["run", "--list"]) == 0
     said = capsys.readouterr().out
     one = expected()["dp-fedavg-digits"]
     assert f"{one.accuracy:.1%}" in said
