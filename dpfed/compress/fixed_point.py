@@ -19,6 +19,7 @@ from torch import Tensor
 from accounting.integers.fixed_point import padded_dimension, rounded_l2_squared
 from dpfed.compress import counter
 from dpfed.compress.rotation import hadamard
+from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 
@@ -135,7 +136,8 @@ class FixedPoint:
         torch.mul(row, signs[: self.size], out=filled[: self.size])
         inner = hadamard(filled.view(held, length), scale=self.padded**-0.5)
         outer = hadamard(torch.eye(parts).to(inner))[:, :held]
-        return (outer @ inner).view(-1)
+        with tf32(False, row.device):
+            return (outer @ inner).view(-1)
 
     def _steps(self, row: Tensor, clip_norm: float) -> float | None:
         """Return the factor of a row: s, or less where it is longer than the clip norm; None where it is not finite.

@@ -13,6 +13,7 @@ from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats
 from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
@@ -87,7 +88,8 @@ class FedScalar(Scheme):
             scalars = scalars.sum(dim=0, keepdim=True)
         total = scalars.new_zeros(sent.dimension)
         for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(scalars), sent.dimension):
-            total[columns] += scalars[rows, number] @ vectors.expand(len(scalars[rows]), -1)
+            with tf32(False, total.device):
+                total[columns] += scalars[rows, number] @ vectors.expand(len(scalars[rows]), -1)
         return total
 
     def _seeds(self, seeds: Tensor) -> Tensor:

@@ -121,6 +121,7 @@ class Summary:
     downlink_bytes_per_client_round: Exact | None = None
     seconds: Size
     device: Word | None = None
+    gpu: Text | None = None
     processes: Count | None = None
     seed: Count
     population: Text | None = None

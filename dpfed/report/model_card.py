@@ -42,7 +42,7 @@ def model_card(run: FinishedRun, about: About) -> str:
         version=__version__,
         traffic=f"{size(1e6 * (summary.uplink_megabytes_total or 0.0))} sent by all clients",
         evaluation=_evaluation(summary),
-        time=f"{duration(summary.seconds)} on {summary.device}. Energy: {MARK}",
+        time=f"{duration(summary.seconds)} on {summary.gpu or summary.device}. Energy: {MARK}",
         **asked,
     )
 

@@ -20,6 +20,7 @@ from dpfed.runs.binding import Binding
 from dpfed.runs.book import Book
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import hostile_clients_view, server_view
+from dpfed.runs.training import gpu_words
 from dpfed.server.state import ServerState
 
 
@@ -61,6 +62,7 @@ def summary_of(
         aborted_rounds=sum(line.aborted is not None for line in metrics),
         seconds=seconds,
         device=str(experiment.device),
+        gpu=gpu_words(experiment.device),
         processes=experiment.method.ranks.count,
         seed=config.run.seed,
         population=binding.population,
