@@ -12,6 +12,7 @@ from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import ABOVE_ONE_OF_N, caveats
 from accounting.compose import adaptive, lower_bound, pld, rdp
+from accounting.compose.adaptive_grid import Game
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.compose.rdp import Conversion
@@ -210,10 +211,13 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
         near, target = nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:
         return None
-    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
-    if found is None:
+    if near.pairwise or Game.of(near.mechanism) is None:
         return None
-    return min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
+    others = _best(mechanism, delta, without_adaptive=True).epsilon
+    if others == 0:
+        return 0.0
+    found = adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
+    return None if found is None else min(found + 2 * near.closeness, others)
 
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
@@ -281,6 +285,8 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
             candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
             refusals.append(str(refusal))
+        if candidates and candidates[-1].epsilon == 0:  # no other account is below that
+            break
     if not candidates:
         raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
     return min(candidates, key=lambda bound: bound.epsilon)

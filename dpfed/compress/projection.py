@@ -19,6 +19,7 @@ from dpfed.errors import ConfigError
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
 _AT_ONCE = 1 << 20  # numbers of a direction drawn together: fewer calls are worth more than a core's cache
 _AT_ONCE_GPU = 1 << 24
+_MOST_NUMBERS = 1 << 32  # of all directions: ten seconds of a core, whoever sent the message
 _NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
 
 
@@ -58,6 +59,11 @@ class FedScalar(Scheme):
         return self.shared_seed is not None
 
     def layout(self, dimension: int) -> Layout:
+        if self.projections * dimension > _MOST_NUMBERS:
+            raise ConfigError(
+                f"fedscalar: projections={self.projections} of d={dimension}: directions have "
+                f"{self.projections * dimension:,} numbers, must have at most {_MOST_NUMBERS:,}. Use fewer projections."
+            )
         return {"scalars": Floats(count=self.projections)}
 
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
