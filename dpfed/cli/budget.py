@@ -14,6 +14,7 @@ from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import refuse, solve
 from dpfed.planner.question import OPTIONS, Question
+from dpfed.planner.whole import Whole
 
 _PAPERS = "fed-smp"
 """Prefix of accounts after formulas of a paper; some of them guarantee nothing."""
@@ -37,7 +38,7 @@ def budget(
     second_opinion: Annotated[bool, Parameter(negative="")] = False,
     precision: Annotated[bool, Parameter(negative="")] = False,
     certificate: Literal["none", "sampled"] = "none",
-    group: int = 1,
+    group: Whole = 1,
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,

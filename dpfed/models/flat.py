@@ -278,6 +278,10 @@ def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> 
 
 def _refuse_hidden_state(module: nn.Module) -> None:
     kept = (*STATISTICS, "num_batches_tracked")
+    if any(isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in module.modules()):
+        raise ConfigError(
+            "model: has an Embedding with sparse=True, whose gradients have no entry for each weight. Use sparse=False."
+        )
     known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
     buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:

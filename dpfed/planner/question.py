@@ -21,6 +21,7 @@ from accounting.budget.options import Option
 from accounting.budget.plan import command_options
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import Solved, flag, wanted
+from dpfed.planner.whole import whole
 
 _FORMAT = "dpfed plan 1"
 LARGEST_FILE = 65536
@@ -45,11 +46,9 @@ OPTIONS = {
 def _field(name: str, one: Option) -> tuple[str, object, object]:
     words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
     hint: Any = Literal[words] if words else one.hint
-    return (
-        name,
-        Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help, alias=one.alias)],
-        one.default,
-    )
+    converter = whole if hint in (int, int | None) else None
+    parameter = Parameter(help=one.help, alias=one.alias, converter=converter)
+    return name, Annotated[hint if one.default is not None else hint | None, parameter], one.default
 
 
 _Options: Any = dataclasses.make_dataclass(
