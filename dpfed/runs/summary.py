@@ -196,4 +196,6 @@ def noise_kind(goal: PrivacyTarget | RecordTarget) -> str:
     """Return the kind of noise: gaussian, discrete-gaussian, skellam, coins."""
     if goal.noise_multiplier is None:
         return "coins"
-    return goal.integers.kind if isinstance(goal, PrivacyTarget) and goal.integers is not None else "gaussian"
+    if isinstance(goal, RecordTarget):
+        return goal.noise.kind
+    return goal.integers.kind if goal.integers is not None else "gaussian"
