@@ -61,10 +61,10 @@ class Config(Table):
         as configurations of 0.2 have them."""
         if not isinstance(tables, Mapping):
             return tables
-        tables = with_cohort_cap(tables)
+        tables = _with_exact_records(with_cohort_cap(tables))
         given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
         return {
-            **_with_exact_records(tables),
+            **tables,
             **{name: _of_its_kind(name, table, tables) for name, table in given.items()},
         }
 

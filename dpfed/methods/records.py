@@ -82,12 +82,19 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         delta=delta,
         budget=table.epsilon,
         accountant=table.accountant,
-        noise_multiplier=z,
+        noise_multiplier=_stated(table, level),
         clip_norm=table.clip_norm,
         noise=level.noise,
         local=local,
     )
     return replace(local, record=level), goal
+
+
+def _stated(table: Record, level: RecordLevel) -> float:
+    """Return the noise multiplier that a run states: the given one, or that of the noise that is added."""
+    if table.noise_multiplier is not None or level.integers is None:
+        return level.noise_multiplier
+    return level.integers.noise_std / level.clip_norm
 
 
 def noise_of_step(table: Record, noise_multiplier: float, size: int) -> Gaussian | DiscreteGaussian:

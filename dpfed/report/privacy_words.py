@@ -56,8 +56,12 @@ def _statement(summary: Summary) -> str:
             f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
             f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, whoever sees the "
             f"uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
-            f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}. No "
-            f"account of the worst client's steps can state less than {downwards(summary.lower_bound)}."
+            f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}."
+            + (
+                ""
+                if summary.lower_bound is None
+                else f" No account of the worst client's steps can state less than {downwards(summary.lower_bound)}."
+            )
         )
     least = summary.lower_bound
     return (
