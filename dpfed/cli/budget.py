@@ -124,6 +124,14 @@ def budget(
         )  # fmt: skip
         return
     plan = options.plan(noise_schedule=noise_schedule)
+    if plan.unit == "record":
+        refuse(
+            "--unit record: is about one client's steps",
+            compare=compare or None,
+            plot=plot,
+            over=over or None,
+            group=None if group == 1 else group,
+        )
     mechanism, rounds, noise_multiplier = plan.mechanism, options.rounds, options.noise_multiplier
     if certificate != "none":
         refuse(

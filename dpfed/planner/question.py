@@ -36,7 +36,20 @@ _OF_PLANS = command_options()
 OPTIONS = {
     **{name: _OF_PLANS[name] for name in ("clients", "cohort", "rounds", "noise_multiplier")},
     "epsilon": _EPSILON,
-    **{name: _OF_PLANS[name] for name in ("delta", "sampling", "participations", "separation", "adjacency")},
+    **{
+        name: _OF_PLANS[name]
+        for name in (
+            "unit",
+            "records",
+            "batch_size",
+            "local_steps",
+            "delta",
+            "sampling",
+            "participations",
+            "separation",
+            "adjacency",
+        )
+    },
     **{name: _OF_PLANS[name] for name in ("mechanism", "noise")},
     **_OF_PLANS,
 }
@@ -76,7 +89,7 @@ class Question(_Options):  # type: ignore[misc]
             options.setdefault("adjacency", before.adjacency)
         if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
             options |= {"sampling": "cyclic", "cohort": self.cohort or max(self.clients // self.separation, 1)}
-        elif self.cohort is None and self.sampling != "all":
+        elif self.unit == "client" and self.cohort is None and self.sampling != "all":
             options["cohort"] = self._cohort_of_participations()
         return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_as_flag)
 

@@ -103,7 +103,7 @@ def _noise(table: Record, release: LocalRelease, stated: float) -> Gaussian | Di
 
 
 def _same_noise(charged: object, expected: Gaussian | DiscreteGaussian | None) -> bool:
-    """True if both are equal, a noise multiplier up to rounding."""
+    """Return True if both are equal, a noise multiplier up to rounding."""
     if isinstance(charged, Gaussian) and isinstance(expected, Gaussian):
         return math.isclose(charged.noise_multiplier, expected.noise_multiplier, rel_tol=_ROUNDING)
     return isinstance(charged, DiscreteGaussian) and charged == expected

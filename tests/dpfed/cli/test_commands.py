@@ -367,3 +367,16 @@ def test_output_that_goes_nowhere_ends_in_one_message(command, where):
     assert done.returncode == 1
     assert done.stderr.count("\n") == (0 if "2>" in where else 1)
     assert "Traceback" not in done.stderr
+
+
+RECORDS = ["budget", "--unit", "record", "--clients", "10", "--records", "143", "--batch-size", "32"]
+
+
+def test_a_budget_of_records(capsys):
+    record = json_of(capsys, *RECORDS, "--local-steps", "23", "--rounds", "3", "--noise-multiplier", "1.0")
+    assert record["unit"] == "record"
+    assert record["epsilon"] == pytest.approx(13.3896, abs=1e-4)
+    for more in (["--compare"], ["--plot", "x.png"], ["--over", "rounds=1:3"], ["--group", "2"]):
+        assert status([*RECORDS, "--rounds", "3", "--noise-multiplier", "1.0", *more]) == 2
+        assert "--unit record" in capsys.readouterr().err
+    assert status(["plan", *RECORDS[1:], "--rounds", "3", "--noise-multiplier", "1.0", "--static", "x.html"]) == 2

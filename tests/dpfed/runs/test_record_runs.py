@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from accounting import Composed, Ledger
+from accounting import Composed, Ledger, Plan, budget
 from accounting.compose.histories import worst
 from accounting.errors import EditedLedger
 from accounting.mechanisms import unsampled
@@ -271,3 +271,12 @@ def test_what_cannot_be_stated_or_run_is_refused(config, tiny_config):
 def test_a_delta_above_one_over_the_records_is_noted(config, tmp_path):
     summary = federation.run(build(config("local.record.delta=0.1", "federation.rounds=1")), tmp_path / "run").summary
     assert any("it allows releasing one record's data outright" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("settings", [(), EXACT], ids=["gaussian", "integers"])
+def test_a_budget_of_records_is_what_a_run_states(config, tmp_path, settings):
+    done = federation.run(build(config("federation.sampling=all", "federation.rounds=2", *settings)), tmp_path / "run")
+    size = done.summary["parameters"]
+    kind = {"mechanism": "discrete-gaussian", "dimension": size} if settings else {}
+    plan = Plan(clients=60, unit="record", records=23, batch_size=16, delta=done.summary["delta"], **kind)
+    assert budget.epsilon(plan, noise_multiplier=1.0, rounds=2) == done.summary["epsilon"]
