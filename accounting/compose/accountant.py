@@ -19,12 +19,13 @@ from accounting.compose.rdp import Conversion
 from accounting.compose.readings import Readings, readings, readings_of_profile, tradeoff, true_positive_rate
 from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import poisson, smallest_epsilon
 from accounting.html_table import html_table
 from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
     Mechanism,
+    PoissonSampling,
     SingleRelease,
     gaussian_of,
     parts_of,
@@ -33,11 +34,14 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
 from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
+_LEAST_DELTA = 1e-290
+"""Below it, profiles are too near the smallest double."""
 _CROSSING = 1e-6
 """Relative amount by which a lower bound may exceed epsilon, by rounding."""
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
@@ -296,9 +300,35 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = nearly_gaussian(mechanism, delta)
     shift = plain_shift(near.mechanism)
     if shift is None:
-        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
+        found = _of_one_round(near.mechanism, target) + 2 * near.closeness
+        return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
     found = smallest_epsilon(target, mu=shift) + 2 * near.closeness
     return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
+
+
+def _of_one_round(mechanism: Mechanism, delta: float) -> float:
+    """Return epsilon of one round of a Poisson-sampled Gaussian, by its profiles in closed form (`gaussian.poisson`), where
+    delta is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
+    1e-12 relative and 1e-12 absolute, far beyond the rounding of the profiles, of some 1e-15 (1 + log 1/delta)."""
+    ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
+    noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
+    if more or rounds > 1 or noise is None or replaces or not isinstance(sampling, PoissonSampling):
+        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
+    if not (0 < sampling.probability < 1 and _LEAST_DELTA <= delta < pld.SMALLEST_DELTA):
+        raise UnsupportedMechanism("the closed form of a sampled round is for a delta that is too small for others.")
+    round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
+
+    def exceeds(eps: float) -> bool:
+        both = poisson.removal_profile(eps, **round_), poisson.addition_profile(eps, **round_)
+        return max(map(float, both)) > delta
+
+    low, high = 0.0, 1.0
+    while exceeds(high):
+        low, high = high, 2 * high
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return high * (1 + 1e-12) + 1e-12
 
 
 def _pld(mechanism: Mechanism, delta: float) -> _Bound:

@@ -213,7 +213,7 @@ def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _made_where_it_will(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=gpus), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         if gpus:
