@@ -238,11 +238,17 @@ class Cyclic(_Cohorts):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordBatches:
-    """Batches of one client's own records, where the unit of privacy is a record: in each of `local_steps` steps of a
-    round every record independently, with probability batch_size / records.
+    """Batches of one client's records, for record-level privacy: in each of `local_steps` steps of a round every record
+    is drawn independently, with probability batch_size / records.
 
     Rounds are those that the client takes part in. Sizes of clients are public; the client with the fewest records has
-    the largest share of them in a batch. local_steps: default: one pass, records / batch_size, rounded up.
+    the largest share of them in a batch. local_steps defaults to one pass, records / batch_size, rounded up.
+    Adjacency: add-remove of one record. Errors: InvalidParameter for numbers below 1.
+
+    >>> from accounting import Plan
+    >>> plan = Plan(clients=10, unit="record", records=143, batch_size=32)
+    >>> plan.sampling.steps
+    5
     """
 
     records: int = option("record: records that a client holds. Of the one that holds fewest, if they differ.")
@@ -263,11 +269,11 @@ class RecordBatches:
         return -(-self.records // min(self.batch_size, self.records)) if self.local_steps is None else self.local_steps
 
     def period(self, clients: int) -> int:
-        """Rounds from one participation of the client to the next: 1."""
+        """Return the rounds from one participation of the client to the next: 1."""
         return 1
 
     def most_rounds(self, clients: int) -> int | None:
-        """Length of the schedule in rounds: None, it is unbounded."""
+        """Return the length of the schedule in rounds: None, it is unbounded."""
         return None
 
     def sampler(self, clients: int, stream: str) -> Sampling:

@@ -100,8 +100,8 @@ class FixedPoint:
         in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by draws named (purpose,
         *path, name of the row). A row that is too long is drawn again, at most 20 times, and then becomes zero; so does
         one that is not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than
-        5e-5 of such rows are replaced by zeros, in practice none. Drawing again moves the mean by at most √n b / (1 - b).
-        A row longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
+        5e-5 of such rows are replaced by zeros, in practice none. Drawing again moves the mean by at most
+        √n b / (1 - b). A row longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
         """
         if rows.shape[1:] != (self.size,):
             raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")

@@ -19,7 +19,7 @@ from dpfed.errors import ConfigError
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
 _AT_ONCE = 1 << 20  # numbers of a direction drawn together: fewer calls are worth more than a core's cache
 _AT_ONCE_GPU = 1 << 24
-_MOST_NUMBERS = 1 << 32  # of all directions: ten seconds of a core, whoever sent the message
+_MOST_NUMBERS = 1 << 32  # entries of all directions of a message: ten seconds of a core
 _NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
 
 

@@ -178,7 +178,7 @@ class Summary:
         for key, value in asdict(self).items():
             if key in ("scores", "others"):
                 found |= value
-            elif value is not None or key not in _OF_MASKS:
+            elif value is not None or key not in (*_OF_MASKS, "gpu"):
                 found[key] = list(value) if isinstance(value, tuple) else value
         return found
 
