@@ -307,7 +307,7 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
 
 
 def _of_one_round(mechanism: Mechanism, delta: float) -> float:
-    """Return epsilon of one round of a Poisson-sampled Gaussian, by its profiles in closed form (`gaussian.poisson`), where
+    """Return epsilon of one Poisson-sampled Gaussian round, by its profiles in closed form (`gaussian.poisson`), if
     delta is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
     1e-12 relative and 1e-12 absolute, far beyond the rounding of the profiles, of some 1e-15 (1 + log 1/delta)."""
     ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
