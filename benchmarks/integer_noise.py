@@ -102,7 +102,7 @@ def code_table(dimension: int) -> None:
 
 def encoded(code: FixedPoint, row: torch.Tensor, source: Randomness) -> torch.Tensor:
     client = np.array([0])
-    return code.encode(row, clip_norm=1.0, rotation_seed=1, randomness=source, clients=client, number=0).integers
+    return code.encode(row, clip_norm=1.0, rotation_seed=1, randomness=source, names=client, path=(0,)).integers
 
 
 def best(run: Callable[[], object], times: int = 7) -> float:

@@ -68,7 +68,10 @@ class Matrix:
                 cells = [self.client(sampling, noise, adjacency) for noise in NOISES.values()]
                 yield f"| {name} | {' | '.join(cells)} |"
         names = [name for name, sampling in SAMPLINGS.items() if not {"lanes", "cohort_cap"} & sampling.keys()]
-        yield "\nA record as unit (`[local.record]`): Gaussian noise in local steps; clients pay for their rounds."
+        yield (
+            "\nA record as unit (`[local.record]`): Gaussian or discrete Gaussian noise in local steps; clients pay "
+            "for their rounds."
+        )
         yield f"\n| | {' | '.join(names)} |"
         yield f"|---|{'---|' * len(names)}"
         yield f"| add-remove | {' | '.join(self.record(SAMPLINGS[name]) for name in names)} |"

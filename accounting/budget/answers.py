@@ -10,6 +10,7 @@ from accounting import require
 from accounting.budget import calibrate
 from accounting.budget.lanes import with_lanes
 from accounting.budget.plan import Plan
+from accounting.budget.samplings import RecordBatches
 from accounting.budget.targets import Target, target_of
 from accounting.caveats import no_round_fits
 from accounting.compose import accountant as accountants
@@ -89,7 +90,7 @@ class Budget:
             "sampling": plan.sampling.name,
             "sampling_probability": plan.sampler.probability,
             "adjacency": str(plan.adjacency),
-            "unit": "client",
+            "unit": plan.unit,
             "sensitivity_in_clips": sensitivity,
             "mechanism": plan.mechanism.name,
             "accountant": self.accountant,
@@ -103,6 +104,9 @@ class Budget:
         }
         if plan.cohort_cap is not None:
             record["cohort_cap"] = plan.cohort_cap
+        if isinstance(plan.sampling, RecordBatches):
+            record |= {"records": plan.sampling.records, "batch_size": plan.sampling.batch_size}
+            record["local_steps"] = plan.sampling.steps
         if plan.noise_schedule is not None:
             record["noise_schedule"] = list(plan.noise_schedule)
         if isinstance(plan.sampler, Schedule):
@@ -129,7 +133,8 @@ class _Solver:
             delta=plan.delta,
             accountant=self.accountant,
             conversion=self.conversion,
-            units=plan.clients,
+            unit=plan.unit,
+            units=plan.units,
             with_lower_bound=with_lower_bound,
             precise=self.precise,
         )

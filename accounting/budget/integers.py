@@ -157,6 +157,8 @@ class IntegerNoise(Noise):
 
     def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
         """Return size, scale and shares of the integers."""
+        if setting.unit == "record":
+            return {"dimension": self.dimension, "scale": self.scale, "l2_bound": self.l2_bound}
         return {
             "dimension": self.dimension,
             "scale": self.scale,
@@ -167,6 +169,11 @@ class IntegerNoise(Noise):
 
     def notes(self, setting: Setting, run: Composed, noise_multiplier: float | None, rounds: int) -> tuple[str, ...]:
         """Return remarks on bits and wrap-around, rounding, shares, caps, and closeness to continuous noise."""
+        if setting.unit == "record":
+            return (
+                f"{self._scale:g} steps per clip norm of d = {self.dimension:,} whole numbers: rounding lengthens the "
+                f"bound by {self.l2_bound / self._scale - 1:.2%}",
+            )
         noise, uploads, bits = (
             self.release(setting, noise_multiplier),
             self.uploads(setting),

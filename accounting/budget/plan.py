@@ -12,9 +12,17 @@ from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedN
 from accounting.budget.gaussians import DistributedGaussianNoise, GaussianNoise
 from accounting.budget.integers import DiscreteGaussianNoise, SkellamNoise
 from accounting.budget.options import Option, Written, as_keyword, option, options_of, part_of
-from accounting.budget.samplings import SAMPLING_CLASSES, BallsAndBins, Everyone, PlannedSampling, Poisson
+from accounting.budget.samplings import (
+    SAMPLING_CLASSES,
+    BallsAndBins,
+    Everyone,
+    PlannedSampling,
+    Poisson,
+    RecordBatches,
+)
 from accounting.caveats import default_delta
 from accounting.errors import InvalidParameter, UnsupportedMechanism
+from accounting.integers import fixed_point
 from accounting.mechanisms import Composed, Sampling, SingleRelease, schedule_of
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
@@ -40,6 +48,13 @@ NOISES = tuple(dict.fromkeys(one.noise for one in _MECHANISM_CLASSES))
 """Names of independent noise over rounds and of the kinds of correlated noise."""
 
 _SELECTORS = {
+    "unit": Option(
+        hint=Literal["client", "record"],
+        default="client",
+        help="Unit of privacy: all data of a client, or one record of a client that adds noise to its own steps. "
+        "record takes --records, --batch-size and --local-steps in place of --cohort and --sampling; --rounds are "
+        "those that a client takes part in.",
+    ),
     "sampling": Option(
         hint=Literal[tuple(SAMPLING_CLASSES)],
         default="poisson",
@@ -121,12 +136,19 @@ class Plan:
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
         self._set(rounds=None if rounds is None else require.count(rounds=rounds))
-        self._set(delta=require.open_probability(delta=default_delta(clients) if delta is None else delta))
+        self._set(delta=require.open_probability(delta=self._default_delta if delta is None else delta))
+        if isinstance(chosen_sampling, RecordBatches):
+            chosen = _of_records(chosen)
         in_lanes = isinstance(chosen_sampling, BallsAndBins) and (
             isinstance(chosen, BandedNoise) or (chosen_sampling.lanes or 1) > 1
         )
         default = Adjacency.ZERO_OUT if in_lanes else chosen.default_adjacency(chosen_sampling.name)
         self._set(adjacency=Adjacency.of(adjacency or default))
+        if self.unit == "record" and self.adjacency is not Adjacency.ADD_REMOVE:
+            raise InvalidParameter(
+                f"adjacency={str(self.adjacency)!r} with unit='record': batches are drawn record by record, which is "
+                "accounted under 'add-remove'. Remove it."
+            )
         self._set(mechanism=chosen)
         self._set(mechanism=chosen.fitted(self))
         if not isinstance(self.mechanism, CorrelatedNoise):
@@ -150,9 +172,23 @@ class Plan:
             object.__setattr__(self, name, value)
 
     @property
+    def unit(self) -> Literal["client", "record"]:
+        """Unit of privacy."""
+        return "record" if isinstance(self.sampling, RecordBatches) else "client"
+
+    @property
+    def units(self) -> int:
+        """Number of all clients, or of all records."""
+        return self.clients * (self.sampling.records if isinstance(self.sampling, RecordBatches) else 1)
+
+    @property
+    def _default_delta(self) -> float:
+        return default_delta(self.units, unit=self.unit)
+
+    @property
     def cohort(self) -> int:
         """Clients of a round: the expected number under Poisson sampling, else the exact one."""
-        return self.clients if isinstance(self.sampling, Everyone) else self.sampling.cohort
+        return self.clients if isinstance(self.sampling, Everyone | RecordBatches) else self.sampling.cohort
 
     @property
     def period(self) -> int:
@@ -234,7 +270,8 @@ class Plan:
                 f"rounds={count} with participations={times} of cohort={self.cohort} of clients={self.clients}: that "
                 f"is {most} rounds. Change one of them."
             )
-        return self.mechanism.run(self, self._multiplier(noise_multiplier), count)
+        steps = self.sampling.steps if isinstance(self.sampling, RecordBatches) else 1
+        return self.mechanism.run(self, self._multiplier(noise_multiplier), count * steps)
 
     def first(self, noise_multiplier: float | None, count: int, *, of: int) -> Composed:
         """Return the mechanism of the first `count` rounds of a run of `of` rounds with a noise schedule.
@@ -255,7 +292,12 @@ class Plan:
     @property
     def options(self) -> dict[str, Any]:
         """The plan as one flat list of options, without those at their defaults: `Plan(**plan.options)` is equal."""
-        words = {"sampling": self.sampling.name, "mechanism": self.mechanism.name, "noise": self.mechanism.noise}
+        words = {
+            "unit": self.unit,
+            "sampling": self.sampling.name,
+            "mechanism": self.mechanism.name,
+            "noise": self.mechanism.noise,
+        }
         found: dict[str, Any] = {"clients": self.clients}
         for part in (self.sampling, self, self.mechanism):
             given = {each.name: getattr(part, each.name) for each in fields(part)}
@@ -272,15 +314,23 @@ def parts_from(
     Errors: InvalidParameter for a word or field that the chosen kinds do not have, as a user has `written` them.
     """
     left = _renamed(options, written)
+    unit = left.pop("unit", None) or "client"
     sampling, mechanism, noise = left.pop("sampling"), left.pop("mechanism"), left.pop("noise", None)
     kinds: tuple[tuple[str, Any, Any, tuple[str, ...]], ...] = (
         ("sampling", sampling, PlannedSampling, tuple(SAMPLING_CLASSES)),
         ("mechanism", mechanism, PlannedMechanism, MECHANISMS),
         ("noise", noise or "independent", (), NOISES),
+        ("unit", unit, (), ("client", "record")),
     )
     for name, word, kind, allowed in kinds:
         if not (word in allowed if isinstance(word, str) else isinstance(word, kind)):
             raise InvalidParameter(f"{written(name, word)}: must be one of {', '.join(allowed)}.")
+    if unit == "record" and isinstance(sampling, str):
+        if sampling != "poisson":
+            raise InvalidParameter(
+                f"{written('sampling', sampling)} with {written('unit', unit)}: is for clients. Remove it."
+            )
+        sampling = RecordBatches
     if isinstance(sampling, str):
         sampling = SAMPLING_CLASSES[sampling]
     if isinstance(mechanism, str):
@@ -289,6 +339,9 @@ def parts_from(
         raise InvalidParameter(f"{written('noise', noise)} with {mechanism}: give another mechanism instead.")
     if sampling.name == "all":
         left.pop("cohort", None)
+    elif unit == "record" and left.get("cohort") is not None:
+        given = f"{written('cohort', left['cohort'])} with {written('unit', unit)}"
+        raise InvalidParameter(f"{given}: give the rounds that a client takes part in, and {written('batch_size')}.")
     by_noise = mechanism.noise != "independent"
     word = written("noise", mechanism.noise) if by_noise else written("mechanism", mechanism.name)
     parts = (
@@ -323,7 +376,8 @@ def _refuse_foreign(
     name: str, value: Any, sampling: PlannedSampling, mechanism: PlannedMechanism, written: Written
 ) -> None:
     """Raise InvalidParameter for an option of other kinds, unless it is None or at its default there."""
-    samplings = {one.name: each for one in SAMPLING_CLASSES.values() for each in fields(one) if each.name == name}
+    classes = {**SAMPLING_CLASSES, "unit 'record'": RecordBatches}
+    samplings = {kind: each for kind, one in classes.items() for each in fields(one) if each.name == name}
     kinds = [(one, each) for one in _MECHANISM_CLASSES for each in fields(one) if each.name == name]
     defaults = [each.default for each in (*samplings.values(), *(each for _, each in kinds))]
     if not defaults:
@@ -342,6 +396,19 @@ def _refuse_foreign(
     )
 
 
+def _of_records(chosen: PlannedMechanism) -> PlannedMechanism:
+    """Return the noise that a client adds to the sum of its own batch: all of it, to numbers that are not rotated."""
+    if isinstance(chosen, GaussianNoise) and type(chosen) is GaussianNoise and chosen.noise_schedule is None:
+        return chosen
+    if isinstance(chosen, DiscreteGaussianNoise):
+        scale = fixed_point.least_scale(chosen.dimension) if chosen.scale is None else chosen.scale
+        return replace(chosen, placement="server", rotate=False, scale=scale)
+    raise InvalidParameter(
+        f"mechanism={chosen.name!r}, noise={chosen.noise!r} with unit='record': local steps have mechanism 'gaussian' "
+        "or 'discrete-gaussian', the same in all rounds. Use one of them."
+    )
+
+
 def command_options() -> dict[str, Option]:
     """Return the options of a plan on the command line by name: type, default and help text."""
-    return {**options_of((Plan, *SAMPLING_CLASSES.values(), *_MECHANISM_CLASSES)), **_SELECTORS}
+    return {**options_of((Plan, *SAMPLING_CLASSES.values(), RecordBatches, *_MECHANISM_CLASSES)), **_SELECTORS}

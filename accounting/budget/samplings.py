@@ -4,7 +4,7 @@ docs/participation.md compares what they hide.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, get_args
+from typing import ClassVar, Literal, Protocol, get_args
 
 from accounting import require
 from accounting.budget.options import option
@@ -236,10 +236,56 @@ class Cyclic(_Cohorts):
         return schedules.Cyclic(period=self.period(clients), stream=stream)
 
 
-PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | MinSeparation | Cyclic
+@dataclass(frozen=True, kw_only=True)
+class RecordBatches:
+    """Batches of one client's records, for record-level privacy: in each of `local_steps` steps of a round every record
+    is drawn independently, with probability batch_size / records.
 
-SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {one.name: one for one in get_args(PlannedSampling)}
-"""Sampling of each name."""
+    Rounds are those that the client takes part in. Sizes of clients are public; the client with the fewest records has
+    the largest share of them in a batch. local_steps defaults to one pass, records / batch_size, rounded up.
+    Adjacency: add-remove of one record. Errors: InvalidParameter for numbers below 1.
+
+    >>> from accounting import Plan
+    >>> plan = Plan(clients=10, unit="record", records=143, batch_size=32)
+    >>> plan.sampling.steps
+    5
+    """
+
+    records: int = option("record: records that a client holds. Of the one that holds fewest, if they differ.")
+    batch_size: int = option("record: expected number of records in a batch.")
+    local_steps: int | None = option("record: batches of a round. Default: one pass over the records.", None)
+    name: ClassVar[str] = "poisson"
+    is_schedule: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require.count(records=self.records)
+        require.count(batch_size=self.batch_size)
+        if self.local_steps is not None:
+            require.count(local_steps=self.local_steps)
+
+    @property
+    def steps(self) -> int:
+        """Batches of a round."""
+        return -(-self.records // min(self.batch_size, self.records)) if self.local_steps is None else self.local_steps
+
+    def period(self, clients: int) -> int:
+        """Return the rounds from one participation of the client to the next: 1."""
+        return 1
+
+    def most_rounds(self, clients: int) -> int | None:
+        """Return the length of the schedule in rounds: None, it is unbounded."""
+        return None
+
+    def sampler(self, clients: int, stream: str) -> Sampling:
+        return PoissonSampling(probability=min(self.batch_size, self.records) / self.records)
+
+
+PlannedSampling = Poisson | FixedSize | Everyone | BallsAndBins | Allocation | MinSeparation | Cyclic | RecordBatches
+
+SAMPLING_CLASSES: dict[str, type[PlannedSampling]] = {
+    one.name: one for one in get_args(PlannedSampling) if one is not RecordBatches
+}
+"""Sampling of clients of each name."""
 
 
 class Setting(Protocol):
@@ -258,6 +304,11 @@ class Setting(Protocol):
 
     @property
     def sampler(self) -> Sampling: ...
+
+    @property
+    def unit(self) -> Literal["client", "record"]:
+        """Unit of privacy."""
+        ...
 
     @property
     def cohort_cap(self) -> int | None:

@@ -12,18 +12,20 @@ from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import ABOVE_ONE_OF_N, caveats
 from accounting.compose import adaptive, lower_bound, pld, rdp
+from accounting.compose.adaptive_grid import Game
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.profiles import Profile, profile, profile_of_pair
 from accounting.compose.rdp import Conversion
 from accounting.compose.readings import Readings, readings, readings_of_profile, tradeoff, true_positive_rate
 from accounting.compose.twins import Continuous, nearly_gaussian, plain_shift, without_overflow
 from accounting.errors import ContradictoryBounds, InvalidParameter, UnsupportedMechanism
-from accounting.gaussian import smallest_epsilon
+from accounting.gaussian import poisson, smallest_epsilon
 from accounting.html_table import html_table
 from accounting.mechanisms import (
     Cyclic,
     FixedSizeSampling,
     Mechanism,
+    PoissonSampling,
     SingleRelease,
     gaussian_of,
     parts_of,
@@ -32,11 +34,14 @@ from accounting.mechanisms import (
     unsampled,
     with_whole_noise,
 )
+from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import account_of
 from accounting.mechanisms.samplings import cap_of
 from accounting.rounding import downwards, upwards
 
 Accountant = Literal["best", "rdp", "pld", "adaptive", "exact", "fed-smp-theorem", "fed-smp-lemma"]
+_LEAST_DELTA = 1e-290
+"""Below it, profiles are too near the smallest double."""
 _CROSSING = 1e-6
 """Relative amount by which a lower bound may exceed epsilon, by rounding."""
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
@@ -210,10 +215,13 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
         near, target = nearly_gaussian(mechanism, delta)
     except UnsupportedMechanism:
         return None
-    found = None if near.pairwise else adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
-    if found is None:
+    if near.pairwise or Game.of(near.mechanism) is None:
         return None
-    return min(found + 2 * near.closeness, _best(mechanism, delta, without_adaptive=True).epsilon)
+    others = _best(mechanism, delta, without_adaptive=True).epsilon
+    if others == 0:
+        return 0.0
+    found = adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
+    return None if found is None else min(found + 2 * near.closeness, others)
 
 
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
@@ -281,6 +289,8 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
             candidates.append(accountant(mechanism, delta))
         except (UnsupportedMechanism, InvalidParameter) as refusal:
             refusals.append(str(refusal))
+        if candidates and candidates[-1].epsilon == 0:  # no other account is below that
+            break
     if not candidates:
         raise UnsupportedMechanism("accountant='best': no accountant has a bound. " + " ".join(dict.fromkeys(refusals)))
     return min(candidates, key=lambda bound: bound.epsilon)
@@ -290,9 +300,35 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = nearly_gaussian(mechanism, delta)
     shift = plain_shift(near.mechanism)
     if shift is None:
-        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling.")
+        found = _of_one_round(near.mechanism, target) + 2 * near.closeness
+        return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
     found = smallest_epsilon(target, mu=shift) + 2 * near.closeness
     return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
+
+
+def _of_one_round(mechanism: Mechanism, delta: float) -> float:
+    """Return epsilon of one Poisson-sampled Gaussian round, by its profiles in closed form (`gaussian.poisson`), if
+    delta is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
+    1e-12 relative and 1e-12 absolute, far beyond the rounding of the profiles, of some 1e-15 (1 + log 1/delta)."""
+    ((release, rounds), *more), sampling = parts_of(mechanism), sampling_of(parts_of(mechanism)[0][0])
+    noise, replaces = gaussian_of(release), mechanism.adjacency is Adjacency.REPLACE_ONE
+    if more or rounds > 1 or noise is None or replaces or not isinstance(sampling, PoissonSampling):
+        raise UnsupportedMechanism("the closed form is for Gaussian noise without sampling, or one Poisson round.")
+    if not (0 < sampling.probability < 1 and _LEAST_DELTA <= delta < pld.SMALLEST_DELTA):
+        raise UnsupportedMechanism("the closed form of a sampled round is for a delta that is too small for others.")
+    round_ = {"sampling_probability": sampling.probability, "noise_multiplier": noise.noise_multiplier}
+
+    def exceeds(eps: float) -> bool:
+        both = poisson.removal_profile(eps, **round_), poisson.addition_profile(eps, **round_)
+        return max(map(float, both)) > delta
+
+    low, high = 0.0, 1.0
+    while exceeds(high):
+        low, high = high, 2 * high
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return high * (1 + 1e-12) + 1e-12
 
 
 def _pld(mechanism: Mechanism, delta: float) -> _Bound:

@@ -9,6 +9,9 @@ from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms.correlated import CorrelatedRounds
 from accounting.mechanisms.schedules import BallsAndBins, Cyclic, Schedule
 
+MOST_ROUNDS = 10_000_000
+"""Rounds of one stream."""
+
 
 def square_root(bands: int) -> Floats:
     """Return the first `bands` coefficients c_j = c_(j-1) (2j - 1) / 2j of the square root of prefix sums.
@@ -38,7 +41,7 @@ def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
     [1.0, 0.5, 0.25, 0.125]
     """
     by, how = np.asarray(weights, dtype=float), np.asarray(decays, dtype=float)
-    powers = how[:, None] ** np.arange(require.count(rounds=rounds) - 1)
+    powers = how[:, None] ** np.arange(_rounds(rounds) - 1)
     return np.concatenate([[1.0], by @ powers])
 
 
@@ -73,7 +76,7 @@ def sensitivity(coefficients: ArrayLike, *, rounds: int, separation: int, partic
     >>> round(sensitivity([1.0, 0.5], rounds=4, separation=2), 4)
     1.5811
     """
-    c = _checked(coefficients)[: require.count(rounds=rounds)]
+    c = _checked(coefficients)[: _rounds(rounds)]
     return float(np.linalg.norm(worst_pattern(c, rounds=rounds, separation=separation, participations=participations)))
 
 
@@ -107,9 +110,19 @@ def inverse(coefficients: ArrayLike, *, rounds: int) -> Floats:
     """
     from scipy.signal import lfilter
 
-    once = np.zeros(require.count(rounds=rounds))
+    once = np.zeros(_rounds(rounds))
     once[0] = 1.0
     return np.asarray(lfilter([1.0], _checked(coefficients)[:rounds], once))
+
+
+def _rounds(given: int) -> int:
+    """Return a number of rounds of which columns are held in memory."""
+    if (rounds := require.count(rounds=given)) > MOST_ROUNDS:
+        raise InvalidParameter(
+            f"rounds={rounds} of a stream of correlated noise: must be at most {MOST_ROUNDS}. Use fewer rounds, or "
+            "independent noise."
+        )
+    return rounds
 
 
 def _checked(coefficients: ArrayLike) -> Floats:

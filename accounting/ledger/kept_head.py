@@ -23,7 +23,7 @@ def read(ledger: Path) -> str | None:
     """Return the stored head, or None. Read it before the ledger, which others may lengthen. Errors: LedgerError."""
     path = path_of(ledger)
     try:
-        with open(path, "rb") as file:
+        with regular_file.open_input(path) as file:
             head = file.read(66).decode(errors="replace").strip()
     except FileNotFoundError:
         return None

@@ -24,7 +24,7 @@ def fresh() -> bytes:
 def read(path: Path) -> bytes | None:
     """Return the key in this file; None if there is none. Errors: LedgerError."""
     try:
-        with open(path, "rb") as file:
+        with regular_file.open_input(path) as file:
             text = file.read(2 * _BYTES + 2).decode(errors="replace").strip()
     except FileNotFoundError:
         return None

@@ -72,6 +72,7 @@ def divergences(block: OnceInBlock, shift: float, losses: Floats) -> tuple[Float
     Direction of error: upper bound, for s up to 2 within about 1e-4 relative in the variance of the loss; looser above,
     where `of_public_round` may be less.
     """
+    block = block.with_few_weights
     threshold = _threshold(block, shift)
     law = _sum(block.weights, 1 - block.taking_part, shift, threshold)
     gammas = np.exp(np.minimum(losses, 690.0))

@@ -150,11 +150,19 @@ def from_environment() -> Iterator[Ranks]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Alone()
         return
+    _take_own_gpu()
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield Several(distributed.get_rank(), distributed.get_world_size())
     finally:
         distributed.destroy_process_group()
+
+
+def _take_own_gpu() -> None:
+    """Make the GPU of this rank the current one, where a machine has one for each: what names no GPU is put there."""
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    if place < torch.cuda.device_count():
+        torch.cuda.set_device(place)
 
 
 def local_device() -> str:

@@ -35,6 +35,7 @@ from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import OnRound, Outcome
 from dpfed.runs.metrics_endpoint import log_as_asked
+from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.resuming import with_delta_of
 from dpfed.runs.summary import records_of
 from dpfed.runs.training import Own, maker_of, name_of
@@ -95,6 +96,7 @@ class Finished:
         return f"Finished({str(self.folder)!r}, {', '.join(f'{key}={value!r}' for key, value in said.items())})"
 
 
+@plain_torch()
 def run(
     config: str | os.PathLike[str] | Mapping[str, object],
     settings: Mapping[str, object] = _NO_SETTINGS,

@@ -4,6 +4,8 @@ of uploads did not come to its end.
 With --json, standard output is one JSON document and nothing else; progress and messages go to standard error.
 """
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -43,9 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def status(arguments: Sequence[str]) -> int:
     """Run one command and return its exit status; every expected failure is one message on standard error."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        return _complain("standard output is closed. Open it, or redirect it to /dev/null.", 1)
     try:
         with as_before():
             result = app_of(arguments)(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError as error:
         return _complain(_beginning(_with_setting(str(error), arguments)), 2)
     except RunInterrupted as error:
@@ -59,6 +66,11 @@ def status(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         sys.stderr.close()
         return 1
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT):
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the rest of the output is not tried again)
+        return _complain(f"standard output cannot be written ({error.strerror}). Redirect it to another file.", 1)
     return result if isinstance(result, int) else 0
 
 

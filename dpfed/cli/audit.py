@@ -18,6 +18,7 @@ from dpfed.cli.output import Flag, Load, Settings, console, print_json, training
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
+from dpfed.planner.whole import MaybeWhole
 
 if TYPE_CHECKING:
     from dpfed.audit.round.round_audit import UploadAudit
@@ -35,9 +36,9 @@ def upload(
     method: str | None = None,
     *,
     noise_multiplier: float | None = None,
-    trials: int | None = None,
+    trials: MaybeWhole = None,
     confidence: float | None = None,
-    seed: int | None = None,
+    seed: MaybeWhole = None,
     settings: Settings = None,
     out: Path | None = None,
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
@@ -46,8 +47,8 @@ def upload(
     delta: float | None = None,
     adjacency: str | None = None,
     clip_norm: float | None = None,
-    clients: int | None = None,
-    dimension: int | None = None,
+    clients: MaybeWhole = None,
+    dimension: MaybeWhole = None,
     time_limit: float | None = None,
     json: Flag = False,
 ) -> int:

@@ -9,6 +9,7 @@ from rich.table import Table
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import Flag, console, print_json, training_extra
 from dpfed.errors import ConfigError
+from dpfed.planner.whole import MaybeWhole, Whole
 
 if TYPE_CHECKING:
     from dpfed.audit.functions.audit import FunctionAudit
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def flower(
     name: str | None = None,
     *,
-    trials: int | None = None,
-    seed: int = 0,
+    trials: MaybeWhole = None,
+    seed: Whole = 0,
     json: Flag = False,
 ) -> int:
     """Flower's differentially private strategies and mods, driven with given updates in this process, without Ray.

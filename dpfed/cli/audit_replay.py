@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dpfed.cli.output import console, print_json, training_extra
 from dpfed.errors import ConfigError
+from dpfed.planner.whole import MaybeWhole, Whole
 
 if TYPE_CHECKING:
     from dpfed.audit.replays.verdict import ReplayAudit
@@ -21,9 +22,9 @@ def replay(
     *,
     settings: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
     load: Annotated[list[Path] | None, Parameter(name="--load", negative="")] = None,
-    rounds: int = 3,
-    pairs: int | None = None,
-    seed: int = 0,
+    rounds: Whole = 3,
+    pairs: MaybeWhole = None,
+    seed: Whole = 0,
     out: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:

@@ -14,6 +14,7 @@ from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import refuse, solve
 from dpfed.planner.question import OPTIONS, Question
+from dpfed.planner.whole import Whole
 
 _PAPERS = "fed-smp"
 """Prefix of accounts after formulas of a paper; some of them guarantee nothing."""
@@ -37,7 +38,7 @@ def budget(
     second_opinion: Annotated[bool, Parameter(negative="")] = False,
     precision: Annotated[bool, Parameter(negative="")] = False,
     certificate: Literal["none", "sampled"] = "none",
-    group: int = 1,
+    group: Whole = 1,
     advantage: float | None = None,
     tpr: float | None = None,
     fpr: float | None = None,
@@ -123,6 +124,14 @@ def budget(
         )  # fmt: skip
         return
     plan = options.plan(noise_schedule=noise_schedule)
+    if plan.unit == "record":
+        refuse(
+            "--unit record: is about one client's steps",
+            compare=compare or None,
+            plot=plot,
+            over=over or None,
+            group=None if group == 1 else group,
+        )
     mechanism, rounds, noise_multiplier = plan.mechanism, options.rounds, options.noise_multiplier
     if certificate != "none":
         refuse(

@@ -31,7 +31,7 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
         markup=True,
     )
     out.print(
-        f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client, "
+        f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit {plan.unit}, "
         f"sensitivity {answer.to_dict()['sensitivity_in_clips']:g} C; accountant: {answer.accountant}"
         + (f", {answer.conversion} conversion at order {answer.order:g}" if answer.order else "")
     )

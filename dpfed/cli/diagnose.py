@@ -54,7 +54,7 @@ def _show(measures: list[Measure], findings: list[Cause], learning: bool | None)
         table.add_row(measure.name, measure.value, "operator" if measure.operator_only else "everybody")
     out.print(table)
     state = {
-        True: "The run learns.",
+        True: "The run learns, though not as it could:" if findings else "The run learns.",
         False: "The run hardly learns.",
         None: "Too few evaluations to say whether it learns.",
     }

@@ -18,6 +18,7 @@ from dpfed.cli import ledger_signature
 from dpfed.cli.output import Flag, console, print_json
 from dpfed.cli.project_budget import project_lines
 from dpfed.errors import ConfigError
+from dpfed.planner.whole import Whole
 
 ledger = App(
     name="ledger",
@@ -29,7 +30,7 @@ ledger = App(
 def create(
     path: Path,
     *,
-    clients: int,
+    clients: Whole,
     epsilon: float,
     delta: float | None = None,
     population: Path | None = None,

@@ -13,6 +13,7 @@ from dpfed.cli.output import console, write_file
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import flag
 from dpfed.planner.question import Question, opened
+from dpfed.planner.whole import Whole
 from dpfed.report.loopback import address_of
 
 _NOTHING = Question()
@@ -23,7 +24,7 @@ def plan(
     file: str | None = None,
     *,
     options: Question = _NOTHING,
-    port: int = 0,
+    port: Whole = 0,
     browser: bool = True,
     static: Path | None = None,
 ) -> None:

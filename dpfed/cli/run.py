@@ -19,6 +19,7 @@ from dpfed.errors import ConfigError, RunInterrupted
 from dpfed.methods import presets
 from dpfed.methods.catalogue import every_method
 from dpfed.methods.expected import expected
+from dpfed.planner.whole import MaybeWhole
 
 Engine = Literal["in-process", "flower"]
 Tracker = str
@@ -32,7 +33,7 @@ def run(
     resume: Flag = False,
     list_presets: Annotated[bool, Parameter(name="--list", negative="")] = False,
     ledger: Path | None = None,
-    pay: int | None = None,
+    pay: MaybeWhole = None,
     release: Flag = False,
     engine: Engine = "in-process",
     load: Load = None,

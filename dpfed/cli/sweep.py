@@ -25,6 +25,7 @@ from accounting.rounding import upwards
 from dpfed.cli.output import Flag, Load, Settings, console, number, print_json, training_extra
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
+from dpfed.planner.whole import MaybeWhole
 from dpfed.report.units import percent
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def sweep(
     *,
     profile: str | None = None,
     out: Path | None = None,
-    jobs: Annotated[int | None, Parameter(negative="")] = None,
+    jobs: MaybeWhole = None,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     settings: Settings = None,
     dry_run: Flag = False,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfed.cli.output import console
+from dpfed.planner.whole import Whole
 from dpfed.report.loopback import LoopbackServer, address_of
 
 
-def watch(folder: Path, *, port: int = 0) -> None:
+def watch(folder: Path, *, port: Whole = 0) -> None:
     """Serve the page of a run that is under way, kept up to date; Ctrl-C ends the page, not the run.
 
     It listens on 127.0.0.1 alone, and answers only to an address with a secret in it, which is printed.

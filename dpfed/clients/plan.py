@@ -153,16 +153,20 @@ def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Trai
 _CACHED = 20_000_000
 """Bytes of a chunk on a CPU that stay near its cores: larger chunks are slower (benchmarks/README.md)."""
 _MOST = {"cpu": 100, "cuda": 1000}
-_SHARE = {"cpu": 4, "cuda": 2}
+_SHARE = 4
 
 
 def default_budget(device: torch.device) -> int:
-    """Bytes: a quarter of the machine's main memory, or half of what is free on a GPU."""
+    """Bytes: a quarter of the machine's main memory, or of a GPU's.
+
+    What is free at the moment does not matter: a resumed run trains as many clients side by side as it began with.
+    Where less is free, chunks are halved (`dpfed.clients.side_by_side`).
+    """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // _SHARE["cuda"]
+        return int(torch.cuda.get_device_properties(device).total_memory) // _SHARE
     if not hasattr(os, "sysconf"):
         return 1 << 30
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE["cpu"]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _SHARE
 
 
 def chunk_within(budget: int, each: int, device: torch.device) -> int:

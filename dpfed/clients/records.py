@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
-from accounting.mechanisms import Gaussian, PoissonSampling, SingleRelease, subsample
+from accounting.mechanisms import DiscreteGaussian, Gaussian, PoissonSampling, SingleRelease, subsample
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed import replayed
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import IntegerRecords
 from dpfed.models.char_lstm import stepwise
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import clip_rows
@@ -43,11 +44,16 @@ class RecordLevel:
     post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of
     clients are public. A slope that is not finite counts as zero. What dropout layers draw for a record, from public
     seeds, does not depend on the other records of the batch (`dpfed.clients.network_randomness`).
+
+    With `integers`, clipped slopes are rounded to whole numbers, and the noise on their sum is a discrete Gaussian that
+    is drawn exactly (`dpfed.mechanisms.records`): h is then a Poisson-sampled discrete Gaussian mechanism, whatever the
+    last bits of floating-point numbers are.
     """
 
     clip_norm: float
     noise_multiplier: float
     randomness: Randomness
+    integers: IntegerRecords | None = None
 
     def __post_init__(self) -> None:
         if not SMALLEST_CLIP <= self.clip_norm <= LARGEST_CLIP:
@@ -65,21 +71,29 @@ class RecordLevel:
             round=number,
             steps=tuple(
                 Steps(
-                    mechanism=step_of(self.noise_multiplier, batches, int(size)),
+                    mechanism=step_of(self.noise, batches, int(size)),
                     count=batches.count(int(size)),
                     clients=tuple(map(int, clients[sizes == size])),
                 )
                 for size in np.unique(sizes[sizes > 0])
             ),
             clip_norm=self.clip_norm,
-            noise_std=self.noise_multiplier * self.clip_norm,
+            noise_std=self.noise_multiplier * self.clip_norm if self.integers is None else self.integers.noise_std,
+            detail={} if self.integers is None else self.integers.detail,
         )
+
+    @property
+    def noise(self) -> Gaussian | DiscreteGaussian:
+        """Noise of one step on the sum of a whole batch, for the accountant."""
+        return self.integers.noise if self.integers is not None else gaussian_noise(self.noise_multiplier)
 
     def slope(
         self, slopes: Callable[[Tensor], Tensor], batch: Tensor, *, size: int, expected: int, path: tuple[int, ...]
     ) -> Tensor:
         """h [size] of a batch of rows, whose per-record slopes [b, size] `slopes` gives. `path` names the noise:
         (round, client, step)."""
+        if self.integers is not None:
+            return self._exact(self.integers, slopes, batch, expected=expected, path=path)
         total = torch.zeros(size, device=batch.device)
         replay = replayed.current()
         for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
@@ -96,11 +110,38 @@ class RecordLevel:
             noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
         return noisy.div_(expected)
 
+    def _exact(
+        self,
+        integers: IntegerRecords,
+        slopes: Callable[[Tensor], Tensor],
+        batch: Tensor,
+        *,
+        expected: int,
+        path: tuple[int, ...],
+    ) -> Tensor:
+        """h as whole numbers until the noise is in it. A record's rounding is named by the record."""
+        size, replay = integers.noise.dimension, replayed.current()
+        total = torch.zeros(size, dtype=torch.int64)
+        for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
+            encoded = integers.encoded(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
+            if replay is not None:
+                replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)
+            total += encoded.sum(dim=0)
+        noisy = total + integers.drawn(*path)
+        if replay is not None:
+            step, bound = f"step {path[2]} of private records", integers.noise.l2_bound
+            noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
+        return integers.decoded(noisy).to(batch.device).div_(expected)
 
-def step_of(noise_multiplier: float, batches: PoissonBatches, size: int) -> SingleRelease:
-    """One step of a client with `size` records, at least one, for the accountant."""
-    gaussian = Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
-    return subsample(gaussian, PoissonSampling(probability=batches.probability(size)))
+
+def gaussian_noise(noise_multiplier: float) -> Gaussian:
+    """Return the floating-point noise of one step, for the accountant."""
+    return Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
+
+
+def step_of(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
+    """Return one step of a client with `size` records, at least one, for the accountant."""
+    return subsample(noise, PoissonSampling(probability=batches.probability(size)))
 
 
 class RecordGradients:

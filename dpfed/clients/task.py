@@ -224,20 +224,3 @@ def forward_pass(precision: Precision, device: torch.device) -> AbstractContextM
     if precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-@contextmanager
-def matrix_products(precision: Precision, device: torch.device) -> Iterator[None]:
-    """On a CUDA GPU: TF32, inputs of products rounded to 11 bits, exactly where it was asked for, and sums of bf16
-    products in float32. Torch by itself takes TF32 in convolutions. Holds for the whole process; restored after."""
-    if device.type != "cuda":
-        yield
-        return
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32, products.allow_bf16_reduced_precision_reduction
-    products.allow_tf32 = convolutions.allow_tf32 = precision == "tf32"
-    products.allow_bf16_reduced_precision_reduction = False
-    try:
-        yield
-    finally:
-        products.allow_tf32, convolutions.allow_tf32, products.allow_bf16_reduced_precision_reduction = before

@@ -30,7 +30,8 @@ from dpfed.clients.plan import (
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
 from dpfed.clients.side_by_side import Chunk, train_side_by_side
-from dpfed.clients.task import Course, LocalTask, Start, matrix_products
+from dpfed.clients.task import Course, LocalTask, Start
+from dpfed.compress.tf32 import tf32
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
@@ -50,7 +51,7 @@ class LocalTraining:
                     what should be faster (`plan`). All give the same up to float rounding.
     chunk:          clients side by side at a time, but in a loop; None: as many as fit into `memory` and are fast.
                     Results agree up to rounding. Halved whenever memory runs out.
-    memory:         megabytes for clients side by side; None: a quarter of main memory, half of a GPU's that is free
+    memory:         megabytes for clients side by side; None: a quarter of main memory, or of a GPU's
     at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
     precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
@@ -178,7 +179,7 @@ class LocalTraining:
         )
         kept = nullcontext() if self.start is None else self.start.kept()
         silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
-        with matrix_products(self.precision, self.inputs.device), silence, kept:
+        with tf32(self.precision == "tf32", self.inputs.device), silence, kept:
             if self._chunk is None:
                 return train_in_turn(task)
             return train_side_by_side(task, self._chunk)

@@ -19,6 +19,7 @@ from torch import Tensor
 from accounting.integers.fixed_point import padded_dimension, rounded_l2_squared
 from dpfed.compress import counter
 from dpfed.compress.rotation import hadamard
+from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 from dpfed.randomness import Randomness
 
@@ -89,17 +90,18 @@ class FixedPoint:
         clip_norm: float,
         rotation_seed: int,
         randomness: Randomness,
-        clients: NDArray[np.int64],
-        number: int,
+        names: NDArray[np.int64],
+        path: tuple[int, ...],
+        purpose: str = "fixed-point.rounding",
     ) -> Encoded:
         """Rows [c, size] of norm at most `clip_norm` to integers whose mean over the draws is s R x.
 
         Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, whatever came
-        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by the client's own
-        randomness. A row that is too long is drawn again, at most 20 times, and then becomes zero; so does one that is
-        not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than 5e-5 of such
-        rows are replaced by zeros, in practice none. Drawing again moves the mean by at most √n b / (1 - b). A row
-        longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
+        in. Each entry is rounded down, or up with the probability of its fraction (to 2^-53), by draws named (purpose,
+        *path, name of the row). A row that is too long is drawn again, at most 20 times, and then becomes zero; so does
+        one that is not finite. Let a draw be too long with probability b: at most e^-1/2 at norm C, so that less than
+        5e-5 of such rows are replaced by zeros, in practice none. Drawing again moves the mean by at most
+        √n b / (1 - b). A row longer than `clip_norm` is clipped to it; a row of zeros stays zeros.
         """
         if rows.shape[1:] != (self.size,):
             raise ConfigError(f"rows of shape {tuple(rows.shape)} in a fixed-point code of {self.size} entries a row.")
@@ -107,11 +109,13 @@ class FixedPoint:
         signs = self._signs(rotation_seed, rows)
         integers = np.zeros((len(rows), self.padded), dtype=np.int32)
         gave_up = 0
-        for row, out, client in zip(rows, integers, clients, strict=True):
+        for row, out, name in zip(rows, integers, names, strict=True):
             rotated = self._rotated(row, signs)
             steps = self._steps(rotated, clip_norm)
-            values, path = rotated.cpu().numpy(), ("fixed-point.rounding", number, int(client))
-            gave_up += steps is None or not _round_within(values, largest, out, randomness, *path, steps=steps)
+            values = rotated.cpu().numpy()
+            gave_up += steps is None or not _round_within(
+                values, largest, out, randomness, purpose, *path, int(name), steps=steps
+            )
         return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
 
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
@@ -135,7 +139,8 @@ class FixedPoint:
         torch.mul(row, signs[: self.size], out=filled[: self.size])
         inner = hadamard(filled.view(held, length), scale=self.padded**-0.5)
         outer = hadamard(torch.eye(parts).to(inner))[:, :held]
-        return (outer @ inner).view(-1)
+        with tf32(False, row.device):
+            return (outer @ inner).view(-1)
 
     def _steps(self, row: Tensor, clip_norm: float) -> float | None:
         """Return the factor of a row: s, or less where it is longer than the clip norm; None where it is not finite.

@@ -13,11 +13,13 @@ from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats
 from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 
 _DIRECTIONS = {"rademacher": counter.rademacher, "gaussian": counter.normal}
 _AT_ONCE = 1 << 20  # numbers of a direction drawn together: fewer calls are worth more than a core's cache
 _AT_ONCE_GPU = 1 << 24
+_MOST_NUMBERS = 1 << 32  # entries of all directions of a message: ten seconds of a core
 _NEXT_DIRECTION = 1 << 32  # direction k takes numbers k 2^32 ... of the stream
 
 
@@ -57,6 +59,11 @@ class FedScalar(Scheme):
         return self.shared_seed is not None
 
     def layout(self, dimension: int) -> Layout:
+        if self.projections * dimension > _MOST_NUMBERS:
+            raise ConfigError(
+                f"fedscalar: projections={self.projections} of d={dimension}: directions have "
+                f"{self.projections * dimension:,} numbers, must have at most {_MOST_NUMBERS:,}. Use fewer projections."
+            )
         return {"scalars": Floats(count=self.projections)}
 
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
@@ -87,7 +94,8 @@ class FedScalar(Scheme):
             scalars = scalars.sum(dim=0, keepdim=True)
         total = scalars.new_zeros(sent.dimension)
         for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(scalars), sent.dimension):
-            total[columns] += scalars[rows, number] @ vectors.expand(len(scalars[rows]), -1)
+            with tf32(False, total.device):
+                total[columns] += scalars[rows, number] @ vectors.expand(len(scalars[rows]), -1)
         return total
 
     def _seeds(self, seeds: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpfed.compress import counter
+from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 
 SMALLEST_BLOCK = 1 << 6
@@ -150,12 +151,13 @@ def hadamard(rows: Tensor, *, scale: float = 1.0) -> Tensor:
     """
     size = rows.shape[-1]
     step = min(size, _RADIX)
-    out = rows.reshape(-1, step) @ (_matrix(step) * scale).to(rows)
-    while step < size:
-        radix = min(size // step, _RADIX)
-        parts = out.view(-1, radix, step)
-        out = torch.bmm(_matrix(radix).to(rows).expand(len(parts), radix, radix), parts)
-        step *= radix
+    with tf32(False, rows.device):
+        out = rows.reshape(-1, step) @ (_matrix(step) * scale).to(rows)
+        while step < size:
+            radix = min(size // step, _RADIX)
+            parts = out.view(-1, radix, step)
+            out = torch.bmm(_matrix(radix).to(rows).expand(len(parts), radix, radix), parts)
+            step *= radix
     return out.view(rows.shape)
 
 

@@ -4,7 +4,8 @@ signsgd (Bernstein et al., arXiv:1802.04434; scaled as in Karimireddy et al., ar
 
     b = sign(x), sign(0) = +1;   decoded S b,   S = ||x||_1 / d, which minimises the error, or ||x||_2 / sqrt(d)
 
-biased. With S = ||x||_1 / d the error is ||x||² - ||x||_1² / d: 1 - 2/π of ||x||² for a Gaussian x.
+biased. One bit has no zero: an entry that did not move, as of a weight without gradient, arrives as +S. With
+S = ||x||_1 / d the error is ||x||² - ||x||_1² / d: 1 - 2/π of ||x||² for a Gaussian x.
 
 stochastic-sign (Safaryan, Richtárik, arXiv:1805.12491; Jin et al., arXiv:2002.10940):
 

@@ -61,9 +61,12 @@ class Config(Table):
         as configurations of 0.2 have them."""
         if not isinstance(tables, Mapping):
             return tables
-        tables = with_cohort_cap(tables)
+        tables = _with_exact_records(with_cohort_cap(tables))
         given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
-        return {**tables, **{name: _of_its_kind(name, table, tables) for name, table in given.items()}}
+        return {
+            **tables,
+            **{name: _of_its_kind(name, table, tables) for name, table in given.items()},
+        }
 
     def with_delta(self, delta: float) -> Config:
         """Return the configuration with this delta for its unit of privacy, [privacy] or [local.record]."""
@@ -143,6 +146,14 @@ def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
     if fixed == "dithered" and given == "gaussian":
         return fixed
     return given or fixed or ("discrete-gaussian" if exact else "gaussian")
+
+
+def _with_exact_records(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tables with the noise of [local.record] that a run for release needs, where none is given."""
+    local, record = tables.get("local"), _said(tables, "local", "record")
+    if _said(tables, "run", "release") is not True or not isinstance(local, Mapping) or not isinstance(record, Mapping):
+        return tables
+    return {**tables, "local": {**local, "record": {"noise": "discrete-gaussian", **record}}}
 
 
 def _said(tables: Mapping[str, Any], table: str, key: str) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
 from dpfed.config.table import Table, chosen
@@ -33,6 +33,14 @@ class Record(Table):
     noise_multiplier: Positive | None = None
     """Noise on each batch's sum has standard deviation noise_multiplier times clip_norm."""
 
+    noise: Literal["gaussian", "discrete-gaussian"] = "gaussian"
+    """discrete-gaussian: clipped gradients are rounded to whole numbers, and integer noise is added to their sum, drawn
+    exactly; the default with run.release = true."""
+
+    steps: Positive | None = None
+    """discrete-gaussian: integer steps per clip_norm; default: the least with which rounding lengthens a clipped
+    gradient's bound by at most 1%."""
+
     epsilon: Positive | None = None
     """The budget of every client's records."""
 
@@ -41,6 +49,12 @@ class Record(Table):
 
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
+
+    @model_validator(mode="after")
+    def _steps_of_integers(self) -> Self:
+        if self.steps is not None and self.noise == "gaussian":
+            raise ValueError("local.record.steps: is for local.record.noise='discrete-gaussian'. Remove it")
+        return self
 
 
 class _Local(Table):

@@ -138,6 +138,11 @@ def from_samples(
     """
     arrays: dict[str, Numbers] = {}
     for half, samples in (("train", train), ("test", test)):
+        if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__"):
+            raise DataError(
+                f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i]; a data set "
+                "that can only be gone through is not enough. Give a map-style one, or list(it)."
+            )
         rows = [samples[i] for i in range(len(samples))]
         pair = rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None)
         arrays[f"{half}_inputs"], arrays[f"{half}_labels"] = pair
@@ -198,7 +203,13 @@ def array_of(values: object, where: str) -> Numbers:
 
 def _numbered(clients: Sequence[object], name: str) -> NDArray[np.int64]:
     try:
-        return np.unique(np.asarray(clients), return_inverse=True)[1].astype(np.int64)
+        array = np.asarray(clients)
+        names = clients if array.dtype.kind in "OUS" else array
+        if any(one is None or one != one for one in names):  # as are NaN and NaT
+            raise DataError(f"dataset {name!r}: some samples have no client (NaN). Fill or remove them.")
+        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    except DataError:
+        raise
     except (TypeError, ValueError) as error:
         raise DataError(
             f"dataset {name!r}: clients must be numbers or names, one a training sample ({type(error).__name__})."

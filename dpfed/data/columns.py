@@ -252,7 +252,13 @@ def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
     column = table.column(client)
     if column.null_count:
         raise DataError(f"{folder}, column {client!r}: some samples have no client. Fill or remove them.")
-    return list(column.to_pylist())
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise DataError(
+            f"{folder}, column {client!r}: is of {column.type}, whose values are no names ({type(error).__name__}). "
+            "Use numbers or texts."
+        ) from None
 
 
 def _array(table: pa.Table, name: str, folder: str) -> Numbers:

@@ -122,8 +122,8 @@ class Integers(Stage):
             clip_norm=self.clip_norm,
             rotation_seed=self._rotation(now.number),
             randomness=self.randomness,
-            clients=ids,
-            number=now.number,
+            names=ids,
+            path=(now.number,),
         )
         now.tally.not_finite += encoded.gave_up
         return encoded.integers.to(rows.device, torch.int64)

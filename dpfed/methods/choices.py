@@ -107,4 +107,5 @@ def counts_errors(config: Config, *, on_nodes: bool = False) -> bool:
     release and on the nodes of an engine."""
     if config.run.on_error is not None:
         return config.run.on_error == "count"
-    return on_nodes or (config.privacy is not None and config.run.for_release)
+    private = config.privacy is not None or config.local.record is not None
+    return on_nodes or (private and config.run.for_release)

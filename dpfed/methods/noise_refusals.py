@@ -75,13 +75,13 @@ def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
     traces of what it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022)."""
     if config.run.randomness != "secure":
         return
-    if config.local.record is not None:
+    record = config.local.record
+    if record is not None and record.noise == "gaussian":
         yield (
-            "run.randomness='secure' with [local.record]: the noise of local steps is floating-point Gaussian noise, "
-            "whose last bits leak what it hides; there is no discrete one. Use 'simulated' for an experiment, or "
-            "[privacy] with noise='discrete-gaussian' for a release."
+            "run.randomness='secure' with local.record.noise='gaussian': is floating-point noise, whose last bits leak "
+            "what it hides. Use local.record.noise='discrete-gaussian', or 'simulated' for an experiment."
         )
-    if config.privacy is None:
+    if config.privacy is None and record is None:
         return
     if config.run.on_error == "raise":
         yield (

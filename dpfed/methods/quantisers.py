@@ -56,7 +56,7 @@ METHODS = (
             paper="Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
             nominal_bits_per_parameter=1.0,
             unbiased=False,
-            what="signs and one scale",
+            what="signs (+1 of zero, also where a weight has no gradient) and one scale",
         ),
         stages=quantised,
     ),

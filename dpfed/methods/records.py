@@ -12,12 +12,13 @@ from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant
 from accounting.compose.histories import epsilon_of_worst
 from accounting.ledger import Planned
-from accounting.mechanisms import Composed
-from dpfed.clients.records import RecordLevel, step_of
+from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
+from dpfed.clients.records import RecordLevel, gaussian_noise, step_of
 from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Record
 from dpfed.errors import ConfigError
+from dpfed.mechanisms.records import IntegerRecords, integer_noise
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness
 
@@ -34,6 +35,7 @@ class RecordTarget:
     accountant: Accountant
     noise_multiplier: float
     clip_norm: float
+    noise: Gaussian | DiscreteGaussian
     local: LocalTraining
     unit: Literal["record"] = "record"
     table: ClassVar[str] = "local.record"
@@ -53,7 +55,7 @@ class RecordTarget:
         """The plan of a run of so many rounds, for the header of its ledger: a client of each size in every round."""
         batches, sizes = self.local.poisson_batches, np.unique(self.local.partition.sizes)
         most = [
-            Composed(parts=((step_of(self.noise_multiplier, batches, int(size)), rounds * batches.count(int(size))),))
+            Composed(parts=((step_of(self.noise, batches, int(size)), rounds * batches.count(int(size))),))
             for size in sizes[sizes > 0]
         ]
         delta = None if self.budget is None else self.delta
@@ -70,16 +72,44 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     assert table is not None
     delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
     z = _noise_multiplier(config, table, local, delta)
+    level = RecordLevel(
+        clip_norm=table.clip_norm,
+        noise_multiplier=z,
+        randomness=randomness,
+        integers=_integers(table, z, local.course.size, randomness),
+    )
     goal = RecordTarget(
         delta=delta,
         budget=table.epsilon,
         accountant=table.accountant,
-        noise_multiplier=z,
+        noise_multiplier=_stated(table, level),
         clip_norm=table.clip_norm,
+        noise=level.noise,
         local=local,
     )
-    level = RecordLevel(clip_norm=table.clip_norm, noise_multiplier=z, randomness=randomness)
     return replace(local, record=level), goal
+
+
+def _stated(table: Record, level: RecordLevel) -> float:
+    """Return the noise multiplier that a run states: the given one, or that of the noise that is added."""
+    if table.noise_multiplier is not None or level.integers is None:
+        return level.noise_multiplier
+    return level.integers.noise_std / level.clip_norm
+
+
+def noise_of_step(table: Record, noise_multiplier: float, size: int) -> Gaussian | DiscreteGaussian:
+    """Return the noise that [local.record] adds to the sum of a batch of slopes [size], for the accountant."""
+    if table.noise == "gaussian":
+        return gaussian_noise(noise_multiplier)
+    return integer_noise(noise_multiplier, size=size, steps=table.steps)
+
+
+def _integers(table: Record, noise_multiplier: float, size: int, randomness: Randomness) -> IntegerRecords | None:
+    if table.noise == "gaussian":
+        return None
+    return IntegerRecords.sized(
+        noise_multiplier, size=size, clip_norm=table.clip_norm, steps=table.steps, randomness=randomness
+    )
 
 
 def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta: float) -> float:
@@ -92,7 +122,8 @@ def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta
     sizes = [int(size) for size in np.unique(local.partition.sizes) if size > 0]
 
     def cost(z: float) -> float:
-        runs = (Composed(parts=((step_of(z, batches, size), rounds * batches.count(size)),)) for size in sizes)
+        noise = noise_of_step(table, z, local.course.size)
+        runs = (Composed(parts=((step_of(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
         return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
 
     return calibrate.smallest(cost, table.epsilon, name="noise multiplier")

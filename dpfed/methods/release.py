@@ -40,10 +40,11 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
     if config.run.on_error == "raise":
         yield "run.on_error='raise': that a client's samples raise an error would show. Remove it, or run.release."
     if config.local.record is not None:
-        yield (
-            "[local.record]: its noise is floating-point Gaussian noise inside clients, whose last bits leak what it "
-            "hides; exact noise is not built for it. Remove run.release for an experiment, or use [privacy]."
-        )
+        if config.local.record.noise == "gaussian":
+            yield (
+                "local.record.noise='gaussian': is floating-point Gaussian noise, whose last bits leak what it hides. "
+                "Remove it, or run.release."
+            )
         return
     if facts.privacy == "never":
         yield "method.name: is never private. Use dp-fedavg or fedpm with [privacy], or remove run.release."

@@ -205,8 +205,19 @@ class FlatModel:
 
 
 def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
+    """The factory's module with weights of this seed, on the CPU. Torch's generators are left as they were."""
+    module = _made_where_it_will(factory, seed)
+    if any(one.device.type != "cpu" for one in (*module.parameters(), *module.buffers())):
+        module = _made_where_it_will(factory, seed)  # again: the generator of that device may be there only now
+    return module.to("cpu")
+
+
+def _made_where_it_will(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=gpus), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed_all(seed)
         return factory()
 
 
@@ -267,6 +278,10 @@ def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> 
 
 def _refuse_hidden_state(module: nn.Module) -> None:
     kept = (*STATISTICS, "num_batches_tracked")
+    if any(isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in module.modules()):
+        raise ConfigError(
+            "model: has an Embedding with sparse=True, whose gradients have no entry for each weight. Use sparse=False."
+        )
     known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
     buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:

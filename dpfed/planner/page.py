@@ -82,10 +82,21 @@ NUMBERS = (
 PEOPLE = (
     InputBox(name="clients", label="Clients", slider=(10, 100_000_000), whole=True),
     InputBox(
-        name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), whole=True,
-        when={"sampling": [name for name in SAMPLERS if name != "all"]},
+        name="unit", label="Protected",
+        choices=(("client", "a client, all of its data"), ("record", "a record of a client")),
     ),
-    InputBox(name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items())),
+    InputBox(name="records", label="Records a client holds", whole=True, when={"unit": ["record"]}),
+    InputBox(name="batch_size", label="Records of a batch, expected", whole=True, when={"unit": ["record"]}),
+    InputBox(
+        name="local_steps", label="Local steps a round", whole=True, hint="empty: one pass", when={"unit": ["record"]}
+    ),
+    InputBox(
+        name="cohort", label="Cohort: clients a round", slider=(1, 100_000_000), whole=True,
+        when={"sampling": [name for name in SAMPLERS if name != "all"], "unit": ["client"]},
+    ),
+    InputBox(
+        name="sampling", label="Who takes part", choices=tuple(SAMPLERS.items()), when={"unit": ["client"]}
+    ),
     InputBox(
         name="participations", label="Rounds a client takes part in", whole=True,
         when={"sampling": ["allocation", "balls-and-bins"]},

@@ -21,6 +21,7 @@ from accounting.budget.options import Option
 from accounting.budget.plan import command_options
 from dpfed.errors import ConfigError
 from dpfed.planner.plan_options import Solved, flag, wanted
+from dpfed.planner.whole import whole
 
 _FORMAT = "dpfed plan 1"
 LARGEST_FILE = 65536
@@ -35,7 +36,20 @@ _OF_PLANS = command_options()
 OPTIONS = {
     **{name: _OF_PLANS[name] for name in ("clients", "cohort", "rounds", "noise_multiplier")},
     "epsilon": _EPSILON,
-    **{name: _OF_PLANS[name] for name in ("delta", "sampling", "participations", "separation", "adjacency")},
+    **{
+        name: _OF_PLANS[name]
+        for name in (
+            "unit",
+            "records",
+            "batch_size",
+            "local_steps",
+            "delta",
+            "sampling",
+            "participations",
+            "separation",
+            "adjacency",
+        )
+    },
     **{name: _OF_PLANS[name] for name in ("mechanism", "noise")},
     **_OF_PLANS,
 }
@@ -45,11 +59,9 @@ OPTIONS = {
 def _field(name: str, one: Option) -> tuple[str, object, object]:
     words = tuple(map(str, one.hint)) if isinstance(one.hint, EnumType) else ()
     hint: Any = Literal[words] if words else one.hint
-    return (
-        name,
-        Annotated[hint if one.default is not None else hint | None, Parameter(help=one.help, alias=one.alias)],
-        one.default,
-    )
+    converter = whole if hint in (int, int | None) else None
+    parameter = Parameter(help=one.help, alias=one.alias, converter=converter)
+    return name, Annotated[hint if one.default is not None else hint | None, parameter], one.default
 
 
 _Options: Any = dataclasses.make_dataclass(
@@ -77,7 +89,7 @@ class Question(_Options):  # type: ignore[misc]
             options.setdefault("adjacency", before.adjacency)
         if self.noise != "independent" and self.sampling == "poisson" and self.separation is not None:
             options |= {"sampling": "cyclic", "cohort": self.cohort or max(self.clients // self.separation, 1)}
-        elif self.cohort is None and self.sampling != "all":
+        elif self.unit == "client" and self.cohort is None and self.sampling != "all":
             options["cohort"] = self._cohort_of_participations()
         return Plan.from_options({k: v for k, v in options.items() if k not in get_args(Solved)}, written=_as_flag)
 

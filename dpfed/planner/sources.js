@@ -37,7 +37,7 @@ class Gridded {
     const text = (words) => words.replaceAll("{rounds}", count).replaceAll("{noise}", z);
     return {
       solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
-      shown: { epsilon: shown, noise_multiplier: String(z), rounds: count.toLocaleString("en"), delta: this.grid.delta },
+      shown: { epsilon: shown, noise_multiplier: table.noise_shown[column], rounds: count.toLocaleString("en"), delta: this.grid.delta },
       words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
       notes: [...(exact ? [] : [`for noise multiplier ${z} and ${count.toLocaleString("en")} rounds, the next dearer point of this page's grid`]), ...table.notes],
       command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,

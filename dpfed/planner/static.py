@@ -43,6 +43,8 @@ def static_page(
             f"--static with --mechanism {kind.name}, --noise {kind.noise}: its page is for Gaussian noise that is "
             "independent over rounds. Leave out --static: the served page answers for all."
         )
+    if plan.unit == "record":
+        raise ConfigError("--static with --unit record: its page is about clients. Leave out --static.")
     found = answer(question, account=unhurried(plan) if question.solved == "epsilon" else "best")
     noise = float(found["noise_multiplier"])
     across = axis(noise, noises, whole=False, most=math.inf)
@@ -117,6 +119,7 @@ def _table(question: Question, across: list[float], up: list[int]) -> dict[str, 
         "sampling": plan.sampling.name,
         "account": ACCOUNTS[account],
         "noise": across,
+        "noise_shown": [upwards(z) for z in across],
         "rounds": up,
         "cells": [[upwards(found.epsilon) for found in row] for row in rows],
         "brief": [[brief(found.epsilon) for found in row] for row in rows],

@@ -10,8 +10,11 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from accounting.ledger.regular_file import LARGEST_LINES, read_text
+from accounting.ledger.regular_file import LARGEST_LINES, open_input, read_text
 from dpfed.errors import RunError
+
+LONGEST_LINE = 2**24
+"""Bytes of a line of a JSON-lines file: parsed, a line takes several times its length in memory."""
 
 LARGEST = 1e100
 """Largest magnitude of a number of a run; squares of larger ones would overflow."""
@@ -109,7 +112,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def text_of(file: Path, *, at_most: int = LARGEST_LINES) -> str:
+def text_of(file: Path, *, at_most: int) -> str:
     """Return the text of a regular file of bounded size. Raise Unavailable otherwise."""
     try:
         return read_text(file, at_most=at_most)
@@ -124,8 +127,20 @@ def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[
 
     running: True drops an unfinished last line, as another process or a crash leaves it; else such a line is an error.
     """
-    *lines, rest = text_of(file).split("\n")
-    if rest and not running:
-        raise Unavailable(f"{file.name}, line {len(lines) + 1}: was not written to its end.")
-    places = [f"{file.name}, line {number}" for number in range(1, len(lines) + 1)]
-    return [validated(kind, json_object(line, place), place) for line, place in zip(lines, places, strict=True)]
+    found: list[OneLine] = []
+    try:
+        with open_input(file, at_most=LARGEST_LINES) as lines:
+            while line := lines.readline(LONGEST_LINE):
+                place = f"{file.name}, line {len(found) + 1}"
+                if not line.endswith(b"\n"):
+                    if len(line) == LONGEST_LINE:
+                        raise Unavailable(f"{place}: has more than {LONGEST_LINE - 1:,} bytes. No run writes that.")
+                    if running:
+                        break
+                    raise Unavailable(f"{place}: was not written to its end.")
+                found.append(validated(kind, json_object(line.decode(), place), place))
+    except OSError as error:
+        raise Unavailable(f"{file.name}: cannot be read ({error.strerror or error}).") from None
+    except UnicodeDecodeError as error:
+        raise Unavailable(f"{file.name}: is not text ({str(error)[:100]}).") from None
+    return found

@@ -121,6 +121,7 @@ class Summary:
     downlink_bytes_per_client_round: Exact | None = None
     seconds: Size
     device: Word | None = None
+    gpu: Text | None = None
     processes: Count | None = None
     seed: Count
     population: Text | None = None
@@ -177,7 +178,7 @@ class Summary:
         for key, value in asdict(self).items():
             if key in ("scores", "others"):
                 found |= value
-            elif value is not None or key not in _OF_MASKS:
+            elif value is not None or key not in (*_OF_MASKS, "gpu"):
                 found[key] = list(value) if isinstance(value, tuple) else value
         return found
 

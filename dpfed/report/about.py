@@ -46,11 +46,11 @@ class About:
 
     def words(self, key: str, *, mark: str) -> str:
         """The answer, or the mark with the question."""
-        return str(self.answers.get(key, mark.format(QUESTIONS[key])))
+        return str(self.answers.get(key, mark.replace("{}", QUESTIONS[key], 1)))
 
     def list_of(self, key: str, *, mark: str) -> list[str]:
         """Return an answer that is a list, or the mark with the question."""
-        return list(self.answers.get(key, [mark.format(QUESTIONS[key])]))
+        return list(self.answers.get(key, [mark.replace("{}", QUESTIONS[key], 1)]))
 
 
 def read_about(file: Path | None) -> About:

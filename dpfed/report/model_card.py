@@ -7,6 +7,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 import jinja2
+from markupsafe import Markup
 
 from accounting.rounding import upwards
 from dpfed.records.summary import Summary
@@ -25,26 +26,32 @@ _IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", 
 def model_card(run: FinishedRun, about: About) -> str:
     """The whole file. Epsilon and delta are rounded upwards."""
     summary = run.summary
-    name = about.words("name", mark=f"{summary.method} on {summary.dataset}")
+    name = str(about.answers.get("name", f"{summary.method} on {summary.dataset}"))
     text = (files(__package__) / "model-card.md").read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=False, trim_blocks=True, keep_trailing_newline=True)  # no HTML
-    asked = {key: about.words(key, mark=MARK) for key in ("description", "intended_use", "data_domain", "tuning")}
+    environment = jinja2.Environment(
+        autoescape=False, trim_blocks=True, keep_trailing_newline=True, finalize=_without_html
+    )
+    keys = ("description", "intended_use", "data_domain", "tuning", "license", "sources")
+    asked = {key: Markup(about.words(key, mark=MARK)) for key in keys}
     return environment.from_string(text).render(
-        front=to_yaml(_front(name, summary, about)),
+        front=Markup(to_yaml(_front(name, summary, about))),
         name=name,
         card=card_of(summary),
         sentence=statement(summary),
         summary=summary,
         curators=", ".join(about.list_of("curators", mark=MARK)),
-        license=about.words("license", mark=MARK),
-        sources=about.words("sources", mark=MARK),
         mark=MARK,
         version=__version__,
         traffic=f"{size(1e6 * (summary.uplink_megabytes_total or 0.0))} sent by all clients",
         evaluation=_evaluation(summary),
-        time=f"{duration(summary.seconds)} on {summary.device}. Energy: {MARK}",
+        time=f"{duration(summary.seconds)} on {summary.gpu or summary.device}. Energy: {MARK}",
         **asked,
     )
+
+
+def _without_html(value: object) -> object:
+    """Return text of a run, which may be a stranger's, without tags."""
+    return value.replace("<", "&lt;") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _front(name: str, summary: Summary, about: About) -> dict[str, object]:

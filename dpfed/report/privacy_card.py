@@ -195,5 +195,5 @@ def _sentences(notes: Sequence[str]) -> tuple[str, ...]:
 
 def _device(summary: Summary) -> str:
     name, processes = summary.device or "an unknown device", summary.processes or 1
-    where = {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name)
+    where = {"cpu": "the CPU", "cuda": "a GPU"}.get(name, name) + (f" ({summary.gpu})" if summary.gpu else "")
     return where if processes == 1 else f"{where}, {processes:,} processes"

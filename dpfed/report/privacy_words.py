@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from accounting.budget import Plan
+from accounting.budget.samplings import RecordBatches
 from accounting.compose.readings import Readings
 from accounting.mechanisms import (
     Allocation,
@@ -56,8 +57,12 @@ def _statement(summary: Summary) -> str:
             f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
             f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, whoever sees the "
             f"uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
-            f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}. No "
-            f"account of the worst client's steps can state less than {downwards(summary.lower_bound)}."
+            f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}."
+            + (
+                ""
+                if summary.lower_bound is None
+                else f" No account of the worst client's steps can state less than {downwards(summary.lower_bound)}."
+            )
         )
     least = summary.lower_bound
     return (
@@ -132,6 +137,13 @@ def sampler_name(name: object) -> str:
 def sampler_words(plan: Plan) -> str:
     """Describe how the cohorts of a plan are drawn."""
     each = f"each of {plan.clients} clients"
+    if isinstance(plan.sampling, RecordBatches):
+        of, steps = plan.sampling, plan.sampling.steps
+        rate = min(of.batch_size / of.records, 1.0)
+        return (
+            f"Poisson batches, {min(of.batch_size, of.records)} of a client's {of.records} records expected (q = "
+            f"{rate:.6g}), {steps} local steps in each of its rounds"
+        )
     match plan.sampler:
         case PoissonSampling(probability=rate):
             return f"Poisson sampling, {plan.cohort} of {plan.clients} clients expected (q = {rate:.6g})"

@@ -20,6 +20,7 @@ from dpfed.runs.binding import Binding
 from dpfed.runs.book import Book
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import hostile_clients_view, server_view
+from dpfed.runs.training import gpu_words
 from dpfed.server.state import ServerState
 
 
@@ -61,6 +62,7 @@ def summary_of(
         aborted_rounds=sum(line.aborted is not None for line in metrics),
         seconds=seconds,
         device=str(experiment.device),
+        gpu=gpu_words(experiment.device),
         processes=experiment.method.ranks.count,
         seed=config.run.seed,
         population=binding.population,
@@ -194,4 +196,6 @@ def noise_kind(goal: PrivacyTarget | RecordTarget) -> str:
     """Return the kind of noise: gaussian, discrete-gaussian, skellam, coins."""
     if goal.noise_multiplier is None:
         return "coins"
-    return goal.integers.kind if isinstance(goal, PrivacyTarget) and goal.integers is not None else "gaussian"
+    if isinstance(goal, RecordTarget):
+        return goal.noise.kind
+    return goal.integers.kind if goal.integers is not None else "gaussian"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -176,6 +179,12 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:
+    """Return the device of run.device. ConfigError for one that is not there, or that is neither CPU nor CUDA GPU."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
+        raise ConfigError(
+            f"run.device={name!r}: runs are on the CPU or on a CUDA GPU: 'auto', 'cpu', 'cuda' or 'cuda:N'. Use one of "
+            "them."
+        )
     if name == "auto" and not torch.cuda.is_available():
         return torch.device("cpu")
     if name in ("auto", "cuda"):
@@ -187,3 +196,14 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
         first = str(error).splitlines()[0]
         raise ConfigError(f"run.device={name!r}: cannot be used here ({first}). Use 'auto' or 'cpu'.") from None
     return device
+
+
+def gpu_words(device: torch.device) -> str | None:
+    """Return model of a GPU, its driver and CUDA's version; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    versions = [f"CUDA {torch.version.cuda}"]
+    with suppress(OSError):
+        if found := re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text()):
+            versions.insert(0, f"driver {found[1]}")
+    return f"{torch.cuda.get_device_properties(device).name}, {', '.join(versions)}"

@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -87,12 +87,14 @@ class Workers:
 
 
 @contextmanager
-def workers(count: int | None) -> Iterator[Workers]:
-    """Start `count` workers; by default one for each GPU, or else for each core.
+def workers(count: int | None, devices: Collection[str]) -> Iterator[Workers]:
+    """Start `count` workers; by default one for each core if all runs' `devices` (run.device) are the CPU, else one
+    for each GPU.
 
     They end with the block: joblib would keep them for the next sweep of this process, each with the GPU it had.
     """
-    number = count or torch.cuda.device_count() or int(joblib.cpu_count())
+    gpus = 0 if set(devices) == {"cpu"} else torch.cuda.device_count()
+    number = count or gpus or int(joblib.cpu_count())
     with tempfile.TemporaryDirectory(prefix="dpfed-sweep-", ignore_cleanup_errors=True) as folder:
         try:
             yield Workers(count=number, places=Path(folder))

@@ -96,7 +96,7 @@ def select(
     cells = _drawn(plan.folder, candidates, runs, randomness or Secure())
     if not cells:
         raise RunError("no run was drawn, as happens under a Poisson distribution: there is nothing to release.")
-    with workers(jobs) as pool:
+    with workers(jobs, [cell.config.run.device for cell in cells]) as pool:
         done = run_all(plan, cells, pool, on_run)
     if failed := [one for one in done if one.summary is None]:
         raise RunError(f"{len(failed)} runs failed, so nothing is chosen. The first: {failed[0].error}")

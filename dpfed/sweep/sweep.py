@@ -103,7 +103,7 @@ def run_sweep(plan: PlannedSweep, *, jobs: int | None = None, on_run: OnRun = la
     ConfigError where something cannot be built, before anything runs. A run that fails does not stop the others.
     Interrupted at any moment, the same call continues from the rounds that were saved.
     """
-    with workers(jobs) as pool:
+    with workers(jobs, [cell.config.run.device for cell in plan.grid.runs]) as pool:
         _build_all(plan, pool)
         kept = _tuned_before(plan)
         write_sweep(plan.folder, listing(plan, kept))

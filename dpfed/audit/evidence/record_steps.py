@@ -6,12 +6,14 @@ import math
 
 from accounting.compose.histories import Steps
 from accounting.ledger import LocalRelease
-from accounting.mechanisms import gaussian_of, sampling_of, unsampled
+from accounting.mechanisms import DiscreteGaussian, Gaussian, sampling_of, unsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.evidence.run_files import RunFiles
+from dpfed.clients.records import gaussian_noise
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Record
+from dpfed.mechanisms.records import integer_noise, scale_of
 from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9
@@ -76,10 +78,12 @@ def _problem(
     z = release.noise_std / release.clip_norm
     if not math.isclose(release.clip_norm, table.clip_norm, rel_tol=_ROUNDING):
         return f"clip norm {release.clip_norm:g}, config.toml says {table.clip_norm:g}"
-    if table.noise_multiplier is not None and not math.isclose(z, table.noise_multiplier, rel_tol=_ROUNDING):
-        return f"noise multiplier {z}, config.toml says {table.noise_multiplier}"
+    given = table.noise_multiplier if table.noise == "gaussian" else None
+    if given is not None and not math.isclose(z, given, rel_tol=_ROUNDING):
+        return f"noise multiplier {z}, config.toml says {given}"
+    noise = _noise(table, release, z)
     for part in release.steps:
-        found = _part_problem(files.config, part, z)
+        found = _part_problem(files.config, part, noise)
         if isinstance(found, str):
             return found
         if any(sizes.setdefault(client, found) != found for client in part.clients):
@@ -87,12 +91,30 @@ def _problem(
     return None
 
 
-def _part_problem(config: Config, part: Steps, noise_multiplier: float) -> str | int | None:
+def _noise(table: Record, release: LocalRelease, stated: float) -> Gaussian | DiscreteGaussian | None:
+    """Return the noise of a step that config.toml gives, with the stated multiplier if it gives none; None if the line
+    does not state its integers."""
+    if table.noise == "gaussian":
+        return gaussian_noise(stated)
+    size, per_unit = release.detail.get("integers"), release.detail.get("steps_per_unit")
+    if not isinstance(size, int) or size < 1 or per_unit != scale_of(size, table.steps) / table.clip_norm:
+        return None
+    return integer_noise(table.noise_multiplier or stated, size=size, steps=table.steps)
+
+
+def _same_noise(charged: object, expected: Gaussian | DiscreteGaussian | None) -> bool:
+    """Return True if both are equal, a noise multiplier up to rounding."""
+    if isinstance(charged, Gaussian) and isinstance(expected, Gaussian):
+        return math.isclose(charged.noise_multiplier, expected.noise_multiplier, rel_tol=_ROUNDING)
+    return isinstance(charged, DiscreteGaussian) and charged == expected
+
+
+def _part_problem(config: Config, part: Steps, noise: Gaussian | DiscreteGaussian | None) -> str | int | None:
     """Return a problem, or the number of records; None if it is at most a batch and so not visible."""
     mechanism, batch = part.mechanism, config.local.batch_size
-    inside, sampling = gaussian_of(mechanism), sampling_of(mechanism)
-    if inside is None or not math.isclose(inside.noise_multiplier, noise_multiplier, rel_tol=_ROUNDING):
-        return "a step is charged with other noise than the line states"
+    inside, sampling = unsampled(mechanism), sampling_of(mechanism)
+    if noise is None or not _same_noise(inside, noise):
+        return "a step is charged with other noise than the line states, or than config.toml gives"
     if inside.adjacency is not Adjacency.ADD_REMOVE:
         return f"adjacency {inside.adjacency}, which is not that of independently drawn records"
     size = None

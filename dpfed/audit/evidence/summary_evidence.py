@@ -188,9 +188,12 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
         "clip_norm": files.published[-1].clip_norm if files.published else None,
     }
     if isinstance(last := releases[-1], LocalRelease):
+        table = files.config.local.record
+        exact = table is not None and table.noise != "gaussian"  # its variance is rounded up to a whole number
+        given = table.noise_multiplier if exact and table is not None else None
         return found | {
-            "noise": "gaussian",
-            "noise_multiplier": last.noise_std / last.clip_norm,
+            "noise": "gaussian" if table is None else table.noise,
+            "noise_multiplier": given or last.noise_std / last.clip_norm,
             "server_epsilon": None,
             "hostile_clients_epsilon": None,
         }

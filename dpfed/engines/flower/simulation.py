@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -65,13 +66,13 @@ def simulate(
 
     own_code = [Path(one.path) for one in named_files()]
     clients = client_app(experiment.config.to_dict(), own_code=own_code)
-    run_apps(app, clients, nodes=experiment.config.federation.clients, resources=_resources(experiment))
+    run_apps(app, clients, nodes=experiment.config.federation.clients, on_gpus=experiment.device.type == "cuda")
     (outcome,) = outcomes
     return outcome
 
 
-def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, resources: Mapping[str, float]) -> None:
-    """The server app in a thread of this process, clients in Ray's.
+def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool) -> None:
+    """The server app in a thread of this process, clients in Ray's: a processor each, and a part of a GPU `on_gpus`.
 
     By `run_simulation`, which Flower 1.41 would replace by `flwr run`: that starts a SuperLink and a SuperExec, leaves
     both running, exits with 0 when a run has failed, and lets nothing through from the server but text: no error, no
@@ -83,11 +84,12 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, resources: Ma
     logger.addFilter(_not_about_the_entry)
     try:
         with _home(), quiet_ray():
+            share = gpu_share(ray.cluster_resources()) if on_gpus else 0.0
             run_simulation(
                 server_app=server,
                 client_app=clients,
                 num_supernodes=nodes,
-                backend_config={"client_resources": dict(resources)},
+                backend_config={"client_resources": {"num_cpus": 1, "num_gpus": share}},
             )
     finally:
         logger.removeFilter(_not_about_the_entry)
@@ -106,10 +108,11 @@ def _home() -> Iterator[None]:
                 del os.environ["FLWR_HOME"]
 
 
-def _resources(experiment: Experiment) -> dict[str, float]:
-    """A processor for each node, and its part of the GPU if the run has one."""
-    share = 1.0 / (os.cpu_count() or 1) if experiment.device.type == "cuda" else 0.0
-    return {"num_cpus": 1, "num_gpus": share}
+def gpu_share(resources: Mapping[str, float]) -> float:
+    """Return the part of a GPU that each node gets where Ray has these resources, so that all processors are used and
+    nodes are spread over all GPUs. Ray counts GPUs in ten-thousandths."""
+    share = resources.get("GPU", 0.0) / resources.get("CPU", 1.0)
+    return min(1.0, math.floor(1e4 * share) / 1e4)
 
 
 def _not_about_the_entry(record: logging.LogRecord) -> bool:

@@ -29,6 +29,7 @@ from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.runs.client_level.plan import Machine, Noise, StagesOf, machine_of, parts_of, planned
 from dpfed.runs.client_level.step import Form, Step, first_of, in_groups
+from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.spending import OfEqualRounds, over_budget
 from dpfed.server.state import ServerState
 from dpfed.sources import Given
@@ -182,6 +183,7 @@ class ClientLevel:
         """Names of clients, or their numbers."""
         return tuple(str(one) if self._names is None else self._names[one] for one in cohort.tolist())
 
+    @plain_torch()
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
         """`Step.release`."""
         self._check_open(step)

@@ -103,7 +103,7 @@ def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
         case Tensor() | np.ndarray() if updates.ndim != 2:
             raise ConfigError(f"updates: a {kind} of shape {tuple(updates.shape)}; must be [clients of the cohort, d].")
         case Iterable():
-            rows = iter(updates)
+            rows = iter(_dense(updates, "updates") if isinstance(updates, Tensor) else updates)
         case _:
             raise ConfigError(f"updates: {kind}; must be a matrix [c, d], or an iterable with one a client.")
     first = next(rows, None)
@@ -192,7 +192,14 @@ def _checked(value: object, what: str) -> Tensor:
             f"{what}: is {kind}; must be a tensor or an array of floating-point numbers. Leave out what is not "
             "trained, such as counters (num_batches_tracked)."
         )
-    return value.detach()
+    return _dense(value, what).detach()
+
+
+def _dense(value: Tensor, what: str) -> Tensor:
+    if value.layout is not torch.strided or value.is_nested:
+        layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        raise ConfigError(f"{what}: has layout {layout}; must be a dense tensor. Use .to_dense().")
+    return value
 
 
 def _device(matrix: object) -> torch.device:

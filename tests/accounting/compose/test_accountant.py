@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from mpmath import mp
 from reference import normal
 from reference.shorthand import fixed, gaussian, poisson, times
 
@@ -22,6 +23,7 @@ from accounting.mechanisms import (
     Gaussian,
     PoissonSampling,
     Subsampled,
+    subsample,
 )
 from accounting.mechanisms.integers import DiscreteGaussian
 
@@ -206,3 +208,34 @@ def test_a_lower_bound_above_epsilon_is_an_error_and_not_cut(monkeypatch):
         budget.solve(plan, noise_multiplier=2.0, rounds=20)
     monkeypatch.setattr(lower_bound, "epsilon", lambda *_, **__: epsilon * (1 + 5e-7))
     assert guarantee(mechanism, delta=1e-5).lower_bound == epsilon
+
+
+def exact_profile(epsilon, q, z):
+    """Hockey-stick divergences of one Poisson-sampled Gaussian, both orders, by their definition, with 250 digits."""
+    mp.dps = 250
+    gamma, s, q = mp.exp(mp.mpf(epsilon)), 1 / mp.mpf(z), mp.mpf(q)
+    cross = (mp.log((gamma - 1 + q) / q) + s * s / 2) / s  # (1-q) n(x) + q n(x-s) = gamma n(x)
+    forth = (1 - q - gamma) * mp.ncdf(-cross) + q * mp.ncdf(s - cross)
+    inverse = (1 / gamma - 1 + q) / q
+    if inverse <= 0:
+        return forth, mp.mpf(0)
+    cross = (mp.log(inverse) + s * s / 2) / s
+    back = (1 - gamma * (1 - q)) * mp.ncdf(cross) - gamma * q * mp.ncdf(cross - s)
+    return forth, back
+
+
+@pytest.mark.parametrize("delta", [9e-13, 1e-15, 1e-30, 1e-200])
+@pytest.mark.parametrize(("q", "z"), [(1e-3, 1.0), (1e-9, 0.7), (0.5, 3.0), (0.999, 0.3)])
+def test_one_round_at_a_tiny_delta_is_its_closed_form(q, z, delta):
+    release = subsample(Gaussian(noise_multiplier=z, adjacency="add-remove"), PoissonSampling(probability=q))
+    stated = accountant.guarantee(release, delta=delta, with_lower_bound=False)
+    assert stated.method == "analytic-gaussian"
+    assert max(exact_profile(stated.epsilon, q, z)) <= delta
+    assert max(exact_profile(stated.epsilon * (1 - 1e-9) - 1e-11, q, z)) > delta
+    assert stated.epsilon <= accountant.epsilon(release, delta=delta, accountant="rdp")
+
+
+def test_other_accounts_are_as_they_were_beside_the_closed_form_of_one_round():
+    release = subsample(Gaussian(noise_multiplier=1.0, adjacency="add-remove"), PoissonSampling(probability=0.01))
+    assert accountant.guarantee(release, delta=1e-12, with_lower_bound=False).method == "pld"
+    assert accountant.guarantee(Composed(parts=((release, 2),)), delta=1e-13, with_lower_bound=False).method == "rdp"

@@ -249,3 +249,13 @@ def test_delta_that_is_never_reached_is_an_infinite_epsilon():
     values = Values(grid=grid, forth=np.full(11, 0.5), back=np.full(11, 0.5), upper=True)
     assert values.epsilon(0.1) == math.inf
     assert values.epsilon(0.6) == 0.0
+
+
+def test_an_epsilon_of_zero_by_loss_distributions_asks_no_program(monkeypatch):
+    def program(*given, **options):
+        raise AssertionError
+
+    monkeypatch.setattr(adaptive, "values", program)
+    plan = Plan(clients=10**6, cohort=1, sampling="fixed", delta=1e-4)
+    assert budget.epsilon(plan, noise_multiplier=10.0, rounds=10) == 0.0
+    assert accountant.quick_epsilon(plan.run(10.0, 10), delta=1e-4) == 0.0

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_triangular, toeplitz
 
+from accounting import Composed, Gaussian, subsample
+from accounting.compose import pld
 from accounting.errors import InvalidParameter
 from accounting.factorisation import buffered, optimise, sensitivity, square_root
 from accounting.factorisation.toeplitz import inverse
 from accounting.factorisation.workload import Workload, error
+from accounting.mechanisms import CorrelatedRounds
 
 
 def matrix(coefficients, rounds):
@@ -130,3 +133,11 @@ def test_a_search_over_all_short_columns_finds_no_better_one():
         for b in np.arange(0, a + 1e-9, 0.02)
     )
     assert sensitivity(own, rounds=8, separation=3) * error(own, workload) <= least
+
+
+@pytest.mark.parametrize("matrix", [{"coefficients": (1.0, 0.5)}, {"weights": (0.3,), "decays": (0.9,)}])
+def test_streams_longer_than_memory_are_refused(matrix):
+    stream = CorrelatedRounds(separation=10, **matrix)
+    release = subsample(Gaussian(noise_multiplier=1.0, adjacency="zero-out"), stream)
+    with pytest.raises(InvalidParameter, match="at most 10000000"):
+        pld.epsilon(Composed(parts=((release, 10**10),)), delta=1e-5)

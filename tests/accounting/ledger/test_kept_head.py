@@ -1,8 +1,10 @@
 """The head beside a project's ledger: never ahead of it, so that a ledger without its last lines is found."""
 
 import json
+import os
 
 import pytest
+from reference.bounded import bounded
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
@@ -159,3 +161,14 @@ def test_the_key_is_one_for_all_runs(project, tmp_path):
     (tmp_path / "fresh.jsonl.key").write_text("short")
     with pytest.raises(LedgerError, match="must hold 64 hexadecimal digits"):
         fresh.key()
+
+
+@pytest.mark.parametrize("name", [".head", ".key"])
+def test_a_fifo_beside_a_ledger_is_refused_and_not_waited_for(project, name):
+    path = project.ledger.path.with_name(f"p.jsonl{name}")
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with bounded(), pytest.raises(LedgerError, match="is a FIFO"):
+        ProjectLedger.open(project.ledger.path).key()
+    with bounded(), pytest.raises(LedgerError, match="is a FIFO"):
+        population_key.read(path) if name == ".key" else kept_head.read(project.ledger.path)

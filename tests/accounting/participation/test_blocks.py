@@ -2,16 +2,17 @@
 
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from accounting import Composed, Gaussian, subsample
+from accounting import Composed, Gaussian, Plan, budget, subsample
 from accounting.compose import lower_bound, pld
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.schedules import Allocation, MinSeparation
-from accounting.participation import blocks
+from accounting.participation import blocks, ratio_law
 from accounting.participation.blocks import OnceInBlock, blocks_of, coins_of_beginning
 
 DELTA = 6000**-1.1
@@ -129,3 +130,41 @@ def test_many_coins_are_few_blocks_and_no_fewer_participations(monkeypatch):
 def test_more_rounds_than_planned_are_refused():
     with pytest.raises(InvalidParameter, match="an allocation of 180 rounds"):
         epsilon(Allocation(participations=3, rounds=180), 181)
+
+
+def geometric(coin, rounds):
+    return OnceInBlock(weights=tuple((coin * (1 - coin) ** b, 1) for b in range(rounds)))
+
+
+@pytest.mark.parametrize("coin", [1e-5, 0.003, 0.1, 0.7])
+def test_few_weights_majorise_many(coin):
+    """Equal sums, and the sum of the k largest is no smaller for any k; squares grow by at most 5e-4."""
+    block = geometric(coin, 3000)
+    few = block.with_few_weights
+    assert len(few.weights) <= 450
+    many, fewer = (np.sort(np.repeat(*zip(*one.weights, strict=True)))[::-1].cumsum() for one in (block, few))
+    fewer = np.append(fewer, np.full(len(many) - len(fewer), fewer[-1]))
+    assert fewer[-1] == pytest.approx(many[-1], rel=1e-14)
+    assert (fewer >= many * (1 - 1e-14)).all()
+    assert block.squares * (1 - 1e-14) <= few.squares <= block.squares * (1 + 5e-4)
+
+
+def test_divergences_of_few_weights_are_no_smaller(monkeypatch):
+    monkeypatch.setattr(ratio_law, "_JUMP_GROUPS", 200)  # else the values above the threshold are grouped, too
+    block, losses = geometric(0.02, 150), np.linspace(0.0, 2.0, 9)
+    exact = ratio_law.divergences(block, 1.0, losses)
+    monkeypatch.setattr(blocks, "_MOST_WEIGHTS", 5)
+    few = geometric(0.02, 150)
+    assert len(few.with_few_weights.weights) < 150
+    for above, below in zip(ratio_law.divergences(few, 1.0, losses), exact, strict=True):
+        assert (above >= below - 1e-13).all()
+        assert (above <= below * 1.01 + 1e-13).all()
+
+
+@pytest.mark.slow
+def test_a_long_rest_takes_seconds():
+    """separation=3000 took 53 s and more; its bound is within 1e-4 of what all weights gave."""
+    plan = Plan(clients=60_000, cohort=10, sampling="min-separation", separation=3000, delta=1e-6)
+    began = time.process_time()
+    assert budget.epsilon(plan, noise_multiplier=1.0, rounds=10_000) == pytest.approx(0.104967, rel=1e-4)
+    assert time.process_time() - began < 30

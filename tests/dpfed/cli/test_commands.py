@@ -335,3 +335,48 @@ def test_a_table_of_pairs_that_hold_together(capsys):
         assert exact <= pair["delta"] <= exact * 1.001
     assert status(arguments) == 0
     assert upwards(pairs[3]["delta"]) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*PAPER[:3], "--cohort", "7.5", "--rounds", "10", "--noise-multiplier", "1.4"],
+        [*PAPER, "--rounds", "10.9", "--noise-multiplier", "1.4"],
+        [*PAPER, "--rounds", "ten", "--noise-multiplier", "1.4"],
+        ["sweep", "none.toml", "--jobs", "1.5"],
+        ["run", "fedavg-digits", "--pay", "2.5"],
+    ],
+    ids=["cohort", "rounds", "words", "jobs", "pay"],
+)
+def test_what_is_no_whole_number_is_refused_and_not_rounded(arguments, capsys):
+    assert status(arguments) == 2
+    assert "is no whole number" in capsys.readouterr().err
+
+
+def test_whole_numbers_may_be_written_as_others(capsys):
+    for rounds in ("180", "180.0", "1.8e2"):
+        assert json_of(capsys, *PAPER, "--rounds", rounds, "--noise-multiplier", "1.4")["rounds"] == 180
+
+
+@pytest.mark.parametrize("where", [">&-", "> /dev/full", ">&- 2>&-"])
+@pytest.mark.parametrize("command", ["methods", "methods --json"])
+def test_output_that_goes_nowhere_ends_in_one_message(command, where):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m dpfed {command} {where}"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == (0 if "2>" in where else 1)
+    assert "Traceback" not in done.stderr
+
+
+RECORDS = ["budget", "--unit", "record", "--clients", "10", "--records", "143", "--batch-size", "32"]
+
+
+def test_a_budget_of_records(capsys):
+    record = json_of(capsys, *RECORDS, "--local-steps", "23", "--rounds", "3", "--noise-multiplier", "1.0")
+    assert record["unit"] == "record"
+    assert record["epsilon"] == pytest.approx(13.3896, abs=1e-4)
+    for more in (["--compare"], ["--plot", "x.png"], ["--over", "rounds=1:3"], ["--group", "2"]):
+        assert status([*RECORDS, "--rounds", "3", "--noise-multiplier", "1.0", *more]) == 2
+        assert "--unit record" in capsys.readouterr().err
+    assert status(["plan", *RECORDS[1:], "--rounds", "3", "--noise-multiplier", "1.0", "--static", "x.html"]) == 2

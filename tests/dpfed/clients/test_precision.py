@@ -9,7 +9,6 @@ from torch import nn
 
 from dpfed.clients import LocalTraining, Sgd
 from dpfed.clients.records import RecordLevel
-from dpfed.clients.task import matrix_products
 from dpfed.data import Partition
 from dpfed.errors import ConfigError
 from dpfed.models import build
@@ -98,16 +97,3 @@ def test_statistics_stay_float32_and_near() -> None:
 def test_what_cannot_be_is_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         trainer(**changes)
-
-
-@pytest.mark.parametrize(("precision", "tf32"), [("float32", False), ("tf32", True), ("bf16", False)])
-def test_tf32_is_set_for_the_time_of_training_only(precision: Any, tf32: bool) -> None:
-    def flags() -> tuple[bool, bool]:
-        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-
-    before = flags()
-    with matrix_products(precision, torch.device("cuda")):
-        assert flags() == (tf32, tf32)
-    assert flags() == before
-    with matrix_products(precision, torch.device("cpu")):
-        assert flags() == before

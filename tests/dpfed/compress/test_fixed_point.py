@@ -23,7 +23,7 @@ SIMULATED = Simulated(seeds=Seeds(root=3))
 
 def encode(code, rows, *, clip_norm=1.0, seed=7, randomness=SIMULATED, number=0, clients=None):
     ids = np.arange(len(rows)) if clients is None else np.array(clients)
-    return code.encode(rows, clip_norm=clip_norm, rotation_seed=seed, randomness=randomness, clients=ids, number=number)
+    return code.encode(rows, clip_norm=clip_norm, rotation_seed=seed, randomness=randomness, names=ids, path=(number,))
 
 
 def random_rows(count, size, norm=1.0, seed=0):

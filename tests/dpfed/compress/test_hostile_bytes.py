@@ -14,7 +14,7 @@ from reference.compressors import SETTINGS, make
 
 import dpfed.compress
 from dpfed.compress.wire import FrameHeader, write_frame
-from dpfed.errors import WireError
+from dpfed.errors import ConfigError, WireError
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -204,3 +204,13 @@ def test_honest_messages_take_what_d_takes(setting):
 def test_not_bytes():
     for wrong in (None, "text", 3, [1]):
         refused(wrong)
+
+
+def test_directions_of_a_forged_message_have_a_bounded_number_of_entries():
+    """65,536 projections in 2^24 dimensions, 262 kB: refused before any direction is drawn."""
+    options = {"projections": 1 << 16}
+    forged = write_frame(FrameHeader(name="fedscalar", options=options, dimension=1 << 24, seed=0), bytes(4 << 16))
+    with pytest.raises(WireError, match="projections=65536 of d=16777216"):
+        dpfed.compress.from_bytes(forged)
+    with pytest.raises(ConfigError, match="Use fewer projections"):
+        dpfed.compress.get("fedscalar", projections=1 << 16).layout(1 << 24)

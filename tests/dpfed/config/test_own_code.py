@@ -60,7 +60,7 @@ def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
     (tmp_path / "net_for_old_workers.py").write_text(NETWORK)
     config = tomllib.loads(EXPERIMENT)["base"]
     jobs = [Job(number=i, config=config, folder=tmp_path / str(i), state="to run") for i in (0, 1)]
-    with workers(2) as pool:
+    with workers(2, ["cpu"]) as pool:
         before = list(pool.results(build_job, jobs))
         monkeypatch.setenv("DPFED_OWN_CODE", str(tmp_path / "net_for_old_workers.py"))
         after = list(pool.results(build_job, jobs))
@@ -72,7 +72,7 @@ def test_a_worker_older_than_the_own_code_knows_it(tmp_path, monkeypatch):
 def test_no_worker_outlives_its_sweep(tmp_path):
     def processes() -> list[int]:
         jobs = [Job(number=i, config={}, folder=tmp_path, state="to run") for i in (0, 1)]
-        with workers(2) as pool:
+        with workers(2, ["cpu"]) as pool:
             return [result.number for result in pool.results(process_of, jobs)]
 
     assert not set(processes()) & set(processes())

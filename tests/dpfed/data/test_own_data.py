@@ -155,7 +155,7 @@ def test_errors_of_own_samples_tell_no_label() -> None:
 
 
 def test_owners_that_cannot_be_told_apart_are_one_error() -> None:
-    with pytest.raises(DataError, match="clients must be numbers or names"):
+    with pytest.raises(DataError, match="some samples have no client"):
         data.from_samples(Points(8), Points(8), classes=4, clients=[None, "a"] * 4)
 
 
@@ -360,3 +360,29 @@ def test_samples_of_clients_are_not_public_under_another_name(tmp_path):
     with pytest.raises(ConfigError, match=r"[12]\d of its 40 public samples are samples of clients"):
         built(tmp_path / "half.safetensors")
     assert built(tmp_path / "fresh.safetensors").goal is not None
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        yield torch.ones(2), 0
+
+
+@pytest.mark.parametrize("samples", [Stream(), (one for one in range(3))], ids=["iterable", "generator"])
+def test_a_data_set_that_can_only_be_gone_through_is_refused(samples: Any) -> None:
+    with pytest.raises(DataError, match="Give a map-style one"):
+        data.from_samples(samples, samples, classes=2)
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [1.0, 2.0, float("nan"), float("nan")],
+        ["a", "b", float("nan"), float("nan")],
+        np.array([1, 2, "NaT", "NaT"], "M8[D]"),
+    ],
+    ids=["numbers", "names", "dates"],
+)
+def test_samples_without_a_client_are_not_of_one_client(clients: Any) -> None:
+    pair = np.ones((4, 1)), np.array([0, 1, 0, 1])
+    with pytest.raises(DataError, match="some samples have no client"):
+        data.from_arrays(pair, pair, classes=2, clients=clients)

@@ -91,4 +91,4 @@ if __name__ == "__main__":
 
     clients, server = apps(sys.argv[1], sys.argv[2], knocks)
     count = max(one["federation"]["clients"] for one in json.loads(Path(sys.argv[1]).read_text()).values())
-    run_apps(server, clients, nodes=count, resources={"num_cpus": 1, "num_gpus": 0.0})
+    run_apps(server, clients, nodes=count, on_gpus=False)

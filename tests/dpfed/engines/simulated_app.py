@@ -13,4 +13,4 @@ from digits_app.server_app import app as server  # noqa: E402
 from dpfed.engines.flower.simulation import run_apps  # noqa: E402
 
 os.chdir(sys.argv[1])
-run_apps(server, clients, nodes=8, resources={"num_cpus": 1, "num_gpus": 0.0})
+run_apps(server, clients, nodes=8, on_gpus=False)

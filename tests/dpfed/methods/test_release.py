@@ -93,11 +93,11 @@ def test_other_exact_noise_is_left_as_it_is(tiny_config):
     assert build(tiny_config("run.release=true", "privacy.noise=skellam")).config.privacy.noise == "skellam"
 
 
-def test_private_records_are_refused(tiny_config):
+def test_private_records_have_exact_noise(tiny_config):
     record = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
     config = tiny_config("method.name=fedavg", *record, "run.release=true", without=["privacy"])
-    with pytest.raises(ConfigError, match=r"\[local\.record\]: its noise is floating-point Gaussian noise"):
-        build(config)
+    assert config.local.record.noise == "discrete-gaussian"
+    assert build(config).method.clients.record.integers is not None
 
 
 def test_the_switch(tmp_path, capsys):

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from dpfed.cli import status
+from dpfed.cli.diagnose import _show
 from dpfed.config.tables import override, parse
 from dpfed.diagnostics.watch import count_norms, no_norms, typical
+from dpfed.report.diagnosis import Cause
 from dpfed.report.evidence import evidence_of
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -103,3 +105,12 @@ def test_a_running_run_is_read_up_to_its_last_whole_line(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"round": 1, "test_accuracy": 0.5}\n{"round": 2, "te')
     found = evidence_of(tmp_path)
     assert (found.rounds, found.planned, found.accuracies) == (1, 9, (0.5,))
+
+
+@pytest.mark.parametrize(("causes", "words"), [(0, "The run learns."), (1, "though not as it could:")])
+def test_a_run_with_a_cause_is_not_called_well(capsys, causes, words):
+    cause = Cause(
+        cause="divergence", words="25.8% of the updates are not finite", key="local.learning_rate", advice="lower"
+    )
+    _show([], [cause] * causes, True)
+    assert words in capsys.readouterr().out

@@ -12,6 +12,7 @@ from run_folders import PRIVATE, run_folder
 from dpfed.cli import status
 from dpfed.report.about import QUESTIONS, About, ask
 from dpfed.report.finished_run import read_finished
+from dpfed.report.model_card import model_card
 from dpfed.report.registry_entry import registry_entry, to_yaml
 
 SCHEMA = json.loads((Path(__file__).parent / "deployments-schema.json").read_text())
@@ -172,3 +173,15 @@ def test_nobody_is_asked_in_a_pipe(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     assert status(["report", str(folder), "--card", str(tmp_path / "card.md")]) == 0
     assert "left marked" in capsys.readouterr().out
+
+
+def test_names_with_braces_and_tags_are_text_in_a_card(folder, tmp_path):
+    summary = folder / "summary.json"
+    found = json.loads(summary.read_text())
+    summary.write_text(json.dumps(found | {"dataset": "a{b}{}<script>c</script>"}))
+    run = read_finished(folder)
+    card = model_card(run, About())
+    assert "on a{b}{}&lt;script>c&lt;/script>\n" in card
+    assert "<script" not in card
+    assert "a{b}{}" in json.dumps(registry_entry(folder, run, About()))
+    assert "<https://example.org>" in model_card(run, About(answers={"sources": "<https://example.org>"}))

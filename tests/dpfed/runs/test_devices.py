@@ -167,6 +167,6 @@ def test_fewer_bits_move_a_model_nearly_alike(precision, device, off):
 
 
 @needs_a_gpu
-def test_clients_side_by_side_take_no_more_than_half_of_what_is_free():
-    free, _ = torch.cuda.mem_get_info()
-    assert 0 < default_budget(torch.device("cuda")) <= free / 2
+def test_clients_side_by_side_take_no_more_than_a_quarter_of_memory():
+    _, total = torch.cuda.mem_get_info()
+    assert 0 < default_budget(torch.device("cuda")) <= total / 4

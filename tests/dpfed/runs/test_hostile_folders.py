@@ -19,7 +19,7 @@ from ..audit.run_folders import copied, run
 
 FILES = (
     "config.toml", "ledger.jsonl", "metrics.jsonl", "diagnostics.jsonl", "canaries.jsonl", "summary.json",
-    "checkpoint.safetensors",
+    "checkpoint.safetensors", "population.key",
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ READERS = {
     "diagnostics.jsonl": {"report", "resume", "audit"},
     "checkpoint.safetensors": {"resume"},
     "canaries.jsonl": {"resume", "audit"},
+    "population.key": {"resume"},
 }
 """The commands that read a file."""
 

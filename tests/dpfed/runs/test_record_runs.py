@@ -2,25 +2,26 @@
 
 import json
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from accounting import Composed, Ledger
+from accounting import Composed, Ledger, Plan, budget
 from accounting.compose.histories import worst
 from accounting.errors import EditedLedger
+from accounting.mechanisms import unsampled
+from dpfed.clients.records import RecordGradients
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.randomness import Secure
 from dpfed.report.privacy_words import statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
 from ...rounds import Killed
 
+EXACT = ("run.randomness=secure", "local.record.noise=discrete-gaussian")
 RECORD = ("local.record.clip_norm=1.0", "local.record.noise_multiplier=1.0", "local.batch_size=16")
 
 
@@ -43,13 +44,6 @@ def without_noise_multiplier(config):
 def weights_of(folder):
     tensors = load_file(folder / "model.safetensors")
     return torch.cat([tensors[name].reshape(-1) for name in sorted(tensors)])
-
-
-def with_secure_randomness(experiment):
-    """`build` refuses it for floating-point noise; what is charged must be right all the same."""
-    method, secure = experiment.method, Secure()
-    clients = replace(method.clients, record=replace(method.clients.record, randomness=secure))
-    return replace(experiment, method=replace(method, randomness=secure, clients=clients))
 
 
 def killed(experiment, folder, monkeypatch, *, before_checkpoint):
@@ -181,10 +175,10 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(config, tmp_path, monkeyp
 def test_secure_noise_and_batches_are_new_in_every_run_and_a_repeated_round_is_charged_again(
     config, tmp_path, monkeypatch
 ):
-    everybody = config("federation.sampling=all")
-    whole = federation.run(with_secure_randomness(build(everybody)), tmp_path / "whole")
-    killed(with_secure_randomness(build(everybody)), tmp_path / "run", monkeypatch, before_checkpoint=2)
-    resumed = federation.run(with_secure_randomness(build(everybody)), tmp_path / "run", resume=True)
+    everybody = config("federation.sampling=all", *EXACT)
+    whole = federation.run(build(everybody), tmp_path / "whole")
+    killed(build(everybody), tmp_path / "run", monkeypatch, before_checkpoint=2)
+    resumed = federation.run(build(everybody), tmp_path / "run", resume=True)
     assert not weights_of(tmp_path / "whole").equal(weights_of(tmp_path / "run"))
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == 4
     assert resumed.summary["epsilon"] > whole.summary["epsilon"]
@@ -192,10 +186,62 @@ def test_secure_noise_and_batches_are_new_in_every_run_and_a_repeated_round_is_c
     assert resumed.summary["interrupted_charges"] == 1
 
 
-def test_noise_of_local_steps_is_not_called_fit_for_release(config):
-    with pytest.raises(ConfigError, match=r"run\.randomness='secure' with \[local\.record\]"):
+def test_floating_point_noise_of_local_steps_is_not_called_fit_for_release(config):
+    with pytest.raises(ConfigError, match=r"run\.randomness='secure' with local\.record\.noise='gaussian'"):
         build(config("run.randomness=secure"))
     assert any("come from the seed" in note for note in build(config()).not_protected)
+    assert any("come from the seed" in note for note in build(config(EXACT[1])).not_protected)
+
+
+def test_a_run_of_records_for_release(config, tmp_path):
+    """run.release sets randomness and noise; the ledger, the summary and the page say what was added."""
+    experiment = build(config("run.release=true", "federation.rounds=2", "federation.sampling=all"))
+    record = experiment.method.clients.record
+    assert experiment.config.run.randomness == "secure"
+    assert experiment.config.local.record.noise == "discrete-gaussian"
+    done = federation.run(experiment, tmp_path / "run")
+    assert done.summary["noise"] == "discrete-gaussian"
+    assert done.summary["for_release"] is True
+    assert not any("come from the seed" in note for note in done.summary["not_protected"])
+    ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
+    assert ledger.header.randomness == "secure"
+    assert {unsampled(part.mechanism) for line in ledger.releases for part in line.steps} == {record.integers.noise}
+    assert done.summary["epsilon"] == ledger.guarantee(experiment.goal.delta).epsilon
+    gaussian = build(config("federation.rounds=2", "federation.sampling=all"))
+    beside = federation.run(gaussian, tmp_path / "gaussian").summary["epsilon"]
+    assert beside < done.summary["epsilon"] < 1.03 * beside  # rounding lengthens a gradient's bound by 1%
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("run.release=true", "local.record.noise=gaussian"), r"local\.record\.noise='gaussian': is floating-point"),
+        (("run.release=true", "run.on_error=raise"), r"run\.on_error='raise'"),
+        ((*EXACT, "run.on_error=raise"), r"run\.on_error='raise' with run\.randomness='secure'"),
+        (("run.release=true", "run.randomness=simulated"), r"run\.randomness='simulated'"),
+        (("local.record.steps=100.0",), r"is for local\.record\.noise='discrete-gaussian'"),
+    ],
+)
+def test_what_no_run_of_records_for_release_may_have(config, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        build(config(*settings))
+
+
+def test_an_exception_on_a_clients_record_shows_in_no_released_file(config, tmp_path, monkeypatch):
+    real = RecordGradients.__call__
+
+    def fails(self, inputs, labels, within=None):
+        if (labels == 3).any():
+            raise RuntimeError("a three")
+        return real(self, inputs, labels, within)
+
+    experiment = build(config("run.release=true", "federation.rounds=1", "federation.sampling=all"))
+    monkeypatch.setattr(RecordGradients, "__call__", fails)
+    done = federation.run(experiment, tmp_path / "run")
+    assert done.summary["rounds"] == 1
+    for name in ("metrics.jsonl", "summary.json", "ledger.jsonl"):
+        assert "three" not in (tmp_path / "run" / name).read_text()
+    assert json.loads((tmp_path / "run" / "diagnostics.jsonl").read_text())["failed"] > 0
 
 
 def test_an_edited_ledger_gives_no_epsilon(config, tmp_path):
@@ -225,3 +271,12 @@ def test_what_cannot_be_stated_or_run_is_refused(config, tiny_config):
 def test_a_delta_above_one_over_the_records_is_noted(config, tmp_path):
     summary = federation.run(build(config("local.record.delta=0.1", "federation.rounds=1")), tmp_path / "run").summary
     assert any("it allows releasing one record's data outright" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("settings", [(), EXACT], ids=["gaussian", "integers"])
+def test_a_budget_of_records_is_what_a_run_states(config, tmp_path, settings):
+    done = federation.run(build(config("federation.sampling=all", "federation.rounds=2", *settings)), tmp_path / "run")
+    size = done.summary["parameters"]
+    kind = {"mechanism": "discrete-gaussian", "dimension": size} if settings else {}
+    plan = Plan(clients=60, unit="record", records=23, batch_size=16, delta=done.summary["delta"], **kind)
+    assert budget.epsilon(plan, noise_multiplier=1.0, rounds=2) == done.summary["epsilon"]

@@ -203,7 +203,7 @@ def test_no_two_workers_share_a_gpu_and_all_share_the_cores(tmp_path, monkeypatc
         seen = {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")}
         return Result(number=job.number, summary=seen | {"process": os.getpid()})
 
-    with workers(2) as pool:
+    with workers(2, ["cpu"]) as pool:
         found = [result.summary for result in pool.results(work, jobs)]
     gpu_of = {(one["process"], one["CUDA_VISIBLE_DEVICES"]) for one in found}
     assert len(gpu_of) == len({process for process, _ in gpu_of})  # it keeps what it has

@@ -1,0 +1,45 @@
+"""TF32 on CUDA GPUs: inputs of matrix products rounded to 11 bits, exactly where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def _switches() -> list[tuple[Any, str, object, object]]:
+    """Return (object, attribute, its value with TF32, without) of products, convolutions and recurrent layers.
+
+    Torch since 2.9 has one switch for each kind of operation. Reading the older pair raises RuntimeError as soon as
+    a process has set one of the new ones.
+    """
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(cudnn, "conv"):
+        return [(one, "fp32_precision", "tf32", "ieee") for one in (products, cudnn.conv, cudnn.rnn)]
+    return [(one, "allow_tf32", True, False) for one in (products, cudnn)]
+
+
+@contextmanager
+def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
+    """TF32 in products, convolutions and recurrent layers if wanted, else float32; sums of bf16 products in float32.
+
+    Torch by itself takes TF32 in convolutions. Nothing changes on other devices than CUDA GPUs. Holds for the whole
+    process; what a user has set is restored at the end.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    switches, products = _switches(), torch.backends.cuda.matmul
+    before = [getattr(one, name) for one, name, *_ in switches]
+    reduced = products.allow_bf16_reduced_precision_reduction
+    for one, name, on, off in switches:
+        setattr(one, name, on if wanted else off)
+    products.allow_bf16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        for (one, name, *_), value in zip(switches, before, strict=True):
+            setattr(one, name, value)
+        products.allow_bf16_reduced_precision_reduction = reduced

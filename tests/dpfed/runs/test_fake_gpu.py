@@ -1,0 +1,187 @@
+"""Runs on a fake GPU (`reference.fake_gpu`): nothing meets a tensor of another device, and results are the CPU's."""
+
+import os
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+import torch
+from reference.compressors import SETTINGS, make
+from reference.fake_gpu import fake_gpu
+from torch import nn
+
+import dpfed.compress
+from dpfed.aggregation import ranks
+from dpfed.aggregation.ranks import Alone
+from dpfed.clients.plan import default_budget
+from dpfed.compress.tf32 import tf32
+from dpfed.config.tables import override, parse
+from dpfed.errors import ConfigError
+from dpfed.methods import presets
+from dpfed.models.flat import FlatModel
+from dpfed.runs.experiment import build
+from dpfed.runs.loop import run
+from dpfed.runs.training import device_of, gpu_words
+from dpfed.sweep.jobs import workers
+
+from ...rounds import Book, watched_round
+
+SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", "run.evaluate_every=2")
+
+
+def experiment_of(name, device, *settings):
+    tables = presets.tables(f"{name}-digits")
+    return build(parse(override(tables, (*SMALL, f"run.device={device}", *settings)), source="test"))
+
+
+def after(name, device, *settings):
+    experiment, book = experiment_of(name, device, *settings), Book()
+    state, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    assert str(state.broadcast.device) == device
+    return state.broadcast.cpu()
+
+
+def test_tensors_of_two_devices_do_not_meet():
+    with fake_gpu() as gpu:
+        there = torch.ones(3, device=gpu)
+        with pytest.raises(RuntimeError, match="cuda:0 and on the CPU"):
+            there + torch.ones(3)
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        assert (2 * there).cpu().tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
+    rows, scheme = torch.randn(3, 400, generator=torch.Generator().manual_seed(0)), make(setting)
+    here = scheme.decode(scheme.encode(rows, seed=7))
+    with fake_gpu() as gpu:
+        made = scheme.encode(rows.to(gpu), seed=7)
+        there = scheme.decode(made)
+        assert there.device == gpu
+        received = [dpfed.compress.from_bytes(one.to_bytes(), dimension=400) for one in made]
+        torch.testing.assert_close(there.cpu(), here)
+        torch.testing.assert_close(scheme.decode(received), here)
+
+
+@pytest.mark.slow_but_one_in(7)
+@pytest.mark.parametrize("name", sorted(presets.of_methods()))
+def test_every_method_trains_on_a_gpu(name):
+    with fake_gpu():
+        assert after(name, "cuda:0", "local.strategy=loop").isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dp-fedavg", ("privacy.noise=discrete-gaussian", "federation.sampling=fixed", "privacy.adjacency=zero-out")),
+        ("dp-fedavg", ("privacy.bands=2", "federation.sampling=cyclic")),
+    ],
+    ids=["integers", "banded"],
+)
+def test_every_kind_of_noise_is_added_on_a_gpu(name, settings):
+    with fake_gpu():
+        assert after(name, "cuda:0", "local.strategy=loop", *settings).isfinite().all()
+
+
+def test_a_run_on_a_gpu_ends_with_the_name_of_the_gpu(tmp_path):
+    with fake_gpu():
+        outcome = run(experiment_of("fedavg", "cuda:0", "local.strategy=loop"), tmp_path / "run")
+    assert outcome.summary["device"] == "cuda:0"
+    assert outcome.summary["gpu"].startswith("Fake H100, ")
+    assert gpu_words(torch.device("cpu")) is None
+
+
+def test_clients_side_by_side_do_not_follow_free_memory():
+    budgets = []
+    for free in (1 << 30, 70 << 30):
+        with fake_gpu(free=free):
+            budgets.append(default_budget(torch.device("cuda", 0)))
+    assert budgets == [20 << 30] * 2
+
+
+@contextmanager
+def precision(name):
+    """torch.backends.cuda.matmul.fp32_precision, the switch of torch since 2.9."""
+    products = torch.backends.cuda.matmul
+    if not hasattr(torch.backends.cudnn, "conv"):
+        pytest.skip("torch before 2.9 has the older switches")
+    before, products.fp32_precision = products.fp32_precision, name
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
+def switches():
+    cudnn = torch.backends.cudnn
+    return [one.fp32_precision for one in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+
+
+@pytest.mark.parametrize(("wanted", "inside"), [(True, "tf32"), (False, "ieee")])
+def test_tf32_works_whichever_switch_the_process_has_used(wanted, inside):
+    for name in ("tf32", "ieee"):
+        with precision(name):
+            before = switches()
+            with tf32(wanted, torch.device("cuda")):
+                assert switches() == [inside] * 3
+            assert switches() == before
+            with tf32(wanted, torch.device("cpu")):
+                assert switches() == before
+
+
+def test_rotations_are_never_in_tf32(monkeypatch):
+    seen, product = [], torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda *given: seen.append(switches()) or product(*given))
+    with precision("tf32"), fake_gpu() as gpu:
+        make("drive").encode(torch.ones(1, 400, device=gpu), seed=1)
+    assert seen
+    assert all(one == ["ieee"] * 3 for one in seen)
+
+
+@pytest.mark.parametrize(("place", "taken"), [("0", [0]), ("1", [])])
+def test_a_rank_takes_its_own_gpu_where_there_is_one(place, taken, monkeypatch):
+    chosen = []
+    for name, value in (("WORLD_SIZE", "2"), ("LOCAL_RANK", place)):
+        monkeypatch.setitem(os.environ, name, value)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(ranks.distributed, name, lambda *given: None)
+    for name in ("get_rank", "get_world_size"):
+        monkeypatch.setattr(ranks.distributed, name, lambda: 2)
+    with fake_gpu(), ranks.from_environment():
+        assert chosen == taken
+
+
+def test_a_sweep_on_the_cpu_has_a_worker_a_core_beside_a_gpu():
+    with (
+        fake_gpu(),
+        mock.patch("joblib.cpu_count", return_value=6),
+        mock.patch("dpfed.sweep.jobs.get_reusable_executor"),
+    ):
+        with workers(None, ["cpu", "cpu"]) as pool:
+            assert pool.count == 6
+        with workers(None, ["cpu", "auto"]) as pool:
+            assert pool.count == 1
+
+
+@pytest.mark.parametrize("name", ["meta", "mps", "mps:0", "xpu", "cuda:x", "gpu", ""])
+def test_other_devices_are_refused_by_name(name):
+    with pytest.raises(ConfigError, match=rf"run.device='{name}': .*'auto', 'cpu', 'cuda' or 'cuda:N'"):
+        device_of(name, Alone())
+
+
+def test_a_network_made_on_a_gpu_starts_from_its_seed_on_the_cpu():
+    with fake_gpu() as gpu:
+        model = FlatModel(lambda: nn.Linear(3, 2, device=gpu))
+        weights = model.initial(5)
+    assert weights.device.type == "cpu"
+    assert weights.equal(FlatModel(lambda: nn.Linear(3, 2)).initial(5))
+
+
+def test_a_part_of_a_gpu_for_each_of_flowers_nodes():
+    share = pytest.importorskip("dpfed.engines.flower.simulation").gpu_share
+    assert share({"CPU": 16.0, "GPU": 1.0}) == 0.0625
+    assert share({"CPU": 7.0, "GPU": 2.0}) == 0.2857
+    assert share({"CPU": 2.0, "GPU": 8.0}) == 1.0
+    assert share({"CPU": 4.0}) == 0.0
