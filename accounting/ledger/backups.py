@@ -1,8 +1,8 @@
-"""Copies of a ledger with its head and keys: made while a run goes on, and restored only where nothing is forgotten.
+"""Copies of a ledger with its head and keys: made while a run continues, and restored only if no release is lost.
 
 A ledger that is restored from an older copy lacks every release since, so its epsilon would be too small. `restore`
-therefore refuses a copy that is behind anything it can see, and otherwise asks for the last head, or for the operator's
-word that nothing was released since.
+therefore refuses a copy that is behind anything it can see, and otherwise requires the last head, or the operator's
+statement that nothing was released since.
 """
 
 from dataclasses import dataclass
