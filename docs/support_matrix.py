@@ -28,6 +28,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "`all`": {"sampling": "all"},
     "`balls-and-bins`": {"sampling": "balls-and-bins"},
     "the same in 3 lanes": {"sampling": "balls-and-bins", "lanes": 3},
+    "the same in 3 secret lanes": {"sampling": "balls-and-bins", "lanes": 3, "secret_lanes": True},
     "`allocation`": {"sampling": "allocation", "participations": 3},
     "`min-separation`": {"sampling": "min-separation", "separation": 3},
     "`cyclic`": {"sampling": "cyclic"},

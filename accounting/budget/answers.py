@@ -112,6 +112,8 @@ class Budget:
         if isinstance(plan.sampler, Schedule):
             if isinstance(plan.sampler, BallsAndBins) and plan.sampler.lanes > 1:
                 record["lanes"] = plan.sampler.lanes
+                if plan.sampler.secret_lanes:
+                    record["secret_lanes"] = True
             record["participations"] = plan.sampler.most_participations(self.rounds)
             record["separation"] = plan.options.get("separation")
         if self.second_opinion is not None:

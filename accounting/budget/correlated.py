@@ -205,7 +205,8 @@ class CorrelatedNoise(Noise):
 class BandedNoise(CorrelatedNoise):
     """Banded noise: later rounds cancel a part of it, within `bands` rounds. bands = 1: independent noise.
 
-    factorisation: the matrix of least error, or the square root of prefix sums.
+    factorisation: the matrix of least error, or the square root of prefix sums. factorisation_power: another power
+    of prefix sums instead.
     Claim: all rounds are one Gaussian of the factorisation's sensitivity, under poisson and balls-and-bins amplified.
     Source: Choquette-Choo et al. 2023, Theorem 4; docs/theory-participation.md, Theorems 4 and 5. Units: the noise
     multiplier is that of fresh noise over the clip norm; separation in rounds. Adjacency: any; with secret rounds not
@@ -228,6 +229,11 @@ class BandedNoise(CorrelatedNoise):
         "banded: the matrix of least error for these rounds, or the square root of prefix sums, in closed form.",
         "optimised",
     )
+    factorisation_power: float | None = option(
+        "banded: power of the matrix of prefix sums that the noise takes back, in (0, 1), instead of a factorisation. "
+        "For secret lanes, where --certificate sampled searches it.",
+        None,
+    )
     noise: ClassVar[str] = "banded"
     samplings: ClassVar[tuple[str, ...]] = ("cyclic", "min-separation", "poisson", "balls-and-bins")
 
@@ -244,6 +250,13 @@ class BandedNoise(CorrelatedNoise):
             return super().fitted(setting)
         require.count(bands=self.bands)
         require.one_of(("optimised", "square-root"), factorisation=self.factorisation)
+        if self.factorisation_power is not None:
+            require.open_probability(factorisation_power=self.factorisation_power)
+            if self.factorisation != "optimised":
+                raise InvalidParameter(
+                    f"factorisation_power={self.factorisation_power} with factorisation='square-root', which is the "
+                    "power 0.5. Remove one of them."
+                )
         fitted = super().fitted(setting)
         if isinstance(setting.sampling, BallsAndBins):
             self.round(setting, 1.0, 1)  # refuses more bands than lanes, and lanes that do not divide an epoch
@@ -260,6 +273,8 @@ class BandedNoise(CorrelatedNoise):
             raise InvalidParameter(
                 "lanes is missing: give lanes or bands; they are searched where epsilon and rounds are given."
             )
+        if self.factorisation_power is not None:
+            return {"coefficients": _power(self.bands, self.factorisation_power)}
         searched = workload if self.factorisation == "optimised" else None
         return {"coefficients": _banded(self.bands, searched, separation, participations)}
 
@@ -345,6 +360,11 @@ class BufferedNoise(CorrelatedNoise):
         """Return weights and decays of the buffers."""
         weights, decays = _buffers(self._buffers, workload, separation, participations)
         return {"weights": weights, "decays": decays}
+
+
+def _power(bands: int, power: float) -> tuple[float, ...]:
+    """Return the first column of a power of prefix sums, rounded to 9 digits as searched ones are."""
+    return tuple(np.round(factorisation.square_root(bands, power=power), 9).tolist())
 
 
 @lru_cache(maxsize=256)

@@ -40,7 +40,12 @@ def searched(plan: Plan, *, epsilon: float, rounds: int, stated_by: Accountant =
     if not (isinstance(noise, BandedNoise) and isinstance(sampling, BallsAndBins) and plan.needs_lanes):
         raise InvalidParameter("lanes: are searched for noise='banded' with sampling='balls-and-bins' only.")
     require.positive(epsilon=epsilon)
-    choices = [one for one in divisors(plan.period) if one <= require.count(rounds=rounds)]
+    least = 2 if sampling.secret_lanes else 1
+    choices = [one for one in divisors(plan.period) if least <= one <= require.count(rounds=rounds)]
+    if not choices:
+        raise InvalidParameter(
+            f"secret_lanes with epochs of {plan.period} rounds: no two lanes divide them. Remove it."
+        )
     found: dict[int, Laned] = {}
 
     def error(place: int) -> float:

@@ -139,9 +139,14 @@ class Plan:
         self._set(delta=require.open_probability(delta=self._default_delta if delta is None else delta))
         if isinstance(chosen_sampling, RecordBatches):
             chosen = _of_records(chosen)
-        in_lanes = isinstance(chosen_sampling, BallsAndBins) and (
-            isinstance(chosen, BandedNoise) or (chosen_sampling.lanes or 1) > 1
-        )
+        in_lanes = False
+        if isinstance(chosen_sampling, BallsAndBins):
+            in_lanes = isinstance(chosen, BandedNoise) or (chosen_sampling.lanes or 1) > 1
+            if chosen_sampling.secret_lanes and not in_lanes:
+                raise InvalidParameter(
+                    "secret_lanes without lanes: there is no lane to draw. Give lanes, or noise='banded'."
+                )
+            in_lanes &= not chosen_sampling.secret_lanes  # drawn lanes do not depend on who else there is
         default = Adjacency.ZERO_OUT if in_lanes else chosen.default_adjacency(chosen_sampling.name)
         self._set(adjacency=Adjacency.of(adjacency or default))
         if self.unit == "record" and self.adjacency is not Adjacency.ADD_REMOVE:

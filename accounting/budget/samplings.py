@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Protocol, get_args
 
 from accounting import require
 from accounting.budget.options import option
+from accounting.errors import InvalidParameter
 from accounting.mechanisms import (
     CappedPoissonSampling,
     Composed,
@@ -149,12 +150,19 @@ class BallsAndBins(_Cohorts):
         "Default: 1; with --noise banded the lanes of least error.",
         None,
     )
+    secret_lanes: bool = option(
+        "balls-and-bins in lanes: a client's lane is drawn for the run, and secret. The sure epsilon is that of public "
+        "lanes; --certificate sampled has a smaller one.",
+        False,
+    )
     name: ClassVar[str] = "balls-and-bins"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.lanes is not None:
             require.count(lanes=self.lanes)
+        if self.secret_lanes and self.lanes == 1:
+            raise InvalidParameter("secret_lanes with lanes=1: there is one lane, so none to draw. Use more lanes.")
         if self.participations is not None:
             require.count(participations=self.participations)
 
@@ -163,7 +171,12 @@ class BallsAndBins(_Cohorts):
         return None if self.participations is None else self.participations * self.period(clients)
 
     def sampler(self, clients: int, stream: str) -> Sampling:
-        return schedules.BallsAndBins(bins=self.period(clients), lanes=self.lanes or 1, stream=stream)
+        return schedules.BallsAndBins(
+            bins=self.period(clients),
+            lanes=self.lanes or 1,
+            secret_lanes=self.secret_lanes and self.lanes is not None,
+            stream=stream,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

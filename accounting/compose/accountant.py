@@ -170,7 +170,9 @@ def guarantee(
     bound = _bound(mechanism, delta, accountant, conversion, precise)
     lower = (
         lower_bound.epsilon(mechanism, delta=delta)
-        if with_lower_bound and pld.supports(with_whole_noise(mechanism))
+        if with_lower_bound
+        and pld.supports(with_whole_noise(mechanism))
+        and not all(lower_bound.in_secret_lanes(part) for part, _ in parts_of(mechanism))
         else None
     )
     if lower is not None and not bound.violated:
@@ -227,7 +229,10 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
 def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
     fixed = any(sampling_of(part).name == "fixed" for part, _ in parts_of(mechanism))
     caps = sorted({cap for part, _ in parts_of(mechanism) if (cap := cap_of(sampling_of(part))) is not None})
-    in_lanes = any(getattr(schedule_of(part), "lanes", 1) > 1 for part, _ in parts_of(mechanism))
+    in_lanes = any(
+        getattr(schedule_of(part), "lanes", 1) > 1 and not lower_bound.in_secret_lanes(part)
+        for part, _ in parts_of(mechanism)
+    )
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),

@@ -82,15 +82,20 @@ def _moments(part: Any, count: int) -> tuple[int, float, float]:
 
 
 def public_order(part: Any) -> Gaussian | None:
-    """Return the noise of a schedule with a public order, under which a participation is a release without sampling."""
+    """Return the noise of a schedule with a public order, under which a participation is a release without sampling.
+
+    An order that is public once a client's secret lane is known counts as public: divergences are jointly convex.
+    Direction of error: upper bound then.
+    """
     schedule = schedule_of(part)
-    return None if schedule is None or schedule.secret else gaussian_of(part)
+    hidden = schedule.secret_in_lane if isinstance(schedule, BallsAndBins) else schedule is None or schedule.secret
+    return None if hidden else gaussian_of(part)
 
 
 def blocks(part: Any, count: int) -> tuple[Blocks, float] | None:
     """Return the first `count` rounds of a secret schedule as blocks, and the shift s; None for anything else."""
     schedule, noise = schedule_of(part), gaussian_of(part)
-    if schedule is None or noise is None or not schedule.secret:
+    if schedule is None or noise is None or public_order(part) is not None:
         return None
     shift = noise.mu * schedule.norm if isinstance(schedule, BallsAndBins) else noise.mu
     return blocks_of(schedule, count), shift

@@ -72,7 +72,8 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 @lru_cache(maxsize=256)  # an audit requests the same bound several times
 def _epsilon(mechanism: Any, target: float) -> float:
-    parts = [(part, plain_gaussian(part), count) for part, count in parts_of(mechanism)]
+    shown_parts = [(part, count) for part, count in parts_of(mechanism) if not in_secret_lanes(part)]
+    parts = [(part, plain_gaussian(part), count) for part, count in shown_parts]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)
     shift_squared += sum(_public_shift_squared(part, count) for part, _, count in parts)
     sampled: list[tuple[SingleRelease, int]] = [
@@ -103,6 +104,12 @@ def _epsilon(mechanism: Any, target: float) -> float:
         for tilt in tilts
     ]
     return max(0.0, plain, shown, *bounds)
+
+
+def in_secret_lanes(part: SingleRelease) -> bool:
+    """Return True for rounds in secret lanes, which have no lower bound: they hide what a public lane shows."""
+    schedule = schedule_of(part)
+    return isinstance(schedule, BallsAndBins) and schedule.secret_lanes
 
 
 def _public_shift_squared(part: SingleRelease, count: int) -> float:

@@ -7,26 +7,20 @@ of the run from noise alone, for a, a' > 0 and gamma = e^epsilon >= 1 (docs/theo
     H_gamma(Q || P) = E_R' (1 - gamma S)_+ dQ/dR',   R' = N(-a' s p 1, I),           weights <= M'
     M = (E e^((1+a) N s^2/2) e^-epsilon)^a a^a / (1+a)^(1+a),    M' = e^(a' (E N s^2/2 - epsilon) + a'^2 T p^2 s^2/2).
 
-Means of n weights in [0, M] are below  mean + sqrt(2 mean_square l / n) + 2 M l / n, l = log(2/beta), except with
-probability beta. S is the last value of a renewal chain, so a sample has T steps.
+Means are bounded as in `sampled_weights`. S is the last value of a renewal chain, so a sample has T steps.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from accounting.arrays import Floats
+from accounting.compose.sampled_weights import CHUNK, Pair
 from accounting.compose.shown_schedules import counts_law
 from accounting.mechanisms.schedules import MinSeparation
-
-CHUNK = 5_000
-"""Number of samples drawn at a time; the samples of a seed depend on it."""
-ROUNDING = 1e-12
-"""Largest rounding error as a share of the largest weight, charged to every mean."""
-
-Pair = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +30,17 @@ class RestsUnderNoise:
     schedule: MinSeparation
     rounds: int
     noise_multiplier: float
+    tilts: ClassVar[tuple[Pair, ...]] = ((0.3, 0.2), (0.5, 0.2), (0.7, 0.2), (1.0, 0.2))
+    order: ClassVar[str] = "a chunk: patterns, noise of the first order, noise of the second"
     _counts: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_counts", counts_law(self.schedule, self.rounds))
+
+    def largest_log(self, tilts: Pair) -> float:
+        """Return a logarithm that no likelihood ratio exceeds but by a chance that counts for nothing."""
+        s = 1 / self.noise_multiplier
+        return self.schedule.most_participations(self.rounds) * (2 * s * s + 16 * s)
 
     def largest_weights(self, epsilon: float, tilts: Pair) -> Pair:
         """Return M and M' for the tilts a and a'."""
@@ -91,45 +92,3 @@ class RestsUnderNoise:
             free += taking_part[number + 1 - rest] if number + 1 >= rest else p
         resting = taking_part[max(self.rounds - rest + 1, 0) :].sum(axis=0) if rest > 1 else 0.0
         return np.asarray(np.log(free + resting + p * max(rest - 1 - self.rounds, 0)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sums:
-    """Number, sum and sum of squares of the weights of both orders."""
-
-    count: int
-    first: Pair
-    squares: Pair
-
-    def bounds(self, largest: Pair, failure: float, count: int | None = None) -> Pair:
-        """Return upper bounds of both hockey-stick divergences; one of them fails with probability at most `failure`.
-
-        count: number of samples of a later run with these means, for calibration
-        """
-        n, log = count or self.count, math.log(4 / failure)
-        found = []
-        for total, square, most in zip(self.first, self.squares, largest, strict=True):
-            mean, mean_square = total / self.count, square / self.count
-            slack = math.sqrt(2 * mean_square * log / n) + 2 * most * log / n
-            found.append(mean + slack + ROUNDING * most)
-        return found[0], found[1]
-
-
-def sums_of(rests: RestsUnderNoise, generator: np.random.Generator, count: int, epsilon: float, tilts: Pair) -> Sums:
-    """Return the sums of `count` weights, rounded up to whole chunks, of each order at `epsilon`."""
-    first, squares, drawn = np.zeros(2), np.zeros(2), 0
-    for chunk in rests.samples(generator, count, tilts):
-        drawn += CHUNK
-        weights = weights_at(chunk, epsilon)
-        first += [one.sum() for one in weights]
-        squares += [float(one @ one) for one in weights]
-    return Sums(count=drawn, first=(first[0], first[1]), squares=(squares[0], squares[1]))
-
-
-def weights_at(chunk: tuple[tuple[Floats, Floats], tuple[Floats, Floats]], epsilon: float) -> tuple[Floats, Floats]:
-    """Return the weights (1 - gamma/S)_+ dP/dR and (1 - gamma S)_+ dQ/dR' of a chunk of `samples`."""
-    (ratio, forth), (other, back) = chunk
-    return (
-        np.asarray(np.maximum(-np.expm1(epsilon - ratio), 0.0) * np.exp(np.minimum(forth, 700.0))),
-        np.asarray(np.maximum(-np.expm1(np.minimum(epsilon + other, 1.0)), 0.0) * np.exp(back)),
-    )

@@ -13,11 +13,12 @@ MOST_ROUNDS = 10_000_000
 """Rounds of one stream."""
 
 
-def square_root(bands: int) -> Floats:
+def square_root(bands: int, *, power: float = 0.5) -> Floats:
     """Return the first `bands` coefficients c_j = c_(j-1) (2j - 1) / 2j of the square root of prefix sums.
 
     These are the coefficients of (1 - x)^(-1/2), whose square is 1 / (1 - x); positive and non-increasing. bands = 1:
-    independent noise. Source: Fichtenberger, Henzinger, Upadhyay 2023. Shape: [bands].
+    independent noise. power: another power of prefix sums, in (0, 1): (1 - x)^-power. Source: Fichtenberger, Henzinger,
+    Upadhyay 2023. Shape: [bands].
     Errors: InvalidParameter for bands below 1.
 
     >>> from accounting.factorisation import square_root
@@ -25,7 +26,7 @@ def square_root(bands: int) -> Floats:
     [1.0, 0.5, 0.375, 0.3125]
     """
     j = np.arange(1, require.count(bands=bands), dtype=float)
-    return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+    return np.concatenate([[1.0], np.cumprod((2 * j - 2 * (1 - power)) / (2 * j))])
 
 
 def buffered(weights: ArrayLike, decays: ArrayLike, *, rounds: int) -> Floats:
@@ -146,6 +147,6 @@ def squares(schedule: Schedule, count: int) -> float:
         return sensitivity(c, rounds=count, separation=schedule.separation, participations=most) ** 2
     if isinstance(schedule, Cyclic):
         return float(schedule.most_participations(count))
-    if isinstance(schedule, BallsAndBins) and not schedule.secret:
+    if isinstance(schedule, BallsAndBins) and not schedule.secret_in_lane:
         return sensitivity(schedule.coefficients, rounds=count, separation=schedule.bins) ** 2
     raise UnsupportedMechanism(f"sampling={schedule.name!r}: participation is secret, so that rounds are no Gaussian.")

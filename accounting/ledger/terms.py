@@ -110,12 +110,12 @@ def _words(release: SingleRelease) -> str:
 def unit_of(release: SingleRelease) -> Plan | None:
     """Return the unit of a project with this first release: one round, or one epoch of independent epochs.
 
-    Returns None for other schedules and for correlated noise, whose epochs are no product.
+    Returns None for other schedules, for secret lanes, which epochs share, and for correlated noise.
     """
     schedule = schedule_of(release)
     if schedule is None:
         return ((release, 1),)
-    if isinstance(schedule, BallsAndBins):
+    if isinstance(schedule, BallsAndBins) and not schedule.secret_lanes:
         return ((with_stream(release, ""), schedule.bins),)
     if isinstance(schedule, Cyclic):
         return ((with_stream(release, ""), schedule.period),)

@@ -25,11 +25,12 @@ class BallsAndBins:
     those of its lane, t mod lanes, t counted from the start of the run; `lanes` divides `bins`.
     coefficients: first column of C, for noise C^-1 z of fresh noise z of the stated multiplier (`CorrelatedRounds`). At
     most `lanes` of them, so that no two columns of a lane overlap. (1.0,): independent noise.
+    secret_lanes: the lane is drawn instead, uniformly and secretly, for each client by itself, once for a run.
     Claim: T rounds are dominated by ceil(T / lanes) rounds with bins / lanes bins and independent noise z / |c|; an
     epoch of B bins is the pair (mixture of N(s e_1, I), ..., N(s e_B, I); N(0, I)), s = 1 / noise multiplier.
     Source: Chua et al. 2025; docs/theory-participation.md, Theorems 1 and 5. Units: a participation's shift in clip
     norms.
-    Adjacency: zero-out or add-remove; replace-one too if lanes = bins, a public order.
+    Adjacency: zero-out or add-remove; replace-one too if public lanes = bins.
     Errors: InvalidParameter for lanes that do not divide the bins, or more coefficients than lanes.
 
     >>> from accounting.mechanisms import BallsAndBins
@@ -41,6 +42,7 @@ class BallsAndBins:
     stream: str = ""
     lanes: int = 1
     coefficients: tuple[float, ...] = (1.0,)
+    secret_lanes: bool = False
     name: ClassVar[str] = "balls-and-bins"
     ends_after: ClassVar[int | None] = None
 
@@ -53,6 +55,10 @@ class BallsAndBins:
                 f"lanes={self.lanes} of bins={self.bins}: lanes must divide the rounds of an epoch, so that each lane "
                 f"has equally many. Use a divisor of {self.bins}, such as {math.gcd(self.bins, self.lanes)}."
             )
+        if not isinstance(self.secret_lanes, bool):
+            raise InvalidParameter(f"secret_lanes={require.shown(self.secret_lanes)}: must be true or false.")
+        if self.secret_lanes and self.lanes == 1:
+            raise InvalidParameter("secret_lanes with lanes=1: there is one lane, so none to draw. Use more lanes.")
         object.__setattr__(self, "coefficients", self.matrix.coefficients)
         if len(self.coefficients) > self.lanes:
             raise InvalidParameter(
@@ -62,7 +68,12 @@ class BallsAndBins:
 
     @property
     def secret(self) -> bool:
-        """True if a client's round is secret: its lane has several rounds in an epoch."""
+        """True if a client's round is secret: its lane is, or has several rounds in an epoch."""
+        return self.secret_lanes or self.secret_in_lane
+
+    @property
+    def secret_in_lane(self) -> bool:
+        """True if a client's round is secret from those who know its lane, as the deterministic account takes them."""
         return self.lanes < self.bins
 
     @property
@@ -97,6 +108,8 @@ class BallsAndBins:
         record = {"name": self.name, **asdict(self)}
         if self.lanes == 1:
             del record["lanes"]
+        if not self.secret_lanes:
+            del record["secret_lanes"]
         if self.coefficients == (1.0,):
             del record["coefficients"]
         return record

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from accounting import budget as budgets
-from accounting.budget import Budget, Plan, advice, certificates
+from accounting.budget import Budget, Plan, advice, certificates, certified_noise
 from accounting.compose.accountant import Accountant
 from accounting.compose.rdp import Conversion
 from dpfed.cli.budget_tables import pairs, show, show_group, show_pairs
@@ -78,8 +78,8 @@ def budget(
     precision
         Fixed-size sampling with Gaussian noise: to 0.05% instead of 0.3%, in up to some minutes.
     certificate
-        sampled: for min-separation, an epsilon that sampling certifies but for a chance of 1e-12, which is a part of
-        delta, beside the bound that holds for sure. Takes minutes.
+        sampled: for min-separation and secret lanes, an epsilon that sampling certifies but for a chance of 1e-12, part
+        of delta, beside the bound that holds for sure; with --epsilon and --rounds, the noise for it. Takes minutes.
     group
         State epsilon at the same delta for this many clients who act as one, too.
     advantage
@@ -140,6 +140,7 @@ def budget(
             compare=compare or None,
             table=table or None,
             group=None if group == 1 else group,
+            **targets,
         )
     if over:
         from dpfed.cli.budget_maps import show_map
@@ -158,14 +159,25 @@ def budget(
         return
     if compare and mechanism.name not in ("gaussian", "distributed-gaussian"):
         raise ConfigError(f"--compare with --mechanism {mechanism.name}: it is for Gaussian noise. Remove it.")
-    answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets)
+    sampled: certificates.Certificate | None = None
+    if certificate != "none" and noise_multiplier is None and rounds is not None and options.epsilon is not None:
+        if accountant != "best":
+            raise ConfigError(
+                f"--certificate {certificate} with --epsilon and --accountant {accountant}: noise is searched "
+                "beside the best bound. Remove one."
+            )
+        found_noise = certified_noise.kept_or_certified_noise(plan, epsilon=options.epsilon, rounds=rounds)
+        answer, sampled = found_noise.budget, found_noise.certificate
+    else:
+        answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets)
     plan, rows = answer.plan, [answer]  # with the lanes that were searched
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:
         answer, *rows = budgets.with_second_opinion([answer, *rows])
     found = advice.choices(plan, epsilon=answer.epsilon, rounds=answer.rounds) if compare and answer.valid else ()
-    sampled = None if certificate == "none" else certificates.kept_or_certified(answer)
+    if certificate != "none" and sampled is None:
+        sampled = certificates.kept_or_certified(certificates.Claim.of(answer))
     _report(plan, answer, rows, found, sampled, plot=plot, json=json, compare=compare, papers=papers, table=table)
     if group != 1 and not json:
         show_group(answer, group)

@@ -94,6 +94,15 @@ class GaussianPrivacy(Noised):
     """Matrix of bands: the one of least error for the run's rounds and server.momentum, or the square root of prefix
     sums."""
 
+    factorisation_power: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Instead of a factorisation: bands of this power of prefix sums, as `dpfed budget --certificate sampled` finds it
+    for secret lanes. 0.5 is the square root."""
+
+    certificate: Literal["none", "sampled"] = "none"
+    """sampled: the summary has an epsilon that sampling certifies, except with probability 1e-12, beside the one that
+    holds for sure, for federation.sampling 'min-separation' or secret lanes; the run's budget is kept by the latter.
+    Takes minutes."""
+
     adaptive: Adaptive | None = None
     """[privacy.adaptive]."""
 

@@ -155,6 +155,10 @@ class BinsFederation(_Federation):
     """balls-and-bins with noise in bands: public lanes (client id modulo lanes) that take turns, a divisor of an
     epoch's rounds. Default: the fewest that privacy.bands needs; search: those of least error at privacy.epsilon."""
 
+    lane_secrecy: Literal["public", "secret"] = "public"
+    """secret: a client's lane is drawn for the run, and kept, instead of following from its id. The epsilon of the run
+    is that of public lanes; `dpfed budget --certificate sampled` and privacy.certificate have a smaller one."""
+
 
 class SeparatedFederation(_Federation):
     """Clients that take part by their own coins, with a rest after every participation."""

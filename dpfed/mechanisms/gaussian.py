@@ -155,7 +155,7 @@ class GaussianNoise(Private):
         charged, law = table.missing_shares == "charged" and in_shares, who.law
         # one client added or removed would be a share of noise, or an upload, more or less.
         kept = uploads or (in_shares and isinstance(law, FullParticipation))
-        kept |= isinstance(law, BallsAndBins) and law.lanes > 1  # or would move the lanes of others
+        kept |= isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes  # or moves others' lanes
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
         plain = cls(
             noise_multiplier=table.noise_multiplier or 1.0,
@@ -335,17 +335,26 @@ def _correlated(
     law: Any = who.law
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands
-        lanes = BandedNoise(bands=bands, factorisation=table.factorisation, server_momentum=momentum)
+        lanes = _banded(table, bands, momentum)
         return None if bands == 1 else replace(law, coefficients=lanes.first_column(rounds))
     if table.bands is None and table.buffers is None:
         return None
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None
-        else BandedNoise(bands=table.bands or 1, factorisation=table.factorisation, server_momentum=momentum)
+        else _banded(table, table.bands or 1, momentum)
     )
     separation = law.period if isinstance(law, Cyclic) else law.separation
     return noise.public_stream(rounds, separation=separation, stream=stream)
+
+
+def _banded(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
+    return BandedNoise(
+        bands=bands,
+        factorisation=table.factorisation,
+        factorisation_power=table.factorisation_power,
+        server_momentum=momentum,
+    )
 
 
 def _check_rests(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:

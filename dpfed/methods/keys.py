@@ -65,7 +65,7 @@ def _numbers(config: Config, facts: MethodFacts) -> bool:
 
 RULES = (
     Needs(
-        ("privacy.factorisation",),
+        ("privacy.factorisation", "privacy.factorisation_power"),
         "privacy.bands",
         lambda config, facts: (
             config.privacy is not None

@@ -112,6 +112,11 @@ def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
     given = f"federation.lanes={getattr(federation, 'lanes', None)!r}" if lanes and table.buffers is None else given
     if table.bands is not None and table.buffers is not None:
         yield "privacy.bands with privacy.buffers: noise is taken back in one way. Remove one of them."
+    if table.factorisation_power is not None and (table.factorisation != "optimised" or table.buffers is not None):
+        yield (
+            f"privacy.factorisation_power={table.factorisation_power} with privacy.factorisation='square-root' or "
+            "buffers: the matrix is one of them. Remove one."
+        )
     in_lanes = federation.sampling == "balls-and-bins" and table.buffers is None
     if federation.sampling not in ("cyclic", "min-separation") and not in_lanes:
         yield (

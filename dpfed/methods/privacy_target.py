@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from accounting.budget import NoiseSchedule
+from accounting.budget.certificates import run_of as sampled_run
 from accounting.caveats import default_delta
 from accounting.compose.accountant import Accountant, guarantee
 from accounting.compose.over_rounds import epsilons
@@ -173,6 +174,8 @@ def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
         stream=stream_of(config),
     )
     assert table.clip_norm is not None
+    if table.certificate == "sampled":
+        sampled_run(noise.run(config.federation.rounds, None))  # refuses what no certificate is about
     least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
     return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)

@@ -1,7 +1,8 @@
-"""Public lanes of a run under balls-and-bins: their number, given, or derived from the bands, or searched.
+"""Lanes of a run under balls-and-bins: their number, given, or derived from the bands, or searched.
 
-A client's lane is its id modulo the number of lanes. Who is in a lane must not depend on which other clients there are:
-under add-remove, one client more in a list would move all later ones to other lanes, and with them their rounds.
+A client's public lane is its id modulo the number of lanes. Who is in a lane must not depend on which other clients
+there are: under add-remove, one client more in a list would move all later ones to other lanes, and with them their
+rounds. Secret lanes are drawn for each client by itself, so that ids may be places in a list.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ def lanes_of(config: Config) -> int:
     return next((one for one in divisors(period) if one >= (bands or 1)), period)
 
 
+def secret_lanes(config: Config) -> bool:
+    """Return True if lanes are drawn for the run, and secret."""
+    return isinstance(config.federation, BinsFederation) and config.federation.lane_secrecy == "secret"
+
+
 def with_lanes(config: Config) -> Config:
     """Return the configuration with lanes and bands as numbers, searched if asked for; others as they are."""
     federation, table = config.federation, config.privacy
@@ -76,8 +82,12 @@ def _searched(config: Config, table: GaussianPrivacy) -> int:
     try:
         plan = Plan(
             clients=federation.clients,
-            sampling=BallsAndBins(cohort=federation.cohort),
-            mechanism=BandedNoise(factorisation=table.factorisation, server_momentum=momentum),
+            sampling=BallsAndBins(cohort=federation.cohort, secret_lanes=secret_lanes(config)),
+            mechanism=BandedNoise(
+                factorisation=table.factorisation,
+                factorisation_power=table.factorisation_power,
+                server_momentum=momentum,
+            ),
             delta=table.delta or default_delta(federation.clients),
             adjacency=table.adjacency,
         )
@@ -94,6 +104,12 @@ def lane_problems(config: Config) -> Iterator[str]:
     if not isinstance(federation, BinsFederation):
         return
     given = f"federation.lanes={federation.lanes!r}"
+    if secret_lanes(config) and (not isinstance(table, GaussianPrivacy) or _lanes_or_two(config) == 1):
+        yield (
+            "federation.lane_secrecy='secret' without lanes: there is no lane to draw. Give federation.lanes of 2 or "
+            "more, or privacy.bands, with privacy.noise='gaussian'."
+        )
+        return
     if federation.lanes not in (None, 1) and not isinstance(table, GaussianPrivacy):
         yield (
             f"{given} without privacy.noise='gaussian': lanes are for noise that is taken back over rounds, which only "
@@ -123,9 +139,20 @@ def lane_problems(config: Config) -> Iterator[str]:
             f"privacy.bands={bands} with {lanes} lanes in epochs of {period} rounds: a client takes part again after "
             f"{lanes} rounds at the earliest. Use at most {min(lanes, period)} bands, or more lanes."
         )
-    if lanes > 1 and table.adjacency == "add-remove" and config.data.partition not in OWN_IDS:
+    if (
+        lanes > 1
+        and not secret_lanes(config)
+        and table.adjacency == "add-remove"
+        and config.data.partition not in OWN_IDS
+    ):
         yield (
             f"privacy.adjacency='add-remove' with lanes and data.partition={config.data.partition!r}: ids of clients "
             "are places in a list here, and a lane is an id modulo the lanes. One client more would move all later "
-            "ones to other lanes. Use adjacency 'zero-out'."
+            "ones to other lanes. Use adjacency 'zero-out', or federation.lane_secrecy 'secret'."
         )
+
+
+def _lanes_or_two(config: Config) -> int:
+    """Return the number of lanes; 2 if they are to be searched, which are 2 or more where they are secret."""
+    federation = config.federation
+    return 2 if isinstance(federation, BinsFederation) and federation.lanes == "search" else lanes_of(config)

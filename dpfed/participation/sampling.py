@@ -23,7 +23,7 @@ from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of
-from dpfed.participation.lanes import lanes_of
+from dpfed.participation.lanes import lanes_of, secret_lanes
 from dpfed.participation.schedules import (
     AllocationCohorts,
     BallsAndBinsCohorts,
@@ -198,7 +198,9 @@ def sampler_of(config: Config) -> Sampler:
         raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
     period = max(round(clients / cohort), 1)
     if name == "balls-and-bins":
-        return BallsAndBinsCohorts(clients=clients, bins=period, lanes=lanes_of(config), stream=stream)
+        return BallsAndBinsCohorts(
+            clients=clients, bins=period, lanes=lanes_of(config), secret_lanes=secret_lanes(config), stream=stream
+        )
     if name == "cyclic":
         return CyclicCohorts(clients=clients, period=period, stream=stream)
     if name == "allocation":

@@ -21,7 +21,8 @@ from dpfed.randomness import Randomness
 class BallsAndBinsCohorts:
     """Balls-and-bins: every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
 
-    In lanes: in one of the rounds of its lane, id modulo lanes, which is round modulo lanes from the run's start.
+    In lanes: in one of the rounds of its lane, which is round modulo lanes from the run's start. The lane is public, id
+    modulo lanes, or secret: drawn for the client's id once, and kept for the run.
     Claim: cohorts have the distribution of `accounting.mechanisms.BallsAndBins`. Source: Chua et al. 2025;
     docs/theory-participation.md, Theorems 1 and 5. Adjacency: zero-out or add-remove.
 
@@ -33,10 +34,11 @@ class BallsAndBinsCohorts:
     bins: int
     stream: str
     lanes: int = 1
+    secret_lanes: bool = False
 
     @cached_property
     def law(self) -> BallsAndBins:
-        return BallsAndBins(bins=self.bins, lanes=self.lanes, stream=self.stream)
+        return BallsAndBins(bins=self.bins, lanes=self.lanes, secret_lanes=self.secret_lanes, stream=self.stream)
 
     @cached_property
     def expected(self) -> float:
@@ -48,8 +50,10 @@ class BallsAndBinsCohorts:
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
             drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes)
-            ids = block * blocks.BLOCK + np.arange(count)
-            return np.asarray((drawn == turn) & (ids % self.lanes == lane))
+            lanes = (block * blocks.BLOCK + np.arange(count)) % self.lanes
+            if self.secret_lanes:
+                lanes = _whole(randomness.uniform(count, "participation.lane", block), self.lanes)
+            return np.asarray((drawn == turn) & (lanes == lane))
 
         return blocks.in_blocks(self.clients, takes_part)
 

@@ -129,12 +129,20 @@ DETAILS = (
         when={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
+        name="secret_lanes", label="Lanes are", choices=(("", "public"), ("true", "secret, drawn for a run")),
+        when={"sampling": ["balls-and-bins"], "noise": ["banded"], "mechanism": ["gaussian"]},
+    ),
+    InputBox(
         name="buffers", label="Buffers", whole=True, hint="empty: 3",
         when={"noise": ["blt"], "mechanism": ["gaussian"]},
     ),
     InputBox(
         name="factorisation", label="Factorisation", when={"noise": ["banded"], "mechanism": ["gaussian"]},
         choices=(("optimised", "optimised"), ("square-root", "square root, in closed form")),
+    ),
+    InputBox(
+        name="factorisation_power", label="Power of prefix sums", hint="empty: the factorisation",
+        when={"noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
         name="server_momentum", label="Server momentum", hint="0 to 1",

@@ -32,6 +32,8 @@ from dpfed.records.reading import (
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
 """Keys of runs whose model is a mask; other summaries do not have them."""
+_IF_ANY = (*_OF_MASKS, "certificate", "gpu")
+"""Keys that are left out if they have no value."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
 
@@ -88,6 +90,7 @@ class Summary:
     epsilon: Size | None = None
     no_statement: Text | None = None
     lower_bound: Real | None = None
+    certificate: Mapping[str, object] | None = None
     advantage: Size | None = None
     tpr_at_fpr: Mapping[str, Size] | None = None
     gaussian_dp: GaussianSummary | None = None
@@ -178,7 +181,7 @@ class Summary:
         for key, value in asdict(self).items():
             if key in ("scores", "others"):
                 found |= value
-            elif value is not None or key not in (*_OF_MASKS, "gpu"):
+            elif value is not None or key not in _IF_ANY:
                 found[key] = list(value) if isinstance(value, tuple) else value
         return found
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from accounting.budget import Plan
+from accounting.budget.certificates import Certificate
 from accounting.budget.samplings import RecordBatches
 from accounting.compose.readings import Readings
 from accounting.mechanisms import (
@@ -38,12 +39,26 @@ def statement(summary: Summary) -> str:
             f"Nothing was released: none of {summary.rounds} rounds had a result. The model is the initial one, "
             "which depends on no client's data; epsilon is 0."
         )
-    words = _statement(summary)
+    words = _statement(summary) + certificate_words(summary)
     if summary.interrupted_charges:
         words += f" Charged besides: {summary.interrupted_charges} rounds that were interrupted after their charge."
     if summary.randomness == "simulated":
         words += " Simulated: noise and cohorts come from a seed. This is an experiment, not for release."
     return words
+
+
+def certificate_words(summary: Summary) -> str:
+    """Return what sampling certifies beside the epsilon of a run; nothing without a certificate."""
+    if not summary.certificate:
+        return ""
+    try:
+        found = Certificate.from_dict(dict(summary.certificate))
+    except (TypeError, KeyError, ValueError):
+        return " The certificate in summary.json is not one."
+    return (
+        f" Beside it, by {found.samples:,} samples: epsilon at most {upwards(found.epsilon)} at the same delta, wrong "
+        f"with a probability of {found.failure:.0e}, which is a part of delta; seed {found.seed[:16]}."
+    )
 
 
 def nothing_released(summary: Summary) -> bool:
@@ -156,10 +171,11 @@ def sampler_words(plan: Plan) -> str:
             return f"all {plan.clients} clients in every round"
         case BallsAndBins(bins=bins, lanes=1):
             return f"balls-and-bins, {each} in one secret round of every {bins}, drawn anew each time"
-        case BallsAndBins(bins=bins, lanes=lanes):
+        case BallsAndBins(bins=bins, lanes=lanes, secret_lanes=secret):
+            kind = "secret lanes, drawn for the run" if secret else "public lanes"
             return (
-                f"balls-and-bins in {lanes} public lanes, {each} in one secret round of the {bins // lanes} that its "
-                f"lane has of every {bins}, drawn anew each time"
+                f"balls-and-bins in {lanes} {kind}, {each} in one secret round of the {bins // lanes} that its lane "
+                f"has of every {bins}, drawn anew each time"
             )
         case Allocation(participations=times, rounds=rounds):
             return f"allocation, {each} in {times} secret rounds of {rounds}"

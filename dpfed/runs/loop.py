@@ -37,6 +37,7 @@ from dpfed.round import (
 )
 from dpfed.runs.binding import Binding, Heads, binding_of, new_key
 from dpfed.runs.book import Book
+from dpfed.runs.certificate import certified
 from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.folder import RunFolder
@@ -322,6 +323,11 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
         raise RunError(
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
+        )
+    if project is not None and certified(experiment.config):
+        raise RunError(
+            f"{project.ledger.path}: privacy.certificate='sampled' is about one run by itself, a project about all "
+            "runs on its clients. Remove one of them."
         )
 
 

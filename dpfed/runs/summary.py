@@ -18,6 +18,7 @@ from dpfed.records.metrics import MetricsLine
 from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
 from dpfed.runs.book import Book
+from dpfed.runs.certificate import certificate_of
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import hostile_clients_view, server_view
 from dpfed.runs.training import gpu_words
@@ -88,6 +89,8 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
             "accountant": stated.method,
             "notes": stated.notes,
         }
+        if certificate := certificate_of(config, ledger, stated):
+            found["certificate"] = asdict(certificate)
         if readings := readings_of(stated):
             found |= readings | {"gaussian_dp": GaussianSummary(**readings["gaussian_dp"])}
     except ContradictoryBounds as error:  # the run is saved, and states nothing

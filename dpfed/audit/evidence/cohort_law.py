@@ -80,7 +80,8 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
         words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
     sized = binom(who.clients, law.probability)
-    if isinstance(law, BallsAndBins) and law.lanes > 1:  # clients of the round's lane, those with its remainder
+    in_public_lanes = isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes
+    if isinstance(law, BallsAndBins) and in_public_lanes:  # clients of the round's lane, those with its remainder
         in_lane = (who.clients - 1 - np.arange(len(sizes)) % law.lanes) // law.lanes + 1
         sized = binom(in_lane, law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)

@@ -204,7 +204,7 @@ def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha:
 
     cohorts: sorted ids of the rounds from the first on. Found exactly: a client twice in an epoch or in none of its
     rounds, in a round of another lane, more often than allocated, before its rest is over, or out of the public order.
-    By a test: epochs that are not drawn anew (balls-and-bins).
+    By a test: epochs that are not drawn anew (balls-and-bins), and secret lanes of other sizes than drawn ones have.
     Claim: cohorts that keep to the schedule fail with probability at most alpha.
     """
     match law:
@@ -230,11 +230,12 @@ def times_of(cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
 
 
 def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float) -> Finding:
+    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else np.arange(clients) % law.lanes
     for number, ids in enumerate(cohorts):
-        strays = ids[ids % law.lanes != number % law.lanes]
+        strays = ids[lane_of[ids] != number % law.lanes]
         if len(strays):
             return False, (
-                f"round {number + 1}: client {int(strays[0])} of lane {int(strays[0]) % law.lanes} takes part in a "
+                f"round {number + 1}: client {int(strays[0])} of lane {int(lane_of[strays[0]])} takes part in a "
                 f"round of lane {number % law.lanes}."
             )
     epochs = [cohorts[start : start + law.bins] for start in range(0, len(cohorts), law.bins)]
@@ -245,8 +246,18 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float)
         if len(epoch) == law.bins and int(times.min()) < 1:
             return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
     whole = [epoch for epoch in epochs if len(epoch) == law.bins]
+    if law.secret_lanes and whole:
+        alpha /= 2
+        sizes, of_lane = np.bincount(lane_of, minlength=law.lanes), binom(clients, 1 / law.lanes)
+        chances = np.minimum(2 * np.minimum(of_lane.cdf(sizes), of_lane.sf(sizes - 1)), 1.0)
+        worst = int(chances.argmin())
+        if chances[worst] < alpha / law.lanes:
+            return False, (
+                f"lane {worst} of {law.lanes} has {int(sizes[worst])} of {clients} clients (p = {chances[worst]:.2g}): "
+                f"secret lanes are not drawn uniformly. {chance_in_words(alpha)}"
+            )
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
-    for one, two in pairs if law.secret else []:
+    for one, two in pairs if law.secret_in_lane else []:
         same = sum(len(np.intersect1d(a, b, assume_unique=True)) for a, b in zip(one, two, strict=True))
         chance = binom(clients, law.lanes / law.bins)
         p = min(2 * min(float(chance.cdf(same)), float(chance.sf(same - 1))), 1.0)
@@ -255,9 +266,18 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float)
                 f"{same} clients have the same round in two epochs, {clients * law.lanes / law.bins:.1f} are "
                 f"expected (p = {p:.2g}): epochs are not drawn anew. {chance_in_words(alpha)}"
             )
-    lanes = f", each in its lane of {law.lanes}" if law.lanes > 1 else ""
-    anew = ", drawn anew" if law.secret else ""
+    kind = "secret lane" if law.secret_lanes else "lane"
+    lanes = f", each in its {kind} of {law.lanes}" if law.lanes > 1 else ""
+    anew = ", drawn anew" if law.secret_in_lane else ""
     return True, f"{len(whole)} whole epochs with every client once{lanes}{anew}; {len(cohorts)} rounds in all."
+
+
+def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
+    """Return the lane of each client's first round, or -1 of a client that has none."""
+    found = np.full(clients, -1, dtype=np.int64)
+    for number in reversed(range(len(cohorts))):
+        found[cohorts[number]] = number % law.lanes
+    return found
 
 
 def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding:

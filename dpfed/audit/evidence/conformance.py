@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from accounting import require
+from accounting.budget.certificates import Certificate
 from accounting.compose import lower_bound, pld
 from accounting.errors import AccountingError, EditedLedger, LedgerError
 from accounting.ledger import Aborted, Entry, Release
@@ -22,10 +23,13 @@ from dpfed.methods.choices import tolerance_of
 from dpfed.participation.sampling import sampler_of
 from dpfed.records.reading import Misread, Unavailable
 from dpfed.records.round import RoundRecord
+from dpfed.runs.certificate import claim_of
 
 _SAME = 1e-6
 """Relative difference of two computations of one epsilon, perhaps by other versions of numpy and scipy."""
 _ROUNDING = 1e-9
+_MOST_SAMPLES = 100_000_000
+"""Samples of a certificate that an audit draws again, at most."""
 _STREAMED = 1e-3
 """Relative difference of epsilon during a run, which is computed by another order of convolutions."""
 
@@ -306,3 +310,23 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
         if mechanism is not None and pld.supports(with_whole_noise(mechanism))
         else None
     )
+
+
+def certificate_recomputed(files: RunFiles) -> Finding:
+    """Check a certificate of summary.json by sampling again, of the ledger's releases, never from a cache."""
+    files.compared.add("certificate")
+    stated, claim = files.summary.certificate, claim_of(files.config, files.trusted_ledger, files.guarantee)
+    if claim is None:
+        return stated is None, "this run can have no certificate: it ended early, or is charged to a project."
+    if stated is None:
+        return None, "the summary has no certificate: no sampling was below the epsilon that holds for sure."
+    try:
+        found = Certificate.from_dict(dict(stated))
+        known = found.samples <= _MOST_SAMPLES and claim.is_of(found)
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+        return False, "summary.json: its certificate is none."
+    words = f"epsilon {upwards(found.epsilon)} by {found.samples:,} samples, wrong with a chance of {found.failure:.0e}"
+    if not known:
+        return False, f"{words}: is not of this ledger's releases, its delta and a seed that is their hash."
+    again = claim.recomputes(found)
+    return again, f"{words}: sampling again {'confirms' if again else 'refutes'} it."

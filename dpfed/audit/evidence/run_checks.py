@@ -22,6 +22,7 @@ from dpfed.audit.evidence.summary_evidence import figures_follow
 from dpfed.audit.verdict import Check, Finding, check
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method
+from dpfed.runs.certificate import certified
 
 STATISTICAL = 7
 """Checks that may fail by probability: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise
@@ -40,6 +41,8 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         checks += [check("project was charged alike", partial(project_agrees, files, project))]
     elif _charges_taken_back(files):
         checks += [check("charges taken back", partial(_taken_back, files))]
+    if certified(files.config) or _has_certificate(files):
+        checks += [check("certificate is computed again", partial(conformance.certificate_recomputed, files))]
     checks += _made(_OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files)
     checks += _made(_of_releases(alpha), files)
     checks += _made(_OF_UPLOADS, files)
@@ -70,6 +73,14 @@ def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
 
 def _made(table: Table[Files], files: Files) -> list[Check]:
     return [check(name, partial(finding, files)) for name, finding in table.items()]
+
+
+def _has_certificate(files: RunFiles) -> bool:
+    """Return True if summary.json has a certificate."""
+    try:
+        return files.summary.certificate is not None
+    except DpfedError:
+        return False
 
 
 def _charges_taken_back(files: RunFiles) -> int:

@@ -172,8 +172,8 @@ def _one_round(config: Config) -> Config:
     tables = config.to_dict()
     tables["federation"] |= {"sampling": "all", "cohort": config.federation.clients, "rounds": 1}
     for table, keys in (
-        ("federation", ("separation", "cohort_cap", "lanes")),
-        ("privacy", ("bands", "buffers", "factorisation")),
+        ("federation", ("separation", "cohort_cap", "lanes", "lane_secrecy")),
+        ("privacy", ("bands", "buffers", "factorisation", "factorisation_power")),
     ):
         for key in keys:
             tables[table].pop(key, None)

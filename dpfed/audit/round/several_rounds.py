@@ -108,8 +108,13 @@ class Stream:
         y, there = np.array([value for value, _ in seen]), np.array([one for _, one in seen], dtype=float)
         noise, schedule = gaussian_of(self._charged.mechanism), self.schedule
         assert noise is not None
+        if isinstance(schedule, BallsAndBins) and schedule.secret_lanes:
+            logs = self._of_rounds(schedule, y, 1 / noise.noise_multiplier, every=1)
+            logs = np.append(logs, np.zeros(-len(logs) % schedule.bins))
+            in_lane = logs.reshape(-1, schedule.bins // schedule.lanes, schedule.lanes)
+            return float(np.logaddexp.reduce(np.logaddexp.reduce(in_lane, axis=1).sum(axis=0)))
         if isinstance(schedule, BallsAndBins):
-            logs = self._of_lane(schedule, y, 1 / noise.noise_multiplier)
+            logs = self._of_rounds(schedule, y, 1 / noise.noise_multiplier, every=schedule.lanes)
             bins = schedule.of_a_lane.bins
             logs = np.append(logs, np.zeros(-len(logs) % bins))
             return float(np.logaddexp.reduce(logs.reshape(-1, bins).sum(axis=0)))
@@ -122,11 +127,11 @@ class Stream:
         fresh, pattern = (np.convolve(c, part)[: self.rounds] for part in (y, there))
         return float(fresh @ pattern / max(np.linalg.norm(pattern), 1e-300))
 
-    def _of_lane(self, schedule: BallsAndBins, y: Floats, s: float) -> Floats:
-        """Return the log-likelihood ratio of a participation in each round of client 0's lane, by its whole column."""
+    def _of_rounds(self, schedule: BallsAndBins, y: Floats, s: float, *, every: int) -> Floats:
+        """Return the log-likelihood ratio of a participation in rounds 0, every, 2 every, ..."""
         c = np.array(schedule.coefficients)
         fresh = np.convolve(c, y)[: self.rounds]
-        columns = [(c[: self.rounds - first], first) for first in range(0, self.rounds, schedule.lanes)]
+        columns = [(c[: self.rounds - first], first) for first in range(0, self.rounds, every)]
         shown = [
             s * column @ fresh[first : first + len(column)] - s * s * column @ column / 2 for column, first in columns
         ]

@@ -56,7 +56,8 @@ class ClientLevel:
     cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
     sampling:  as federation.sampling of `dpfed run`; schedules ("balls-and-bins", ...) with randomness="simulated"
                only, and every round must then be released. separation: that of "min-separation". lanes: of
-               "balls-and-bins", public (id modulo lanes), with noise in as many bands
+               "balls-and-bins", public (id modulo lanes), with noise in as many bands. lane_secrecy: "secret" draws
+               them for the run instead
     rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
                more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
     epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
@@ -100,6 +101,7 @@ class ClientLevel:
         sampling: Sampling = "poisson",
         separation: int | None = None,
         lanes: int | None = None,
+        lane_secrecy: Literal["public", "secret"] | None = None,
         adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         noise: Noise | None = None,
@@ -120,9 +122,10 @@ class ClientLevel:
             "adjacency": adjacency,
             "noise": noise or ("discrete-gaussian" if randomness == "secure" else "gaussian"),
         }
+        schedule = {"separation": separation, "lanes": lanes, "lane_secrecy": lane_secrecy}
         plan: dict[str, dict[str, Any]] = {
             "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
-            | {key: value for key, value in (("separation", separation), ("lanes", lanes)) if value is not None},
+            | {key: value for key, value in schedule.items() if value is not None},
             "privacy": {key: value for key, value in privacy.items() if value is not None},
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }

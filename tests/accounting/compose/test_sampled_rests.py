@@ -10,8 +10,8 @@ from scipy.stats import chi2
 
 from accounting import Plan, budget
 from accounting.budget import certificates
-from accounting.compose import sampled_rests
-from accounting.compose.sampled_rests import RestsUnderNoise, Sums, sums_of, weights_at
+from accounting.compose.sampled_rests import RestsUnderNoise
+from accounting.compose.sampled_weights import Sums, sums_of, weights_at
 from accounting.compose.shown_schedules import counts_law
 from accounting.errors import CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.schedules import MinSeparation
@@ -119,7 +119,7 @@ def rests(delta=1e-3, rounds=30, **more):
 
 @pytest.fixture(scope="module")
 def certificate():
-    return certificates.certified(rests(), samples=100_000)
+    return certificates.certified(certificates.Claim.of(rests()), samples=100_000)
 
 
 def test_a_certificate_lies_between_the_bounds_and_charges_its_failure(certificate):
@@ -133,9 +133,9 @@ def test_a_certificate_lies_between_the_bounds_and_charges_its_failure(certifica
 
 
 def test_an_audit_computes_it_again(certificate):
-    assert certificates.recomputed(certificate, rests())
+    assert certificates.Claim.of(rests()).recomputes(certificate)
     assert certificate.seed != certificates.seed_of({**certificate.description, "samples": 100_001})
-    assert not certificates.recomputed(replace(certificate, epsilon=certificate.epsilon * 0.9), rests())
+    assert not certificates.Claim.of(rests()).recomputes(replace(certificate, epsilon=certificate.epsilon * 0.9))
 
 
 def test_further_tries_are_counted_and_charged(monkeypatch):
@@ -144,36 +144,36 @@ def test_further_tries_are_counted_and_charged(monkeypatch):
     def hopeful(*given):
         called.append(1)
         tilts, epsilon = real(*given)
-        return tilts, certificates._rounded_up(epsilon * 0.97)
+        return tilts, certificates.rounded_up(epsilon * 0.97)
 
     monkeypatch.setattr(certificates, "_calibrated", hopeful)
-    monkeypatch.setattr(certificates, "_STEP", 1.03)
-    found = certificates.certified(rests(), samples=100_000)
+    monkeypatch.setattr(certificates, "STEP", 1.03)
+    found = certificates.certified(certificates.Claim.of(rests()), samples=100_000)
     assert found.tries > 1
     assert found.failure == found.tries * 1e-12
     assert f"{found.tries} verifications" in str(found)
-    monkeypatch.setattr(certificates, "_MOST_TRIES", 1)
+    monkeypatch.setattr(certificates, "MOST_TRIES", 1)
     with pytest.raises(CalibrationError, match="verify nothing"):
-        certificates.certified(rests(), samples=100_000)
+        certificates.certified(certificates.Claim.of(rests()), samples=100_000)
 
 
 def test_it_is_kept_by_all_that_it_follows_from(monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
-    first = certificates.kept_or_certified(rests(), samples=50_000)
+    first = certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000)
 
     def anew(*given, **more):
         raise CalibrationError("computed anew")
 
     monkeypatch.setattr(certificates, "certified", anew)
-    assert certificates.kept_or_certified(rests(), samples=50_000) == first
+    assert certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000) == first
     for other, samples in ((rests(delta=2e-3), 50_000), (rests(rounds=29), 50_000), (rests(), 60_000)):
         with pytest.raises(CalibrationError, match="anew"):
-            certificates.kept_or_certified(other, samples=samples)
+            certificates.kept_or_certified(certificates.Claim.of(other), samples=samples)
     (file, *_) = (tmp_path / "certificates").glob("*.json")
     for one in (tmp_path / "certificates").glob("*.json"):
         one.write_text(file.read_text().replace(str(first.epsilon), "0.1"))
     with pytest.raises(CalibrationError, match="anew"):
-        certificates.kept_or_certified(rests(), samples=50_000)
+        certificates.kept_or_certified(certificates.Claim.of(rests()), samples=50_000)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,11 @@ def test_it_is_kept_by_all_that_it_follows_from(monkeypatch, tmp_path):
 def test_other_settings_have_none(plan, words):
     stated = budget.solve(Plan(clients=600, cohort=60, **plan), noise_multiplier=2.0, rounds=10)
     with pytest.raises(UnsupportedMechanism, match=words):
-        certificates.certified(stated)
+        certificates.certified(certificates.Claim.of(stated))
 
 
 def test_with_other_releases_there_is_none():
     before = rests().mechanism
     plan = Plan(clients=6000, cohort=400, sampling="min-separation", separation=12, before=before, delta=1e-3)
     with pytest.raises(UnsupportedMechanism, match="other releases"):
-        certificates.certified(budget.solve(plan, noise_multiplier=1.2, rounds=3))
-    assert sampled_rests.CHUNK > 0
+        certificates.certified(certificates.Claim.of(budget.solve(plan, noise_multiplier=1.2, rounds=3)))

@@ -12,6 +12,10 @@ from dpfed.runs.experiment import build
 
 SMALL = ("model.hidden=[2]", "federation.cohort=2", "federation.rounds=6")
 BINS = (*SMALL, "federation.sampling=balls-and-bins")
+SECRET = (
+    "model.hidden=[2]", "federation.clients=8", "federation.cohort=2", "federation.rounds=8",
+    "federation.sampling=balls-and-bins", "federation.lanes=2", "federation.lane_secrecy=secret",
+)  # fmt: skip
 ORDER = (*SMALL, "federation.sampling=cyclic", "privacy.buffers=2")
 
 
@@ -40,6 +44,7 @@ def in_every_round(self, randomness, number):
 
 REAL_NOISE, REAL_ORDER = GaussianNoise._fresh, CyclicCohorts.sample
 FAULTS = {
+    "half of the noise in secret lanes": (SECRET, 1.0, GaussianNoise, "_fresh", half_the_noise),
     "half of the noise under balls-and-bins": (BINS, 1.0, GaussianNoise, "_fresh", half_the_noise),
     "a client in every round of correlated noise": (ORDER, 1.5, CyclicCohorts, "sample", in_every_round),
 }
@@ -58,3 +63,15 @@ def test_gross_faults_are_found(name, monkeypatch):
 @pytest.mark.slow
 def test_their_twin_is_not_flagged():
     assert not stream(BINS, noise=1.0).tested(120, alpha=0.05, seed=1).rejected
+
+
+def test_the_score_of_secret_lanes_is_of_all_rounds_of_each_lane():
+    """Of 8 rounds in epochs of 4 and 2 lanes: log of the sum over lanes of products over epochs of sums over bins."""
+    one = stream(SECRET, rounds=8)
+    assert one.schedule.secret_lanes
+    y = np.random.default_rng(1).standard_normal(8)
+    s, c = 1 / 0.7, np.array(one.schedule.coefficients)
+    columns = np.array([[c[t - r] if 0 <= t - r < len(c) else 0.0 for t in range(8)] for r in range(8)])
+    v = np.exp(s * columns @ np.convolve(c, y)[:8] - s * s * np.square(columns).sum(axis=1) / 2)
+    direct = np.log(sum((v[r] + v[r + 2]) * (v[r + 4] + v[r + 6]) for r in range(2)))
+    assert one._score([(value, False) for value in y]) == pytest.approx(direct)

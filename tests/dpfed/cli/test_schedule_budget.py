@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from accounting.budget import certificates
+from accounting.budget import certificates, certified_noise
 from dpfed.cli import status
 from dpfed.cli.budget import budget
 from dpfed.errors import ConfigError
@@ -71,7 +71,7 @@ def test_a_cap_by_both_of_its_names(capsys, name):
 def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
     made = certificates.kept_or_certified
-    monkeypatch.setattr(certificates, "kept_or_certified", lambda answer: made(answer, samples=50_000))
+    monkeypatch.setattr(certificates, "kept_or_certified", lambda claim: made(claim, samples=50_000))
     plan = ["budget", "--clients", "6000", "--cohort", "400", "--rounds", "30", "--delta", "1e-3"]
     plan += ["--noise-multiplier", "1.2", "--sampling", "min-separation", "--separation", "12"]
     assert status([*plan, "--certificate", "sampled", "--json"]) == 0
@@ -84,3 +84,27 @@ def test_a_certificate_is_printed_beside_the_bound(capsys, monkeypatch, tmp_path
     assert f"wrong with a chance of {one['failure']:.0e}" in text
     assert status([*plan, "--certificate", "sampled", "--compare"]) == 2
     assert "it is about one epsilon" in capsys.readouterr().err
+
+
+def test_noise_of_a_certified_epsilon_in_secret_lanes(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPFED_CACHE_DIR", str(tmp_path))
+    made = certified_noise.kept_or_certified_noise
+    monkeypatch.setattr(
+        certified_noise, "kept_or_certified_noise", lambda plan, **asked: made(plan, samples=50_000, **asked)
+    )
+    plan = ["budget", "--clients", "600", "--cohort", "50", "--rounds", "24", "--delta", "1e-3", "--epsilon", "1.5"]
+    plan += ["--sampling", "balls-and-bins", "--noise", "banded", "--lanes", "4", "--secret-lanes"]
+    assert status([*plan, "--json"]) == 0
+    sure = json.loads(capsys.readouterr().out)
+    assert status([*plan, "--certificate", "sampled", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    one = found["certificate"]
+    assert one["epsilon"] == 1.5 < one["deterministic"] == found["epsilon"]
+    assert found["prefix_error_in_clips"] < sure["prefix_error_in_clips"]
+    assert (found["adjacency"], found["lower_bound"], found["secret_lanes"]) == ("add-remove", None, True)
+    assert status([*plan, "--certificate", "sampled"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "4 secret lanes, drawn for the run" in text
+    assert "epsilon 1.5 at delta 0.001, certified by 50,000 samples" in text
+    assert status([*plan, "--certificate", "sampled", "--accountant", "pld"]) == 2
+    assert "beside the best bound" in " ".join(capsys.readouterr().err.split())

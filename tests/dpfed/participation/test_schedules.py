@@ -1,6 +1,7 @@
 """Cohorts of schedules: drawn as their law says, the same whenever they are drawn; planted faults are found."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ ALLOCATED = AllocationCohorts(clients=3000, participations=3, rounds=12, stream=
 RESTED = MinSeparationCohorts(clients=3000, cohort=500, separation=4, stream="s")
 CYCLIC = CyclicCohorts(clients=3000, period=6, stream="s")
 LANES = BallsAndBinsCohorts(clients=3000, bins=6, lanes=3, stream="s")
-ALL = [BINS, LANES, ALLOCATED, RESTED, CYCLIC]
+SECRET = BallsAndBinsCohorts(clients=3000, bins=6, lanes=3, secret_lanes=True, stream="s")
+ALL = [BINS, LANES, SECRET, ALLOCATED, RESTED, CYCLIC]
 
 
-def drawn(who, rounds=12):
-    return [who.sample(SEEDED, number) for number in range(rounds)]
+def drawn(who, rounds=12, seed=5):
+    return [who.sample(Simulated(seeds=Seeds(root=seed)), number) for number in range(rounds)]
 
 
 @pytest.mark.parametrize("who", ALL, ids=lambda who: who.law.name)
@@ -188,3 +190,47 @@ def test_an_allocation_needs_whole_participations():
     assert allocated(6000, 100, 180) == 3
     with pytest.raises(ConfigError, match="180 rounds"):
         allocated(6000, 100, 181)
+
+
+def test_secret_lanes_are_kept_for_a_run_drawn_for_each_id_and_audited():
+    """A lane belongs to a client's id, whoever else there is; another run draws anew, here 1 of 3 lanes the same."""
+    cohorts = drawn(SECRET, rounds=18)
+    passed, words = schedule_kept(SECRET.law, cohorts, 3000, alpha=1e-6)
+    assert passed
+    assert "each in its secret lane of 3, drawn anew" in words
+    lane, other = np.zeros(3000, dtype=int), np.zeros(3000, dtype=int)
+    for number in range(6):
+        lane[cohorts[number]] = number % 3
+        other[drawn(SECRET, seed=9)[number]] = number % 3
+    fewer = drawn(replace(SECRET, clients=1000))
+    for number in range(6):
+        assert np.array_equal(fewer[number], cohorts[number][cohorts[number] < 1000])
+    assert abs((lane == other).mean() - 1 / 3) < 5 * (2 / 9 / 3000) ** 0.5
+    assert not np.array_equal(lane, np.arange(3000) % 3)
+
+
+def test_faults_of_secret_lanes_are_found():
+    """A lane drawn anew each epoch, lanes that are public ones, unequal lanes, a bin kept, sizes of unequal lanes."""
+    sound = drawn(SECRET, rounds=18)
+    anew = [*sound[:6], *drawn(SECRET, seed=9)[:6], *sound[12:]]
+    assert "of lane" in kept_words(SECRET, anew)
+    bins = [*sound[:6], *sound[:6], *sound[:6]]
+    assert "not drawn anew" in kept_words(SECRET, bins)
+    lane = np.zeros(3000, dtype=int)
+    for number in range(6):
+        lane[sound[number]] = number % 3
+    moved = np.flatnonzero(lane == 0)[:200]  # from lane 0 to lane 1, in all epochs
+    unequal = [np.setdiff1d(ids, moved) if number % 3 == 0 else ids for number, ids in enumerate(sound)]
+    for epoch in range(3):
+        halves = np.array_split(np.random.default_rng(epoch).permutation(moved), 2)
+        for half, number in zip(halves, (6 * epoch + 1, 6 * epoch + 4), strict=True):
+            unequal[number] = np.union1d(unequal[number], half)
+    assert "not drawn uniformly" in kept_words(SECRET, unequal)
+    once = [ids[1:] if number == 3 else ids for number, ids in enumerate(sound)]
+    assert "takes part in none" in kept_words(SECRET, once)
+
+
+def kept_words(cohorts, ids):
+    passed, words = schedule_kept(cohorts.law, ids, cohorts.clients, alpha=1e-6)
+    assert passed is False
+    return words

@@ -1,16 +1,21 @@
 """Runs in public lanes with noise in bands: charged, resumed, searched, audited, refused."""
 
+import json
+
 import pytest
 import torch
 
 import dpfed
 from accounting import Ledger, Plan, budget
+from accounting.budget import certificates
 from accounting.errors import AccountingError
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError
+from dpfed.records.summary import Summary
+from dpfed.report.privacy_words import statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build, resolved
 
@@ -42,6 +47,91 @@ def test_a_run_in_lanes_is_charged_resumed_and_audited(tiny_config, tmp_path):
     found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
     assert "in its lane of 3" in found["members follow the sampler"].detail
     assert not [check for check in found.values() if check.passed is False]
+
+
+SECRET = (*LANES, "federation.lane_secrecy=secret")
+
+
+def test_a_run_in_secret_lanes_has_the_epsilon_of_public_ones(tiny_config, tmp_path):
+    """Under add-remove, since a lane depends on no other client. Resumed, it keeps its lanes."""
+    config = tiny_config(*SECRET)
+    whole = federation.run(build(config), tmp_path / "whole")
+    ((part, _),) = Ledger.read(tmp_path / "whole" / "ledger.jsonl").mechanism().parts
+    assert schedule_of(part).secret_lanes
+    plan = Plan(
+        clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=build(config).goal.delta
+    )
+    assert whole.summary["epsilon"] == pytest.approx(budget.epsilon(plan, noise_multiplier=2.0, rounds=12), rel=1e-6)
+    assert (whole.summary["adjacency"], whole.summary.get("lower_bound")) == ("add-remove", None)
+    assert not any("follows from its id" in note for note in whole.summary["notes"])
+    with pytest.raises(Killed):
+        federation.run(build(config), tmp_path / "broken", on_round=killed_after(7))
+    federation.run(build(config), tmp_path / "broken", resume=True)
+    assert (tmp_path / "whole" / "ledger.jsonl").read_bytes() == (tmp_path / "broken" / "ledger.jsonl").read_bytes()
+    found = {check.name: check for check in audit_run(tmp_path / "broken").checks}
+    assert "in its secret lane of 3" in found["members follow the sampler"].detail
+    assert not [check for check in found.values() if check.passed is False]
+
+
+RESTS = (
+    "federation.sampling=min-separation", "federation.separation=12", "federation.cohort=4", "federation.rounds=30",
+    "method.name=dp-fedavg", "privacy.noise_multiplier=1.2", "privacy.delta=1e-3", "privacy.certificate=sampled",
+)  # fmt: skip
+CERTIFIED = (*SECRET, "federation.rounds=18", "privacy.delta=1e-3", "privacy.certificate=sampled")
+
+
+@pytest.mark.parametrize("settings", [CERTIFIED, RESTS])
+def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monkeypatch, settings):
+    """An audit samples again, also where nothing is in a cache, and finds one that was changed or made up."""
+    monkeypatch.setenv("DPFED_CACHE_DIR", "")
+    monkeypatch.setattr(certificates, "SAMPLES", 50_000)
+    summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
+    found = summary["certificate"]
+    assert found["epsilon"] < found["deterministic"] == summary["epsilon"]
+    assert "Beside it, by 50,000 samples" in statement(Summary.in_folder(tmp_path / "run"))
+    assert certificate_check(tmp_path / "run").passed
+    for changed in (
+        {"epsilon": found["epsilon"] / 2},
+        {"delta": 0.5},
+        {"samples": 10**15},
+        {"seed": "0" * 64},
+        {"tries": 0},
+    ):
+        path = tmp_path / "run" / "summary.json"
+        path.write_text(json.dumps(summary | {"certificate": found | changed}))
+        assert certificate_check(tmp_path / "run").passed is False
+    path.write_text(json.dumps(summary | {"certificate": {"epsilon": "x"}}))
+    assert certificate_check(tmp_path / "run").passed is False
+
+
+def certificate_check(folder):
+    return next(check for check in audit_run(folder).checks if check.name == "certificate is computed again")
+
+
+def test_a_certificate_that_no_run_asked_for_is_found(tiny_config, tmp_path):
+    summary = federation.run(build(tiny_config(*SECRET)), tmp_path / "run").summary
+    assert "certificate" not in summary
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary | {"certificate": {"epsilon": 0.1}}))
+    assert certificate_check(tmp_path / "run").passed is False
+
+
+def test_certificates_that_are_refused(tiny_config, tmp_path):
+    for settings in (LANES, (*BINS, "federation.sampling=poisson")):
+        with pytest.raises((ConfigError, AccountingError), match="certificate"):
+            build(tiny_config(*settings, "privacy.certificate=sampled"))
+    project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
+    with pytest.raises(RunError, match="about one run by itself"):
+        federation.run(build(tiny_config(*CERTIFIED)), tmp_path / "one", project=project)
+
+
+def test_a_project_charges_a_run_in_secret_lanes_as_a_whole(tiny_config, tmp_path):
+    """Its epochs share a lane, so that none of them is a unit; a second run draws its lanes anew."""
+    project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
+    federation.run(build(tiny_config(*SECRET)), tmp_path / "one", project=project)
+    ((_, count),) = project.filter.unit if hasattr(project, "filter") else project.terms.unit or ((None, 12),)
+    assert count == 12
+    with pytest.raises((RunError, AccountingError), match=r"run\.seed"):
+        federation.run(build(tiny_config(*SECRET)), tmp_path / "two", project=project)
 
 
 def test_lanes_follow_from_bands_and_bands_from_lanes(tiny_config):
@@ -79,6 +169,13 @@ def test_lanes_are_searched_for_an_epsilon(tiny_config):
         (("federation.lanes=3", "privacy.adjacency=add-remove"), "places in a list"),
         (("federation.lanes=3", "privacy.buffers=2"), "privacy.buffers"),
         (("federation.lanes=3", "privacy.noise=discrete-gaussian"), "only Gaussian noise is"),
+        (("federation.lane_secrecy=secret",), "no lane to draw"),
+        (("federation.lanes=1", "federation.lane_secrecy=secret"), "no lane to draw"),
+        (("federation.lanes=3", "federation.lane_secrecy=secret", "privacy.adjacency=replace-one"), "replace-one"),
+        (
+            ("federation.lanes=3", "privacy.factorisation=square-root", "privacy.factorisation_power=0.4"),
+            "Remove one",
+        ),
         (("federation.lanes=search",), "Give epsilon without noise_multiplier"),
         (("federation.lanes=3", "privacy.release=uploads"), "on a sum"),
         (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "one clip norm"),
@@ -117,3 +214,17 @@ def test_a_loop_of_ones_own_has_lanes():
     plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=private.delta)
     stated = budget.epsilon(plan, noise_multiplier=2.0, rounds=12)
     assert private.guarantee().epsilon == pytest.approx(stated, rel=1e-6)
+
+
+def test_a_loop_of_ones_own_has_secret_lanes():
+    private = dpfed.ClientLevel(
+        clients=60, cohort=10, clip_norm=1.0, rounds=12, noise_multiplier=2.0, sampling="balls-and-bins", lanes=3,
+        lane_secrecy="secret", randomness="simulated", dimension=3,
+    )  # fmt: skip
+    lane: dict[int, int] = {}
+    for step in private.rounds():
+        for client in step.cohort.tolist():
+            assert lane.setdefault(client, step.round % 3) == step.round % 3
+        step.release(torch.zeros(len(step.cohort), 3))
+    assert any(client % 3 != number for client, number in lane.items())
+    assert private.guarantee().adjacency == "add-remove"

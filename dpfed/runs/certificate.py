@@ -1,0 +1,41 @@
+"""Certificate by sampling of a finished run: an epsilon beside the one that holds for sure, never in its place."""
+
+from __future__ import annotations
+
+from accounting.budget import certificates
+from accounting.budget.certificates import Certificate, Claim
+from accounting.compose.accountant import Guarantee
+from accounting.errors import CalibrationError
+from accounting.ledger import Ledger
+from dpfed.config.privacy_tables import GaussianPrivacy
+from dpfed.config.tables import Config
+
+
+def certified(config: Config) -> bool:
+    """Return True if a run asks for a certificate (privacy.certificate)."""
+    return isinstance(config.privacy, GaussianPrivacy) and config.privacy.certificate == "sampled"
+
+
+def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
+    """Return the claim of the ledger's releases; None if there is no certificate of them.
+
+    There is one if the run asks for it, has released all of its planned rounds and is not charged to a project. A run
+    that ended early might have done so by its results, and its whole plan is what it states.
+    """
+    if not certified(config) or "run" in ledger.header.about or not ledger.releases:
+        return None
+    mechanism, rounds = ledger.mechanism(), config.federation.rounds
+    if mechanism is None or [count for _, count in mechanism.parts] != [rounds] or len(ledger.releases) != rounds:
+        return None
+    return Claim(mechanism=mechanism, delta=stated.delta, deterministic=stated.epsilon)
+
+
+def certificate_of(config: Config, ledger: Ledger, stated: Guarantee) -> Certificate | None:
+    """Return the certificate of a finished run; None if it has none, or no sampling is below its epsilon."""
+    claim = claim_of(config, ledger, stated)
+    if claim is None:
+        return None
+    try:
+        return certificates.kept_or_certified(claim, samples=certificates.SAMPLES)
+    except CalibrationError:
+        return None
