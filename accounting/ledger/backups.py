@@ -1,4 +1,4 @@
-"""Copies of a ledger with its head and keys: made while a run continues, and restored only if no release would be missing.
+"""Copies of a ledger with its head and keys: made while a run continues, restored only if no release is then missing.
 
 A ledger that is restored from an older copy lacks every release since, so its epsilon would be too small. `restore`
 therefore refuses a copy that is behind anything it can see, and otherwise requires the last head, or the operator's

@@ -138,11 +138,6 @@ def run(
     AccountingError: refused, and no folder is left. RunError, LedgerError: the run cannot go on; what it has is saved.
     """
     replayed.require_apart(out, *(() if ledger is None else (ledger,)))
-    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
-        raise ConfigError(
-            "dpfed.run inside torch.autocast: a run chooses its own precision. Leave the context; for lower precision "
-            "of local training set local.precision."
-        )
     own = Own(data=data, model=None if model is None else maker_of(model), loss=loss, metrics=metrics)
     if resume and out is None:
         raise ConfigError("resume=True without out: name the folder of the run to go on with.")

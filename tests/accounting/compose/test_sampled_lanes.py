@@ -327,6 +327,7 @@ def test_noise_of_a_certified_epsilon(tmp_path, monkeypatch):
     assert (again.certificate, again.budget.noise_multiplier) == (one, found.budget.noise_multiplier)
 
 
+@pytest.mark.slow
 def test_noise_of_rests_and_further_tries_are_charged(monkeypatch):
     from accounting.budget import certified_noise as module
 

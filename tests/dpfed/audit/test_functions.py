@@ -287,6 +287,7 @@ class ShowsItsWorld:
         return [output_of(row) for row in np.stack([bit, 1.0 * shown, shown * given], axis=1)]
 
 
+@pytest.mark.slow
 def test_a_bound_above_epsilon_and_delta_is_a_fail():
     """Planted: epsilon 1.2 for 1. The verdict and the table are one decision."""
     pair = [Worlds(name="a client", one=1.0, other=0.0)]

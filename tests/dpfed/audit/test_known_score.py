@@ -85,7 +85,7 @@ def found_by_both(made, seed, monkeypatch):
     return by_round, any(test.rejected for test in done.tests)
 
 
-@pytest.mark.slow_but_one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["less noise", "looser clip", "sound", "slightly less noise"])
 def test_a_round_as_a_function_finds_as_much_with_the_known_score(fault, monkeypatch):
     """Planted in dp-fedavg: noise short by 40% and by 30%, and a clip at 1.5 C; three seeds of 400 trials each."""

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSamp
 import dpfed
 from dpfed.data import from_arrays, from_clients, from_hdf5, from_leaf, load
 from dpfed.data.dataset import Columns
-from dpfed.errors import ConfigError, DataError
+from dpfed.errors import DataError
 
 X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 60)
@@ -241,8 +241,3 @@ def test_hdf5_files_of_tensorflow_federated(tmp_path):
     np.testing.assert_array_equal(made.train_clients, np.repeat(np.arange(6), 10))
     with pytest.raises(DataError, match="examples/CLIENT/snippets"):
         from_hdf5(*files, inputs="snippets", label="label", classes=3)
-
-
-def test_a_run_inside_autocast_is_one_error(tmp_path):
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ConfigError, match=r"local\.precision"):
-        dpfed.run("dp-fedavg-digits", out=tmp_path / "run")

@@ -59,7 +59,7 @@ def chosen(*settings):
     return parse(tables, source="test")
 
 
-@pytest.mark.parametrize("kind", ["plain", "masked"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("masked", marks=pytest.mark.slow)])
 def test_a_small_ring_changes_the_bytes_and_nothing_else(kind, tmp_path):
     """Counts of about 90 coins near 1/2 modulo 64: 6.7 standard deviations on either side."""
     experiments = [build(chosen(f"aggregation.kind={kind}", *more)) for more in ((), ("privacy.count_bits=6",))]

@@ -107,6 +107,7 @@ def chosen(*settings):
     return parse(tables, source="test")
 
 
+@pytest.mark.slow
 def test_what_is_charged_is_every_coin():
     """m times as many coins; the same epsilon allows the same length of all probabilities together, so a clip norm
     1/sqrt(m) of that of one."""

@@ -187,7 +187,7 @@ WAYS = {
 }
 
 
-@pytest.mark.slow_but_one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_passes_its_audit(way, tmp_path):
     without = ["mask"] if way == "signs" else []

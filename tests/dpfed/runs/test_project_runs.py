@@ -93,6 +93,7 @@ def test_a_run_of_another_kind_is_bought_whole_or_does_not_begin(tiny_config, tm
     assert again.units == (units, left - price)
 
 
+@pytest.mark.slow
 def test_shares_that_are_charged_cost_the_fewest_that_may_arrive(tiny_config, tmp_path, project):
     shares = (
         "federation.sampling=fixed",

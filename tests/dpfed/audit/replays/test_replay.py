@@ -16,8 +16,8 @@ from .plants import NETWORKS, PLANTS, RECORDS, SOUND, mean_taken_away
 from .sound_pieces import SoundPiece
 
 HALVES = ("far", "one class", "zeroed", "many", "removed")
-ONE_IN = 4
-"""Planted faults of `make test`: every fourth, from the first on; the others are slow tests."""
+ONE_IN = 6
+"""Planted faults of `make test`: every sixth, from the first on; the others are slow tests."""
 
 
 PRIVATE = [one for one in presets.names() if one.endswith("-digits") and "privacy" in presets.tables(one)]
@@ -35,7 +35,7 @@ def test_a_planted_fault_is_found(fault):
     assert dpfed.audit.replay(fault).verdict == "fail"
 
 
-@pytest.mark.parametrize("sound", _slow_but_one(SOUND))
+@pytest.mark.parametrize("sound", _slow_but_one(reversed(SOUND)))
 def test_sound_code_passes(sound):
     dpfed.audit.replay(sound).require_pass()
 
