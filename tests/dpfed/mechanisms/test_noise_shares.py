@@ -253,7 +253,7 @@ REFUSED = {
     ("privacy.noise=skellam", "aggregation.tolerance=0.1"): "does not get lost",
     ("privacy.missing_shares=charged",): "does not get lost",
     ("privacy.noise=skellam", "privacy.placement=clients", "privacy.adjacency=add-remove"): "add-remove",
-    ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=add-remove"): "a share of noise",
+    ("privacy.placement=clients", "federation.sampling=all", "privacy.adjacency=add-remove"): "the noise by a share",
     ("privacy.noise=skellam", "privacy.adaptive.quantile=0.5"): "is for gaussian",
     ("privacy.noise=skellam", "method.name=qsgd"): "cannot be decoded from their sum",
     ("privacy.noise=skellam", "method.name=fedpm"): "coins",
