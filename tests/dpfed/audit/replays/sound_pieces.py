@@ -96,6 +96,8 @@ OPTIMISERS: tuple[dict[str, Any], ...] = (
 class SoundPiece:
     """The piece number `seed`, as a `call` of a replay audit."""
 
+    pairs: int | None = None
+
     def __init__(self, seed: int) -> None:
         draw = np.random.default_rng([seed, 20261126])
         chosen = [int(draw.integers(len(LAYERS))) for _ in range(int(draw.integers(1, 4)))]
