@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import sys
+import tempfile
 from importlib.metadata import version as version_of
 from pathlib import Path
 
@@ -41,6 +42,20 @@ os.environ |= {
     "MPLBACKEND": "agg",
     "DPFED_EXAMPLES": str(Path(__file__).parents[1] / "examples"),
 }
+# Cells of commands print their output in one piece: IPython's own magic cuts it every hundred bytes.
+os.environ["IPYTHONDIR"] = tempfile.mkdtemp()
+STARTUP = Path(os.environ["IPYTHONDIR"]) / "profile_default" / "startup" / "commands.py"
+STARTUP.parent.mkdir(parents=True)
+STARTUP.write_text("""
+import subprocess
+
+def sh(line, cell):
+    done = subprocess.run(["sh", "-c", cell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, end="")
+    done.check_returncode()
+
+get_ipython().register_magic_function(sh, "cell")
+""")
 os.environ["DPFED_FLOWER"] = str(Path(__file__).parents[1] / ".venv-flower" / "bin")
 nb_execution_mode = "force"
 nb_execution_in_temp = True
