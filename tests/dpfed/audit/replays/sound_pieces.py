@@ -15,11 +15,11 @@ from .plants import twenty_clients
 
 
 class Scaled(nn.Module):
-    """A fixed function of its inputs: a buffer that nothing writes to."""
+    """A fixed function of its inputs: a parameter that is not trained."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.register_buffer("scale", torch.linspace(0.5, 1.5, size))
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, size), requires_grad=False)
 
     def forward(self, x):
         return x * self.scale
