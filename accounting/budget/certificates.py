@@ -81,8 +81,8 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """True if both bounds, and the failure, are within delta."""
-        return max(self.bounds) + self.failure <= self.delta
+        """True if both bounds, and the failure, are within delta; a bound that is nan is not."""
+        return all(bound + self.failure <= self.delta for bound in self.bounds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""

@@ -368,3 +368,20 @@ def test_lanes_are_searched_and_are_at_least_two():
     found = budget.solve(plan, epsilon=1.0, rounds=24, with_lower_bound=False).plan
     assert found.options["lanes"] > 1
     assert found.sampling.secret_lanes
+
+
+@pytest.mark.parametrize("bounds", [(math.nan, 1e-7), (1e-7, math.nan), (1e-7, 2e-5), (2e-5, 1e-7), (1e-7, math.inf)])
+def test_a_certificate_holds_only_by_both_bounds(bounds):
+    one = certificates.Certificate(
+        epsilon=1.0,
+        delta=1e-5,
+        failure=1e-12,
+        tries=1,
+        samples=1,
+        bounds=(1e-7, 1e-7),
+        seed="",
+        deterministic=2.0,
+        description={},
+    )
+    assert one.holds
+    assert not replace(one, bounds=bounds).holds
