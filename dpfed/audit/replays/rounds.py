@@ -186,8 +186,8 @@ class RoundsWorld(World):
         super().outside(name, value, client)
 
     def may_miss(self, key: Key) -> bool:
-        nobody_came = key[1].startswith(_MEMORY) and self.pair is not None and self.pair.change == REMOVED
-        return self.only is not None or nobody_came
+        no_client_came = key[1].startswith(_MEMORY) and self.pair is not None and self.pair.change == REMOVED
+        return self.only is not None or no_client_came
 
     # ---- rows: an observer
 

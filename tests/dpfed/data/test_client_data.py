@@ -115,7 +115,7 @@ def test_columns_that_are_refused_are_named(change, words):
 
 
 class HuggingFace:
-    """What is used of `datasets.Dataset`: features, with_format("arrow"), slices."""
+    """Stand-in for the used part of `datasets.Dataset`: features, with_format("arrow"), slices."""
 
     features = None
 

@@ -125,7 +125,7 @@ def test_certificates_that_are_refused(tiny_config, tmp_path):
 
 
 def test_a_project_charges_a_run_in_secret_lanes_as_a_whole(tiny_config, tmp_path):
-    """Its epochs share a lane, so that none of them is a unit; a second run draws its lanes anew."""
+    """Epochs of secret lanes share a lane, so that none of them is a unit; a second run draws its lanes anew."""
     project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
     federation.run(build(tiny_config(*SECRET)), tmp_path / "one", project=project)
     ((_, count),) = project.filter.unit if hasattr(project, "filter") else project.terms.unit or ((None, 12),)

@@ -131,7 +131,7 @@ def test_a_round_is_the_same_in_pieces(case, monkeypatch):
 
 
 def test_rows_pass_through_the_stages_on_one_thread(monkeypatch):
-    """So bits do not depend on the number of cores; afterwards there are as many threads as before."""
+    """One thread inside, so that bits do not depend on the number of cores; the number of threads is restored."""
     experiment, seen, clip = experiment_of("private floats"), [], Clip.client
 
     def client(self, rows, ids, now):

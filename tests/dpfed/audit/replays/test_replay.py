@@ -108,7 +108,7 @@ def test_a_run_in_which_nothing_is_private_is_refused():
 
 
 def test_no_run_of_an_audit_stays(tmp_path):
-    """Its noise comes from known seeds, though the run may say "secure"."""
+    """A replayed run draws its noise from known seeds, although the run may say "secure"."""
     secure = {"federation.rounds": 1, "run.randomness": "secure", "privacy.noise": "discrete-gaussian"}
     for there in (tmp_path / "kept", None):
         with pytest.raises(DpfedError, match="known seeds"):
