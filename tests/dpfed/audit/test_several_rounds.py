@@ -66,7 +66,7 @@ def test_their_twin_is_not_flagged():
 
 
 def test_the_score_of_secret_lanes_is_of_all_rounds_of_each_lane():
-    """Return the log ratio of 8 rounds in epochs of 4 and 2 lanes: log of the sum over lanes of products over epochs of sums over bins."""
+    """The audit's score for 8 rounds in 2 lanes is a sum over lanes of products over epochs of sums over bins."""
     one = stream(SECRET, rounds=8)
     assert one.schedule.secret_lanes
     y = np.random.default_rng(1).standard_normal(8)
