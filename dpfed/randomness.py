@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ class Randomness(Protocol):
     def name(self) -> str: ...
 
     def uniform(self, count: int, purpose: str, *path: int) -> NDArray[np.float64]:
-        """Independent uniforms in [0, 1), float64 [count]. Repeatable draws begin alike whatever the count is."""
+        """Independent uniforms in [0, 1), multiples of 2^-53, float64 [count]; repeatable draws begin alike for all
+        counts."""
 
     def bits(self, count: int, purpose: str, *path: int) -> NDArray[np.uint64]:
         """64 independent fair bits each, uint64 [count]: for samplers that are exact."""
@@ -117,6 +119,17 @@ class Secure:
 
         centred = self.uniform(count, purpose, *path) + 2.0**-54  # never 0 or 1
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
+
+
+def threshold(probability: float) -> float:
+    """Return the largest multiple of 2^-53 that is at most the probability: a bound for `uniform`.
+
+    Claim: a uniform of `uniform` lies below it with exactly this probability, never above the one that is charged.
+
+    >>> threshold(0.25), threshold(1e-17)
+    (0.25, 0.0)
+    """
+    return math.ldexp(math.floor(math.ldexp(probability, 53)), -53)
 
 
 def randomness_of(name: str, seeds: Seeds) -> Randomness:

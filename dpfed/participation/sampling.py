@@ -30,7 +30,7 @@ from dpfed.participation.schedules import (
     CyclicCohorts,
     MinSeparationCohorts,
 )
-from dpfed.randomness import Randomness
+from dpfed.randomness import Randomness, threshold
 
 
 class Sampler(Protocol):
@@ -77,8 +77,8 @@ class PoissonCohorts:
         return float(self.cohort)
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        values = uniforms_by_id(self.clients, randomness, "cohort", number)
-        return np.concatenate([first + np.flatnonzero(drawn < self.law.probability) for first, drawn in values])
+        values, bound = uniforms_by_id(self.clients, randomness, "cohort", number), threshold(self.law.probability)
+        return np.concatenate([first + np.flatnonzero(drawn < bound) for first, drawn in values])
 
 
 @dataclass(frozen=True, kw_only=True)

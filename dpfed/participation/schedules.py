@@ -2,6 +2,7 @@
 
 Who takes part in a round is computed anew from the streams, block by block of clients: no table of all clients is kept
 nor saved, a run resumes at any round, and every process and engine draws the same. Memory: one block.
+Whole numbers below n come from 53-bit uniforms: a draw has its distribution to n 2^-53 in total variation.
 """
 
 from __future__ import annotations

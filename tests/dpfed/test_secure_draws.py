@@ -2,10 +2,12 @@
 
 import os
 import secrets
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Secure
 from dpfed.seeds import Seeds
 
@@ -60,3 +62,19 @@ def test_subsets_come_from_the_system_too(monkeypatch):
     monkeypatch.setattr(secrets, "SystemRandom", Seen)
     Secure().subset(5, 100, "cohort", 0)
     assert Seen.made == 1
+
+
+def test_poisson_sampling_never_draws_more_often_than_is_charged():
+    """The uniforms are k / 2^53, so q's of clients / cohorts that are no multiples need a bound below q."""
+
+    class Grid(Secure):
+        def uniform(self, count, purpose, *path):
+            return (first + np.arange(count)) * 2.0**-53
+
+    for cohort, clients in ((1, 3), (7, 1000), (1, 10**6 + 3), (3, 4)):
+        q = Fraction(cohort / clients)
+        first, count = int(q * 2**53) - 1, 4
+        drawn = PoissonCohorts(clients=clients, cohort=cohort)
+        inside = [k for k in range(first, first + count) if (k - first) in set(drawn.sample(Grid(), 0).tolist())]
+        share = Fraction(max(inside) + 1, 2**53)  # the k from 0 to the largest drawn are drawn
+        assert q - Fraction(1, 2**53) < share <= q
