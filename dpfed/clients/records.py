@@ -119,10 +119,14 @@ class RecordLevel:
         expected: int,
         path: tuple[int, ...],
     ) -> Tensor:
-        """h as whole numbers until the noise is in it. A record's rounding is named by the record."""
+        """h as whole numbers until the noise is in it. A record's rounding is named by the record.
+
+        Slopes are taken record by record: in a batch their last bits, and at a kink of the network all of them, depend
+        on how many records are in it.
+        """
         size, replay = integers.noise.dimension, replayed.current()
         total = torch.zeros(size, dtype=torch.int64)
-        for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
+        for rows in torch.split(batch, 1) if len(batch) else ():
             encoded = integers.encoded(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
             if replay is not None:
                 replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)

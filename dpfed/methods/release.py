@@ -39,6 +39,11 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if config.run.on_error == "raise":
         yield "run.on_error='raise': that a client's samples raise an error would show. Remove it, or run.release."
+    if config.local.strategy == "vmap":
+        yield (
+            "local.strategy='vmap': side by side a client's update depends on the other clients' numbers of samples, "
+            "in its last bits, and at a kink of the network in all. Use 'auto' or 'loop', or remove run.release."
+        )
     if config.local.record is not None:
         if config.local.record.noise == "gaussian":
             yield (

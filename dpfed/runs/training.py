@@ -110,6 +110,12 @@ def group_of(config: Config, model: FlatModel) -> int:
     return config.run.group if model.size > 100_000 else max(config.run.group, 100)
 
 
+_ROUNDING = (
+    "side by side a client's last bits, and at a kink of the network its whole update, depend on the other clients' "
+    "numbers of samples"
+)
+
+
 def local_training(
     config: Config, course: Course, loss: Loss, dataset: Dataset, model: FlatModel, seeds: Seeds, device: torch.device
 ) -> LocalTraining:
@@ -128,6 +134,7 @@ def local_training(
         memory=config.local.memory,
         at_once=min(config.federation.cohort, group_of(config, model)),
         precision=config.local.precision,
+        not_together=_ROUNDING if config.run.randomness == "secure" else None,
     )
     replay = replayed.current()
     return training if replay is None else replay.training(training)

@@ -205,3 +205,15 @@ def test_a_ledger_line_states_no_less_noise_than_it_charges_for():
     assert short_of_noise(replace(release, noise_std=0.99 * release.noise_std)) is not None
     assert isinstance(release, LocalRelease)
     assert all(isinstance(part, Steps) for part in release.steps)
+
+
+def test_slopes_are_taken_record_by_record():
+    """In a batch, slopes of other records change in bits, and across a kink in all: 3 bounds for one record."""
+    code, heights = integers(), []
+
+    def slopes(rows):
+        heights.append(len(rows))
+        return torch.ones(len(rows), 50)
+
+    level(code).slope(slopes, torch.arange(5), size=50, expected=5, path=(0, 0, 0))
+    assert heights == [1] * 5
