@@ -190,6 +190,14 @@ class ClientLevel:
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
         """`Step.release`."""
         self._check_open(step)
+        self._step = None  # what makes the updates, and another thread, cannot release the step meanwhile
+        try:
+            return self._released(step, updates)
+        except BaseException:
+            self._step = step if self._state is None or self._state.round <= step.round else None
+            raise
+
+    def _released(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
         form, rows = first_of(updates)
         form = self._known(form)
         machine = self._machine_for(form)
@@ -210,7 +218,7 @@ class ClientLevel:
             ledger=self._book,
             cohort=step.cohort,
         )
-        self._step, self._state = None, done.state
+        self._state = done.state
         spent.charge(done.release)
         self._book.note(replace(done.record, seconds=time.monotonic() - self._began))
         assert done.mean is not None

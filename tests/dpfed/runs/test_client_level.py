@@ -213,6 +213,21 @@ def test_an_error_in_the_callers_generator_costs_nothing(tmp_path):
     assert len(Ledger.read(private.ledger).releases) == 3
 
 
+def test_what_makes_the_updates_cannot_release_the_step_too(tmp_path):
+    """Two releases with noise of their own had one line between them."""
+    private = level(tmp_path)
+    step = next(private.rounds())
+
+    def updates():
+        step.release(rows(step))
+        yield from rows(step)
+
+    with pytest.raises(RunError, match="is over, or another has begun"):
+        step.release(updates())
+    step.release(rows(step))
+    assert len(Ledger.read(private.ledger).releases) == 1
+
+
 def test_a_round_is_released_once_and_inside_the_loop(tmp_path):
     private, old = level(tmp_path), []
     for step in private.rounds():
