@@ -19,12 +19,15 @@ def certified(config: Config) -> bool:
 def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
     """Return the claim of the ledger's releases; None if there is no certificate of them.
 
-    There is one if the run asks for it, has released all of its planned rounds and is not charged to a project. A run
-    that ended early might have done so by its results, and its whole plan is what it states.
+    There is one if the run asks for it, has released all of the rounds that it began with and no others, and is not
+    charged to a project. A run that ended early or was prolonged may have been so by its results, which the epsilon of
+    its releases does not cover.
     """
     if not certified(config) or "run" in ledger.header.about or not ledger.releases:
         return None
     mechanism, rounds = ledger.mechanism(), config.federation.rounds
+    if ledger.header.plan is None or ledger.header.plan.rounds != rounds:
+        return None
     if mechanism is None or [count for _, count in mechanism.parts] != [rounds] or len(ledger.releases) != rounds:
         return None
     return Claim(mechanism=mechanism, delta=stated.delta, deterministic=stated.epsilon)

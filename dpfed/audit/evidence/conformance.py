@@ -317,7 +317,10 @@ def certificate_recomputed(files: RunFiles) -> Finding:
     files.compared.add("certificate")
     stated, claim = files.summary.certificate, claim_of(files.config, files.trusted_ledger, files.guarantee)
     if claim is None:
-        return stated is None, "this run can have no certificate: it ended early, or is charged to a project."
+        return (
+            stated is None,
+            "this run can have no certificate: it ended early, was prolonged, or is charged to a project.",
+        )
     if stated is None:
         return None, "the summary has no certificate: no sampling was below the epsilon that holds for sure."
     try:

@@ -104,6 +104,18 @@ def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monke
     assert certificate_check(tmp_path / "run").passed is False
 
 
+def test_a_prolonged_run_has_no_certificate(tiny_config, tmp_path, monkeypatch):
+    """Its length may be chosen by its results, which only the budget covers."""
+    monkeypatch.setenv("DPFED_CACHE_DIR", "")
+    monkeypatch.setattr(certificates, "SAMPLES", 50_000)
+    settings = (*RESTS, "privacy.epsilon=30.0")
+    assert "certificate" in federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
+    longer = build(tiny_config(*settings, "federation.rounds=36"))
+    summary = federation.run(longer, tmp_path / "run", resume=True).summary
+    assert (summary["epsilon"], "certificate" in summary) == (30.0, False)
+    assert certificate_check(tmp_path / "run").passed
+
+
 def certificate_check(folder):
     return next(check for check in audit_run(folder).checks if check.name == "certificate is computed again")
 
