@@ -1,5 +1,5 @@
 """The command line. Exit status: 0 done; 1 the work failed or an audit says "fail"; 2 wrong usage or input; 3 an audit
-of uploads did not come to its end.
+of uploads stopped before its end.
 
 With --json, standard output is one JSON document and nothing else; progress and messages go to standard error.
 """
@@ -20,20 +20,19 @@ from dpfed.version import __version__
 _LONGEST = 2000
 COMMANDS = {
     "budget": "Epsilon, noise multiplier or rounds: give two of the three, get the third.",
-    "plan": "A page with sliders for epsilon, noise and rounds: curve, map, what if, and the command "
-    "that gives the same.",
+    "plan": "Serve a page with sliders for epsilon, noise and rounds: curve, map, what-if, and the equivalent command.",
     "run": "Run a federated experiment; its folder holds the ledger, the metrics, the model and a report.",
     "sweep": "Run a table or a figure: every row at every point of its axes, in parallel, each in a run "
     "folder of its own.",
-    "report": "One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside "
-    "what a paper prints.",
-    "diagnose": "Why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.",
-    "watch": "Serve the page of a run that is under way, kept up to date; Ctrl-C ends the page, not the run.",
-    "methods": "The methods that `dpfed run` knows: what is sent, bits, unbiased or not, linear or not, how private.",
-    "config": "The keys of a configuration: type, default, meaning, which methods take them.",
+    "report": "Write one HTML page over runs, figures as PNG and PDF, and the numbers as CSV, beside those that a "
+    "paper prints.",
+    "diagnose": "Find why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.",
+    "watch": "Serve the page of a running run, kept up to date; Ctrl-C ends the page, not the run.",
+    "methods": "List the methods of `dpfed run`: what clients send, bits, unbiased or not, linear or not, how private.",
+    "config": "Print the keys of a configuration: type, default, meaning, and the methods that take them.",
     "deploy": "Write a Flower app that runs a configuration on real nodes; docs/deploy.md says how to start them.",
     "ledger": "One privacy budget for several runs on the same clients, also at the same time; checks and signatures.",
-    "audit": "Test what runs against what is claimed for it. Exit status 1 where an audit says fail.",
+    "audit": "Test claims of privacy against the code that runs. Exit status 1 if an audit fails.",
 }
 """Summaries of the commands, each of which is in the module of its name and is imported when it is called."""
 
@@ -63,13 +62,13 @@ def status(arguments: Sequence[str]) -> int:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
         return _complain("interrupted.", 130)
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+    except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
         sys.stderr.close()
         return 1
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT):
             raise
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the rest of the output is not tried again)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the rest of the output would fail, too)
         return _complain(f"standard output cannot be written ({error.strerror}). Redirect it to another file.", 1)
     return result if isinstance(result, int) else 0
 
@@ -77,8 +76,8 @@ def status(arguments: Sequence[str]) -> int:
 def app_of(arguments: Sequence[str]) -> App:
     """Return the application; commands are imported when they are called.
 
-    The summary of a command stands in the list of all commands. Its own page, for which it is among `arguments`, shows
-    the whole docstring instead.
+    The list of all commands shows the first line of a command's docstring. The help page of a command that is among
+    `arguments` shows the whole docstring instead.
     """
     app = App(
         name="dpfed",
@@ -93,7 +92,7 @@ def app_of(arguments: Sequence[str]) -> App:
 
 
 def _with_setting(message: str, arguments: Sequence[str]) -> str:
-    """Add the key of the configuration that an unknown option of a run may mean."""
+    """Add the configuration key that an unknown option of `dpfed run` may mean to the message."""
     found = re.match(r"Unknown option: --([a-z-]+)", message)
     if found is None or arguments[0] not in ("run", "sweep"):
         return message

@@ -1,4 +1,4 @@
-"""`dpfed audit`: does what runs keep the privacy that is claimed for it?"""
+"""`dpfed audit`: test that runs keep the privacy that is claimed for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpfed.planner.whole import MaybeWhole
 if TYPE_CHECKING:
     from dpfed.audit.round.round_audit import UploadAudit
 
-audit = App(name="audit", help="Test what runs against what is claimed for it. Exit status 1 where an audit says fail.")
+audit = App(name="audit", help="Test claims of privacy against the code that runs. Exit status 1 if an audit fails.")
 audit.command(run)
 audit.command(replay)
 audit.command(scheme)
@@ -52,32 +52,31 @@ def upload(
     time_limit: float | None = None,
     json: Flag = False,
 ) -> int:
-    """Two worlds: can an adversary tell better than claimed what one client put into one round?
+    """Test one round on neighbouring datasets: an attacker must not tell them apart better than claimed.
 
-    Of a method of this package, or of any function f(updates, seed) in a Python file (docs/audit.md).
+    The round is that of a method of this package, or of any function f(updates, seed) in a Python file (docs/audit.md).
 
-    A pass says which faults so many trials would have found, and with what probability. Where noise short by a fifth
-    would not have been among them, the verdict is "inconclusive", whatever was seen. Exit status 1 for "fail" only; 3
-    where the audit did not come to its end (a time limit, a process that died).
+    A pass names the faults that this number of trials would have found, and with what probability. If noise short by a
+    fifth is not among them, the verdict is "inconclusive", whatever was seen. Exit status 1 for "fail" only; 3 if the
+    audit stopped before its end (a time limit, a process that died).
 
     Example: dpfed audit upload fed-smp-randk --trials 3000
 
     Parameters
     ----------
     method
-        A private method (`dpfed methods`), in a small setting: d = 610, four clients, delta = 1e-5. All of them take
-        part, or two, drawn in every trial, with --set federation.sampling=fixed (or poisson).
+        A private method (`dpfed methods`), in a small setting: d = 610, four clients, delta = 1e-5. All four take part;
+        two drawn in every trial with --set federation.sampling=fixed (or poisson).
     noise_multiplier
-        Gaussian noise over the clip norm; default 1. Coins are set by --set privacy.epsilon=...
+        Gaussian noise over the clip norm; default 1. The noise of Bernoulli samples is set by --set privacy.epsilon=...
     trials
-        Default 6000, or what @claim says. Whole rounds, exactly so many in all: both worlds and all pairs of neighbours
-        together. Where every upload is seen, single uploads. Pairs that would get fewer than two are left out. Pilots
-        are not counted: where an encoding is lossy, up to 200 more trials in each world settle where its scores are
-        cut.
+        Number of rounds in all, over all pairs of neighbouring datasets; default 6000, or what @claim says. If every
+        upload is seen, trials are single uploads. Pairs that would get fewer than two trials are left out. Pilot trials
+        are not counted: for a lossy encoding, up to 200 more on each dataset settle where its scores are cut.
     confidence
-        Of the test of the claim, and of the lower bounds; default 0.95, or what @claim says.
+        Confidence of the test of the claim, and of the lower bounds; default 0.95, or what @claim says.
     seed
-        Of all draws; default 0, or what @claim says.
+        Seed of all draws; default 0, or what @claim says.
     settings
         table.key=value on top of the method's private preset; may be given again.
     out
@@ -88,18 +87,18 @@ def upload(
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     epsilon
-        What is claimed of a function of your own, with --delta; or --noise-multiplier, if it adds Gaussian noise.
+        Epsilon claimed for a function of your own, with --delta; or --noise-multiplier, if it adds Gaussian noise.
     delta
-        Where epsilon is claimed; default 1e-5.
+        Delta at which epsilon is claimed; default 1e-5.
     adjacency
-        Of the neighbours that the claim is about: add-remove, zero-out or replace-one; default: what @claim says, or
+        Adjacency of the claim: add-remove, zero-out or replace-one; default: what @claim says, or
         add-remove.
     clip_norm
-        That the function enforces on a client's update; default 1.
+        Clip norm that the function enforces on a client's update; default 1.
     clients
-        How many updates it is given; default 4.
+        Number of updates that the function is given; default 4.
     dimension
-        Of an update; default 32.
+        Dimension of an update; default 32.
     time_limit
         Seconds for all calls of the function, which has a process of its own; default 600.
     json

@@ -1,4 +1,4 @@
-"""`dpfed audit accountant`: does an accountant state less than is true?"""
+"""`dpfed audit accountant`: test whether an accountant states less than the true epsilon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def accountant(
     every: Annotated[bool, Parameter(name="--all", negative="")] = False,
     json: Flag = False,
 ) -> int:
-    """An accountant against some hundred settings with proven bounds: edges, samplers, neighbours, whole numbers.
+    """Test an accountant in some hundred settings with proven bounds: edges, samplers, neighbours, whole numbers.
 
     A stated epsilon below a proven lower bound is refuted by the pair of neighbours that shows it: exit status 1.
 
@@ -32,9 +32,9 @@ def accountant(
     what
         dp-accounting, opacus, flower (with flwr installed), or MODULE:FUNCTION of your own, from the folder you are in
         or installed: f(*, sampling, adjacency, clients, cohort, noise_multiplier, rounds, delta, releases_per_cohort),
-        which returns epsilon, or None where it has none.
+        which returns epsilon, or None if it has no answer.
     seconds
-        For one answer.
+        Time limit of one answer.
     every
         A row for every setting, not only for those that are refuted or failed.
     json

@@ -23,7 +23,7 @@ def flower(
     seed: Whole = 0,
     json: Flag = False,
 ) -> int:
-    """Flower's differentially private strategies and mods, driven with given updates in this process, without Ray.
+    """Test Flower's differentially private strategies and mods with given updates, in this process and without Ray.
 
     For a strategy of your own app, audit dpfed.audit.others.flower.StrategyRound(make=...) with
     `dpfed audit upload`. Exit status 1 where a claim is refuted.
@@ -33,11 +33,11 @@ def flower(
     Parameters
     ----------
     name
-        One of them; default: all.
+        Name of a strategy or mod; default: all.
     trials
-        Rounds; default 6,000.
+        Number of rounds; default 6,000.
     seed
-        Of all draws.
+        Seed of all draws.
     json
         One JSON document on standard output.
     """

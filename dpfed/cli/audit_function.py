@@ -1,4 +1,4 @@
-"""`dpfed audit upload --load FILE.py NAME`: the audit of somebody's function."""
+"""`dpfed audit upload --load FILE.py NAME`: the audit of a user-defined function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def audit_loaded(
     json: bool,
     setting: dict[str, object],
 ) -> int:
-    """Run it, show it, and return the exit status. What is given here overrides what stands beside the function."""
+    """Audit the loaded function, print the outcome, and return the exit status.
+
+    Arguments given here override the claim that is written beside the function.
+    """
     given = {key: value for key, value in setting.items() if value is not None}
     beside = settings_beside(function)
     if adjacency is None and (noise_multiplier is not None or epsilon is not None) and "claim" in beside:

@@ -1,4 +1,4 @@
-"""`dpfed audit replay`: does anything but the mechanisms' outputs depend on what a client holds?"""
+"""`dpfed audit replay`: test that nothing but the mechanisms' outputs depends on a client's data."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def replay(
     Everything outside the mechanisms must be equal, bit by bit: updates and uploads of all other clients, what is
     announced, who takes part, charges, and every public file. What enters a mechanism may move by its sensitivity.
 
-    Exit status 1 if the verdict is "fail"; then a file is left with which the pair is run again. A pass is a test of
-    these pairs and the code that they reached (docs/replay.md).
+    Exit status 1 if the verdict is "fail"; then the command writes a file that runs the failing pair again. A pass is a
+    test of these pairs and the code that they reached (docs/replay.md).
 
     Example: dpfed audit replay fed-smp-randk-digits
 
@@ -47,11 +47,11 @@ def replay(
     load
         A Python file of your own, which registers methods, networks or data (docs/own-methods.md); may be given again.
     rounds
-        How many rounds are replayed, from the first on.
+        Number of rounds that are replayed, from the first on.
     pairs
-        How many pairs of neighbours; default: all, about eighteen.
+        Number of neighbouring pairs; default: all, about eighteen.
     seed
-        Of the choice of clients that differ.
+        Seed that chooses the clients whose data differ.
     out
         A folder for audit-replay.json; default: the run's folder, if that is audited.
     json

@@ -1,4 +1,4 @@
-"""`dpfed audit run`: does a finished run bear out what it claims?"""
+"""`dpfed audit run`: check a finished run's files against its claim."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ def run(
 ) -> int:
     """Recompute epsilon from a run's ledger, check the run's files against its claim, and evaluate its canaries.
 
-    It needs the folder alone; of fed-smp-topk also the data, to choose the first round's coordinates again.
+    The audit needs the run's folder only; for fed-smp-topk also the data, to choose the first round's coordinates
+    again.
 
-    Exit status 1 if the verdict is "fail". "pass" says that nothing in the files speaks against the claim;
-    "inconclusive" that a check could not be made, for want of a file, say.
+    Exit status 1 if the verdict is "fail". "pass" means that nothing in the files contradicts the claim; "inconclusive"
+    that a check could not be made, because a file is missing, for example.
 
     Example: dpfed audit run runs/dp-fedavg-digits
 
     Parameters
     ----------
     folder
-        The folder that `dpfed run` left, or the ledger of a dpfed.ClientLevel.
+        The folder that `dpfed run` wrote, or the ledger of a dpfed.ClientLevel.
     confidence
         A correct run fails with probability at most 1 - confidence, all checks together.
     out
-        Where audit.html and audit.png go; default: the folder itself.
+        Folder for audit.html and audit.png; default: the run's folder.
     project
-        The project's ledger that the run drew from (`dpfed run --ledger`): the two are compared release by release.
+        The project's ledger that the run was charged to (`dpfed run --ledger`): both ledgers are compared, release by
+        release.
     load
         The Python file of your own that the run was started with; may be given again.
     json

@@ -1,4 +1,4 @@
-"""`dpfed audit scheme`: does a compressor keep to what it claims?"""
+"""`dpfed audit scheme`: test that a compressor keeps its claims."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def scheme(
     load: Load = None,
     json: Flag = False,
 ) -> int:
-    """A compressor by itself: bytes and back, bounds on them, clients apart from each other, seeds, edges, bias.
+    """Test a compressor by itself: encoding and decoding, its bounds, independent clients, seeds, edge cases, bias.
 
-    A correct one fails with probability at most 1e-6. Exit status 1 where one fails.
+    A correct compressor fails with probability at most 1e-6. Exit status 1 if it fails.
 
     Example: dpfed audit scheme qsgd --set levels=4
 
@@ -39,7 +39,9 @@ def scheme(
     given = override({}, [f"options.{option}" for option in options or []]).get("options", {})
     chosen = name if name in compress.names() else method(name).scheme
     if chosen is None or chosen in _OF_PROBABILITIES:
-        raise ConfigError(f"{name}: sends coins of probabilities. Test them with `dpfed audit upload {name}`.")
+        raise ConfigError(
+            f"{name}: sends Bernoulli samples of probabilities. Test them with `dpfed audit upload {name}`."
+        )
     found = compress.check(compress.get(chosen, **given))
     if json:
         print_json(found.to_dict())

@@ -49,37 +49,40 @@ def budget(
 
     Example: dpfed budget --clients 6000 --cohort 100 --rounds 180 --noise-multiplier 1.4
 
-    With --ledger, what a project has spent and left; with a plan besides, what of it still fits: the rounds if you give
-    the noise multiplier, the noise multiplier if you give the rounds, epsilon of everything together if you give both.
+    With --ledger: what a project has spent and what is left. With --ledger and a plan: the rounds that still fit if you
+    give the noise multiplier, the noise multiplier if you give the rounds, the total epsilon if you give both.
 
     Parameters
     ----------
     accountant
-        best is the smallest valid upper bound; exact: few coins seen one by one; the fed-smp ones are the paper's
-        readings (fixed sampling).
+        best is the smallest valid upper bound; exact is for few Bernoulli samples that are seen one by one;
+        fed-smp-theorem and fed-smp-lemma follow the paper (fixed sampling).
     conversion
-        From Renyi to (epsilon, delta); for rdp and fed-smp-lemma.
+        Conversion from Rényi divergences to (epsilon, delta); for rdp and fed-smp-lemma.
     compare
-        One row for every accountant and reading, each with the sampler it belongs to; and which schedule and noise give
-        the model's sums the least error at this epsilon.
+        One row for every accountant and reading, each with its sampler; and the schedule and noise that give the least
+        error of the model's sums at this epsilon.
     papers
-        With --compare: also what a paper's own formulas say of such a run, some of which guarantee nothing (--json has
-        these rows always).
+        With --compare: also rows by the papers' own formulas, some of which guarantee nothing (--json always has these
+        rows).
     plot
-        Write epsilon over rounds, one line for each accountant, to this PNG, and what epsilon says in other words
-        (profile, trade-off curve, groups, an observer's belief) to NAME-readings.png; with --over, a heat map.
+        Write epsilon over rounds, one line for each accountant, to this PNG, and the same guarantee as profile,
+        trade-off curve, groups and an observer's belief to NAME-readings.png; with --over, a heat map.
     over
-        Twice, with --plot: the axes of a heat map of epsilon, as in --over noise-multiplier=.5:4 --over rounds=10:1000;
-        also cohort=LOW:HIGH. Give what is no axis of --noise-multiplier and --rounds. --accountant rdp is the quickest.
+        Given twice, with --plot: the axes of a heat map of epsilon, as in --over noise-multiplier=.5:4 --over
+        rounds=10:1000; also cohort=LOW:HIGH. Also give --noise-multiplier or --rounds if it is not an axis.
+        --accountant rdp is the quickest.
     ledger
-        A project's ledger (`dpfed ledger create`): what it holds comes on top of the plan. Runs may go on meanwhile.
+        A project's ledger (`dpfed ledger create`), whose releases are added to the plan. Runs may continue meanwhile.
     second_opinion
-        What dp-accounting, which shares no code with this, states for the same run, its known errors avoided.
+        Also print the epsilon that dp-accounting, which shares no code with dpfed, states for the same run, its known
+        errors avoided.
     precision
-        Fixed-size sampling with Gaussian noise: to 0.05% instead of 0.3%, in up to some minutes.
+        Compute fixed-size sampling with Gaussian noise to 0.05% instead of 0.3%, in up to some minutes.
     certificate
-        sampled: for min-separation and secret lanes, an epsilon that sampling certifies but for a chance of 1e-12, part
-        of delta, beside the bound that holds for sure; with --epsilon and --rounds, the noise for it. Takes minutes.
+        sampled: for min-separation and secret lanes, an epsilon certified by simulation, beside the bound that always
+        holds. It fails with probability 1e-12, which is part of delta. With --epsilon and --rounds: the noise for it.
+        Takes minutes.
     group
         State epsilon at the same delta for this many clients who act as one, too.
     advantage
@@ -170,7 +173,7 @@ def budget(
         answer, sampled = found_noise.budget, found_noise.certificate
     else:
         answer = solve(plan, rounds, noise_multiplier, options.epsilon, accountant, conversion, precision, targets)
-    plan, rows = answer.plan, [answer]  # with the lanes that were searched
+    plan, rows = answer.plan, [answer]  # one more row, for the number of lanes that a search found
     if compare:
         rows = budgets.compare(plan, noise_multiplier=float(answer.noise_multiplier or 0), rounds=answer.rounds)
     if second_opinion:

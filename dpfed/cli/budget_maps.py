@@ -25,7 +25,7 @@ def show_map(
     *,
     json: bool,
 ) -> None:
-    """The heat map of two axes; `given` is what may have been given besides."""
+    """Draw the heat map of two axes; `given` names the other options of the command that were given."""
     axes = [Axis.of(text) for text in over]
     names = {axis.name for axis in axes}
     if len(axes) != 2 or len(names) != 2:

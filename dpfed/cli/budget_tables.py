@@ -1,4 +1,4 @@
-"""A budget in words, and as a table of accountants."""
+"""A budget as text, and as a table of accountants."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dpfed.report.privacy_words import factors_words, readings_words, sampler_wo
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
-_SECOND = "second opinion "  # what agrees or is looser shows in the column
+_SECOND = "second opinion "  # the column shows which bound agrees or is looser
 
 
 def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] = ()) -> None:
-    """On standard output, for people; `rows` as a table, if there are any."""
+    """Print answers for people on standard output; `rows` as a table, if there are any."""
     out = console()
     together = "  of everything together" if plan.before is not None else ""
     out.print(
@@ -48,7 +48,7 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
             out.print(f"note: {HYPOTHESIS}")
         out.print(
             "Only the rows of the sampler and adjacency that really run are about your run: an epsilon of Poisson "
-            "sampling\nsays nothing about fixed-size cohorts."
+            "sampling\ndoes not hold for fixed-size cohorts."
             + ("" if all(row.valid for row in rows) else " Rows marked 'no' are no guarantees; the notes say why.")
         )
     for plot in plots:
@@ -56,14 +56,14 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
 
 
 def pairs(answer: Budget) -> list[dict[str, float]]:
-    """(epsilon, delta) that hold together, around the answer. Both are rounded upwards."""
+    """Return the (epsilon, delta) that hold together, around the answer, both rounded upwards."""
     claim = profiles.profile(answer.mechanism)
     at = [float(upwards(share * answer.epsilon)) for share in _SHARES]
     return [{"epsilon": one, "delta": min(float(upwards(claim(one))), 1.0)} for one in at]
 
 
 def show_pairs(answer: Budget) -> None:
-    """The same as a table: whoever fears another delta reads the epsilon beside it."""
+    """Print the pairs (epsilon, delta) as a table, for readers who prefer another delta."""
     table = Table()
     for heading in ("epsilon", "delta"):
         table.add_column(heading, justify="right")
@@ -73,13 +73,13 @@ def show_pairs(answer: Budget) -> None:
 
 
 def show_group(answer: Budget, size: int) -> None:
-    """Epsilon for several clients at once, and what an attacker can do, from the same account."""
+    """Print epsilon for several clients at once, and an attacker's best rates, from the same account."""
     claim = profiles.profile(answer.mechanism)
     delta = answer.plan.delta
     together = readings.epsilon_at(readings.of_group(claim, size), delta)
     console().print(
-        f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no test "
-        f"of its two worlds has a true positive rate more than {upwards(readings.advantage(claim))} above its false one"
+        f"for {size} clients at once: epsilon {upwards(together)} at delta {upwards(delta)}; for one client: no "
+        f"membership test has a true positive rate more than {upwards(readings.advantage(claim))} above its false one"
     )
 
 
@@ -89,11 +89,12 @@ def _strength(answer: Budget) -> str:
         times = "" if schedule is None else f" times {factors_words(schedule)} in equal parts"
         return f"noise multiplier {upwards(answer.noise_multiplier)}{times}"
     record = answer.to_dict()
-    return f"{record['mechanism']} of d = {record['dimension']:,} coins in [{record['edge']:g}, {1 - record['edge']:g}]"
+    samples = f"{record['dimension']:,} Bernoulli samples in [{record['edge']:g}, {1 - record['edge']:g}]"
+    return f"{record['mechanism']} of d = {samples}"
 
 
 def _table(rows: list[Budget], *, said: tuple[str, ...]) -> Table:
-    """`said`: notes that stand above the table already; why a row is no guarantee stands in the row all the same."""
+    """Return the table of rows. Notes in `said` are printed above it and left out, except why a row is no guarantee."""
     table = Table(title=f"noise multiplier {upwards(rows[0].noise_multiplier)}, {rows[0].rounds} rounds")
     for heading in ("sampler", "neighbours", "sensitivity", "accountant", "conversion"):
         table.add_column(heading)

@@ -1,4 +1,4 @@
-"""`dpfed config`: every key of a configuration, in words; a file to begin with; a schema for editors."""
+"""`dpfed config`: every key of a configuration, described; a file to begin with; a schema for editors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def config(
     markdown: Flag = False,
     json: Flag = False,
 ) -> None:
-    """The keys of a configuration: type, default, meaning, which methods take them.
+    """Print the keys of a configuration: type, default, meaning, and the methods that take them.
 
     Example: dpfed config privacy.epsilon
 
@@ -25,13 +25,13 @@ def config(
     name
         A key (privacy.epsilon) or a table (privacy); without one, all of them.
     new
-        A preset: its configuration as a TOML file on standard output, to be changed.
+        A preset, whose configuration is printed as a TOML file, to be changed.
     schema
-        The JSON schema on standard output, for editors that check TOML files.
+        Print the JSON schema, for editors that check TOML files.
     markdown
-        The page docs/configuration.md on standard output.
+        Print the page docs/configuration.md.
     json
-        The keys as one JSON list on standard output.
+        Print the keys as one JSON list.
     """
     if sum([new is not None, schema, markdown, json]) > 1 or (name is not None and (new or schema or markdown)):
         raise ConfigError("dpfed config: give one of KEY, --new, --schema, --markdown, --json (KEY with --json works).")

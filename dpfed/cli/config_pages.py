@@ -44,7 +44,7 @@ def show(name: str | None) -> None:
 
 
 def _lines(one: KeyFacts) -> list[str]:
-    """One key, whole."""
+    """Return the lines that describe one key in full."""
     lines = [one.name, f"  {one.meaning}", f"  type     {one.type}", f"  default  {one.default}"]
     if one.methods is not None:
         lines.append(f"  methods  {', '.join(one.methods)}")
@@ -56,7 +56,7 @@ def _lines(one: KeyFacts) -> list[str]:
 
 
 def beginning(preset: str) -> str:
-    """A preset's configuration as a file to be changed, with the meaning of every key that it sets."""
+    """Return a preset's configuration as a file to be changed, with the meaning of every key that it sets."""
     lines = [
         f"#:schema ./{SCHEMA}",
         f"# The preset {preset}. `dpfed config KEY` explains a key;",
@@ -71,7 +71,7 @@ def beginning(preset: str) -> str:
 
 
 def _flat(tables: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
-    """Tables by dotted name with their own keys; options and dropouts are values, not tables."""
+    """Yield each table by its dotted name with its keys; options and dropouts are values, not tables."""
     known, found = every_table(), []
     for name, value in tables.items():
         dotted = f"{path}{name}"
@@ -89,12 +89,12 @@ def _toml(name: str, value: object) -> str:
 
 
 def _first(meaning: str) -> str:
-    """The first sentence, without its full stop."""
+    """Return the first sentence of the text, without its full stop."""
     return meaning.split(". ")[0].rstrip(".")
 
 
 def page() -> str:
-    """docs/configuration.md."""
+    """Return the page docs/configuration.md."""
     lines = [
         "# Configuration",
         "",

@@ -33,7 +33,7 @@ def deploy(
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again. It becomes part of the app.
     json
-        What was written as one JSON document on standard output.
+        Print the list of written files as one JSON document.
     """
     with training_extra("dpfed deploy"):
         from dpfed.cli.run_on_terminal import read_configuration
@@ -43,7 +43,7 @@ def deploy(
     load_files(load or [])
     checked, name = read_configuration(config, settings or [])
     check_engine(checked)
-    experiment = build(checked)  # refuses what cannot work here, before any node sees it
+    experiment = build(checked)  # refuses a configuration that cannot be deployed, before any node receives it
     write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
     simulated = experiment.goal is not None and checked.run.randomness == "simulated"

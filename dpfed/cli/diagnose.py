@@ -1,4 +1,4 @@
-"""`dpfed diagnose`: why a run does not learn, from its files."""
+"""`dpfed diagnose`: find from its files why a run does not learn."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def diagnose(folder: Path, *, json: Flag = False) -> None:
-    """Why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.
+    """Find why a run does not learn: noise, clip norm, learning rate or budget, and the key to change.
 
-    What is marked "operator" was computed from diagnostics.jsonl, which no epsilon covers: do not publish it.
+    Lines marked "operator" were computed from diagnostics.jsonl, which no epsilon covers: do not publish them.
 
     Example: dpfed diagnose runs/fed-smp-randk-digits
 
@@ -60,7 +60,7 @@ def _show(measures: list[Measure], findings: list[Cause], learning: bool | None)
     }
     out.print(state[learning])
     if not findings:
-        out.print("No cause stands out: see docs/report.md for what is not looked at (data, network, bugs).")
+        out.print("No cause was found: docs/report.md lists causes that are not checked (data, network, bugs).")
     for number, one in enumerate(findings, start=1):
         out.print(f"{number}. {one.cause}{' (operator)' if one.operator_only else ''}: {one.words}")
         out.print(f"   change {one.key}: {one.advice}")

@@ -39,8 +39,8 @@ def create(
 ) -> None:
     """Create a project ledger; runs draw from it with `dpfed run ... --ledger PATH`.
 
-    The budget is a number of units, each one round of the first plan. Runs with such rounds may be stopped, resumed,
-    repeated and chosen by the results of others. A run of another kind is bought whole, in units, before it begins.
+    The budget is a number of units, each one round of the first plan. Runs with rounds of that kind may be stopped,
+    resumed, repeated and chosen by the results of others. A run with other rounds pays all its units before it begins.
 
     Example: dpfed ledger create project.jsonl --clients 650 --epsilon 3
 
@@ -49,17 +49,16 @@ def create(
     path
         The file, which must not be there yet.
     clients
-        How many clients the runs have, all the same ones.
+        Number of clients, the same ones in all runs.
     epsilon
-        What all runs together may spend on any one client.
+        Epsilon that all runs together may spend on any one client.
     delta
-        Default: the smaller of clients^-1.1 and 1e-4.
+        Delta of the budget; default: the smaller of clients^-1.1 and 1e-4.
     population
-        The folder of a run on the clients that all runs must have. Default: the first run that is charged says who
-        they are.
+        The folder of a run on the clients that all runs must have; default: the first run that is charged.
     plan
         A TOML file or preset whose round is the unit; default: the first release that is charged. Given again: runs
-        that are declared before any result, at what they cost together with the units.
+        that are declared before any result, charged at their joint price with the units.
     reserve
         Share of delta for runs of other kinds; 0: none, and up to 1% more units.
     """
@@ -88,8 +87,8 @@ def create(
 def show(path: Path, *, json: Flag = False) -> None:
     """Show a project's budget, the units that are left, and the releases of each run.
 
-    The statement is the budget: it holds whatever was chosen by looking at results. What is spent is the epsilon of the
-    releases if all of them had been fixed before the first result was seen.
+    The statement is the budget: it holds even if runs were chosen by their results. The spent epsilon is that of all
+    releases, had they been fixed before the first result was seen.
 
     Example: dpfed ledger show project.jsonl
 
@@ -118,8 +117,8 @@ def verify(
 ) -> None:
     """Check the chain of a run's or project's ledger, that it contains a head, and its signature.
 
-    The head is the hash of the last line. Published elsewhere, or signed, it shows later that no line up to it was
-    changed or cut off. Exit status 1 where something does not hold.
+    The head is the hash of the last line. A head that was published elsewhere, or signed, shows later that no earlier
+    line was changed or cut off. Exit status 1 if a check fails.
 
     Example: dpfed ledger verify runs/fed-smp-randk-digits/ledger.jsonl --head 3f2a...
 
@@ -130,7 +129,7 @@ def verify(
     head
         A head that was seen before: 64 hexadecimal digits.
     key
-        The public key (`dpfed ledger keygen`) of whoever signed PATH.sig.
+        The public key (`dpfed ledger keygen`) of the signer of PATH.sig.
     json
         One JSON document on standard output.
     """
@@ -167,7 +166,7 @@ def verify(
 
 @ledger.command
 def backup(path: Path, to: Path) -> None:
-    """Copy a ledger, its head and its population's key to a folder, consistently while a run goes on.
+    """Copy a ledger, its head and its population's key to a folder, consistently even while a run continues.
 
     Example: dpfed ledger backup project.jsonl /backup/dpfed
 
@@ -184,10 +183,10 @@ def backup(path: Path, to: Path) -> None:
 
 @ledger.command
 def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: Flag = False) -> None:
-    """Put a copy of a ledger back, if no release can be forgotten by that.
+    """Restore a copy of a ledger, unless a release could be forgotten by that.
 
-    A copy that is older than the ledger or the head at PATH is refused. Where both are gone, the last head that was
-    published or signed shows that the copy is the newest one.
+    A copy that is older than the ledger or the head at PATH is refused. If both are gone, give the last head that was
+    published or signed: it shows that the copy is the newest one.
 
     Example: dpfed ledger restore /backup/dpfed/project.jsonl project.jsonl --head 3f2a...
 
@@ -196,11 +195,11 @@ def restore(copy: Path, path: Path, *, head: str | None = None, nothing_since: F
     copy
         The ledger in the folder of `dpfed ledger backup`.
     path
-        Where it was.
+        Path of the ledger that is restored.
     head
         The last head: 64 hexadecimal digits.
     nothing_since
-        Your word that nothing was released after the copy was made; a release that it lacks is in no epsilon.
+        Declare that nothing was released after the copy was made; a release missing from the copy is in no epsilon.
     """
     if head is not None and not kept_head.is_head(head):
         raise ConfigError(
@@ -230,7 +229,7 @@ def sign(path: Path, *, key: Path) -> None:
 
 @ledger.command
 def keygen(path: Path) -> None:
-    """A new Ed25519 key for signatures: the private one in PATH, the public one in PATH.pub.
+    """Create a new Ed25519 key for signatures: the private one in PATH, the public one in PATH.pub.
 
     Example: dpfed ledger keygen operator.pem
 
@@ -240,11 +239,11 @@ def keygen(path: Path) -> None:
         The file of the private key, which must not be there yet.
     """
     public = ledger_signature.generate(path)
-    console().print(f"{path}: private key, keep it; {public}: public key, give it to whoever verifies")
+    console().print(f"{path}: private key, keep it; {public}: public key, give it to those who verify")
 
 
 def _checked(path: Path) -> Ledger:
-    """Read a ledger whose last entry is the one that its head, kept beside it, names."""
+    """Return the ledger; LedgerError unless its last entry is the one that its head file names."""
     kept = kept_head.read(path)
     read = Ledger.read(path)
     kept_head.check(read, kept, needed=bool(read.header.about.get("head_kept")))
@@ -252,7 +251,7 @@ def _checked(path: Path) -> Ledger:
 
 
 def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
-    """Unit and declared runs of a project, from configurations."""
+    """Return the unit and the declared runs of a project, from configurations."""
     if not plans:
         return {}
     from dpfed.cli.run_on_terminal import read_configuration
@@ -275,7 +274,7 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
 
 
 def _population_of(folder: Path) -> tuple[str, bytes]:
-    """Fingerprint of a run's clients, and its key."""
+    """Return the fingerprint of a run's clients, and its key."""
     fingerprint = Ledger.so_far(folder / "ledger.jsonl").header.population
     key = population_key.read(folder / "population.key")
     if fingerprint is None or key is None:

@@ -1,6 +1,7 @@
-"""Signatures of a ledger's head, PATH.sig: who holds the public key can see later that nothing was cut off or changed.
+"""Signatures of a ledger's head, PATH.sig: holders of the public key can verify later that nothing was cut off or
+changed.
 
-Ed25519, by the `cryptography` library, which is loaded only here and only when it is asked for.
+Ed25519, by the `cryptography` library, which only this module loads, and only when a signature is made or verified.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _LONGEST = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class SignedHead:
-    """Signed content: the hash of the ledger's header, of its last line then, and the number of entries up to it."""
+    """Signed content: hash of the ledger's header, hash of its last line when signed, and number of entries up to that
+    line.
+    """
 
     ledger: str
     head: str
@@ -35,11 +38,11 @@ class SignedHead:
         return cls(ledger=ledger.identity, head=ledger.head, entries=len(ledger.entries))
 
     def message(self) -> bytes:
-        """The bytes that the signature is over."""
+        """Return the bytes that are signed."""
         return _PURPOSE + json.dumps(vars(self), sort_keys=True).encode()
 
     def follow(self, ledger: Ledger) -> int:
-        """Number of entries that the ledger has got since."""
+        """Return the number of entries added to the ledger after the signature."""
         return len(ledger.entries) - self.entries
 
     def to_dict(self, ledger: Ledger) -> dict[str, Any]:
@@ -53,7 +56,9 @@ def path_of(ledger: Path) -> Path:
 
 
 def generate(path: Path) -> Path:
-    """A new private key in this file and the public one in PATH.pub, as PEM; ConfigError where one is there."""
+    """Write a new private key to this file and the public key to PATH.pub, as PEM; ConfigError if a file exists
+    already.
+    """
     keys, serialization, _ = _library()
     public = path.with_name(f"{path.name}.pub")
     if taken := [str(one) for one in (path, public) if one.exists()]:
@@ -70,7 +75,7 @@ def generate(path: Path) -> Path:
 
 
 def sign(ledger: Ledger, key: Path) -> Path:
-    """Write the signature of the ledger's head, by the private key in this file. ConfigError, LedgerError."""
+    """Sign the ledger's head with the private key in this file. ConfigError, LedgerError."""
     keys, serialization, _ = _library()
     private: Ed25519PrivateKey = _key(
         key, lambda pem: serialization.load_pem_private_key(pem, None), keys.Ed25519PrivateKey

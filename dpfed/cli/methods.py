@@ -1,4 +1,4 @@
-"""`dpfed methods`: what can be run, and what is true of it."""
+"""`dpfed methods`: the methods of `dpfed run` and their properties."""
 
 from rich.table import Table
 
@@ -37,8 +37,14 @@ _WAYS = {
         "clients clip and quantise with an error that is exactly Gaussian noise; a trusted server decodes every upload "
         "and sums",
     ),
-    COINS_SUMMED: ("C", "the sum of exactly K clients' coins is seen, without added noise (see theory-bernoulli.md)"),
-    COINS_SEEN: ("c", "coins without added noise or behind some, every upload seen (privacy.release = 'uploads')"),
+    COINS_SUMMED: (
+        "C",
+        "the sum of exactly K clients' Bernoulli samples is seen, without added noise (see theory-bernoulli.md)",
+    ),
+    COINS_SEEN: (
+        "c",
+        "Bernoulli samples, with or without added noise, every upload seen (privacy.release = 'uploads')",
+    ),
 }
 
 
@@ -48,7 +54,7 @@ def methods(
     json: Flag = False,
     markdown: Flag = False,
 ) -> None:
-    """The methods that `dpfed run` knows: what is sent, bits, unbiased or not, linear or not, how private.
+    """List the methods of `dpfed run`: what clients send, bits, unbiased or not, linear or not, how private.
 
     Example: dpfed methods --json
 
@@ -58,9 +64,9 @@ def methods(
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     json
-        One JSON list on standard output.
+        Print one JSON list.
     markdown
-        The page docs/methods.md on standard output.
+        Print the page docs/methods.md.
     """
     if json and markdown:
         raise ConfigError("--json and --markdown: give one of them.")
@@ -94,7 +100,7 @@ def _cells(method: MethodFacts) -> list[str]:
 
 
 def page() -> str:
-    """docs/methods.md."""
+    """Return the page docs/methods.md."""
     lines = [
         "# Methods",
         "",

@@ -14,30 +14,32 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.runs.durable_files import put
 
 Flag = Annotated[bool, Parameter(negative="")]
-"""Option that is given or not, without a --no-... form."""
+"""Type of an option that is given or not, without a --no-... form."""
 Settings = Annotated[list[str] | None, Parameter(name="--set", negative="")]
-"""Settings on top of a configuration, table.key=value each; may be given again."""
+"""Type of settings on top of a configuration, table.key=value each; may be given again."""
 Load = Annotated[list[Path] | None, Parameter(name="--load", negative="")]
-"""Python files of a user's own; may be given again."""
+"""Type of paths of a user's Python files; may be given again."""
 # Wide enough that no number is cut when the output is not a terminal.
 _WIDTH_OF_A_FILE = 140
 
 
 def print_json(document: object) -> None:
-    """One JSON document on standard output and nothing else."""
+    """Print one JSON document on standard output and nothing else."""
     json.dump(document, sys.stdout, indent=2, allow_nan=False)
     sys.stdout.write("\n")
 
 
 def console(*, to_stderr: bool = False) -> Console:
-    """A console for tables (standard output) or progress (standard error)."""
+    """Return a console for tables (standard output) or progress (standard error)."""
     stream = sys.stderr if to_stderr else sys.stdout
     return Console(stderr=to_stderr, width=None if stream.isatty() else _WIDTH_OF_A_FILE, highlight=False, markup=False)
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number for a table, to nearest (so no guarantee: accounting.rounding): fixed digits where that is readable,
-    else scientific; a dash for none."""
+    """Return a number of a table, rounded to nearest, so no guarantee (see accounting.rounding); a dash for None.
+
+    Fixed digits if that is readable, else scientific.
+    """
     if value is None:
         return "–"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
@@ -47,7 +49,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 @contextmanager
 def training_extra(command: str) -> Iterator[None]:
-    """Around imports of the training extra. ConfigError if it is not installed."""
+    """Context of imports that need the training extra. Raise ConfigError if it is not installed."""
     try:
         yield
     except ImportError as error:
@@ -55,7 +57,7 @@ def training_extra(command: str) -> Iterator[None]:
 
 
 def write_file(file: Path, text: str) -> None:
-    """Write a text file whole. RunError where that is not possible."""
+    """Write a text file whole. Raise RunError if that is not possible."""
     try:
         put(file, text.encode())
     except OSError as error:

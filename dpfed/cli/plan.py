@@ -28,9 +28,9 @@ def plan(
     browser: bool = True,
     static: Path | None = None,
 ) -> None:
-    """A page with sliders for epsilon, noise and rounds: curve, map, what if, and the command that gives the same.
+    """Serve a page with sliders for epsilon, noise and rounds: curve, map, what-if, and the equivalent command.
 
-    It listens on 127.0.0.1 alone, and answers only to an address with a secret in it, which is printed. Ctrl-C ends it.
+    The page is served on 127.0.0.1 alone, under a printed address that has a secret in it. Ctrl-C ends the server.
 
     Example: dpfed plan --clients 6000 --cohort 100 --rounds 180 --noise-multiplier 1.4
 
@@ -39,11 +39,11 @@ def plan(
     file
         A plan that the page saved, or the link that it copied.
     port
-        Where to listen; 0: any port that is free.
+        Port to listen on; 0: any free port.
     browser
-        Open a browser, where there is a display.
+        Open a browser, if there is a display.
     static
-        Write one page with a grid of answers here, and serve nothing: to send or to publish.
+        Write one page with a grid of answers to this file, to send or to publish, and serve nothing.
     """
     question = _start(file, options)
     if static is not None:
@@ -70,7 +70,7 @@ def _write_static(question: Question, file: Path) -> None:
 
 
 def _start(file: str | None, options: Question) -> Question:
-    """The plan to begin with; one that is not said is 6,000 clients, 180 rounds, noise multiplier 1.4."""
+    """Return the plan to begin with; by default 6,000 clients, 180 rounds, noise multiplier 1.4."""
     if file is not None:
         if options != _NOTHING:
             named = ", ".join(flag(name) for name in options.given)
@@ -80,7 +80,7 @@ def _start(file: str | None, options: Question) -> Question:
         question = _START.changed(rounds=180, noise_multiplier=1.4)
     else:
         question = _completed(options)
-    question.solved  # noqa: B018  refuses what is no plan
+    question.solved  # noqa: B018  the property raises ConfigError for an invalid plan
     return question
 
 

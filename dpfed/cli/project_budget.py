@@ -35,7 +35,7 @@ def project_budget(
     second_opinion: bool,
     precise: bool = False,
 ) -> None:
-    """Looks only: it takes no lock, and runs may charge the project meanwhile."""
+    """Return a project's budget and what of a plan still fits. The ledger is read without a lock: runs continue."""
     project, rounds, noise_multiplier = ProjectLedger.open(path), options.rounds, options.noise_multiplier
     record = {**project.to_dict(), "price": None}
     answer, plan, refused = None, None, None
@@ -84,7 +84,9 @@ def _target(record: dict[str, Any]) -> float:
 
 
 def project_lines(record: Mapping[str, Any]) -> list[str]:
-    """A project's statement, the units that are left, and what its lines would cost had they been fixed in advance."""
+    """Return lines with a project's statement, its units left, and the epsilon of its releases had they been fixed in
+    advance.
+    """
     units, left = record["units"], record["units_left"]
     return [
         f"{record['ledger']}: epsilon {upwards(record['epsilon'])} at delta {upwards(record['delta'])} for any one of "
@@ -102,7 +104,7 @@ def project_lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def _run_of(answer: Budget, project: ProjectLedger) -> tuple[tuple[SingleRelease, int], ...]:
-    """The run that was asked about, without what was released before it; a schedule under a name of its own."""
+    """Return the planned run alone, without earlier releases; a schedule gets a new name."""
     before = project.ledger.mechanism()
     found = Counter(dict(parts_of(answer.mechanism)))
     found -= Counter(dict(before.parts) if before is not None else {})

@@ -16,7 +16,7 @@ def report(
     about: Path | None = None,
     json: Flag = False,
 ) -> None:
-    """One HTML page over runs, with figures as PNG and PDF, and the numbers as CSV: ours beside what a paper prints.
+    """Write one HTML page over runs, figures as PNG and PDF, and the numbers as CSV, beside those that a paper prints.
 
     Example: dpfed report runs/fed-smp-randk-digits --card model-card.md --registry entry.yaml
 
@@ -25,16 +25,16 @@ def report(
     folders
         The folder of a sweep, or one or more run folders. Runs that differ in their seed alone are one row.
     out
-        Where report.html goes; default: the folder report in the first of them.
+        Folder of report.html; default: the folder report in the first run folder.
     card
         Write a model card (Hugging Face's format) of one run here, and no page.
     registry
         Write an entry for OpenDP's registry of deployments of one run here, and no page.
     about
-        A TOML file with what no run knows: who publishes the model, and what for. What it lacks is asked for on a
-        terminal, and left marked elsewhere or where nothing is answered.
+        A TOML file with what a run does not contain: who publishes the model, and what for. On a terminal the command
+        prompts for missing entries; entries without an answer are marked in the text.
     json
-        The table as one JSON document on standard output.
+        Print the table as one JSON document.
     """
     with training_extra("dpfed report"):
         from dpfed.cli.report_on_terminal import show_collection, write_statements

@@ -22,7 +22,7 @@ from dpfed.report.statistics import groups_of, mean_of
 def write_statements(
     folders: Sequence[Path], *, card: Path | None, registry: Path | None, about: Path | None, json: bool
 ) -> None:
-    """Write the statements of one run, and print what they still lack."""
+    """Write the statements of one run, and print the entries that they still lack."""
     if len(folders) != 1:
         raise ConfigError(f"--card and --registry state the privacy of one run; {len(folders)} folders were given.")
     answers, found = read_about(about), read_finished(folders[0])
@@ -48,7 +48,7 @@ def write_statements(
 
 
 def _ask(answers: About) -> About:
-    """Ask on a terminal for the answers that are missing; elsewhere return them as they are."""
+    """Ask on a terminal for the missing entries; without a terminal return the entries unchanged."""
     if not answers.missing or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return answers
     out = console()

@@ -53,25 +53,25 @@ def run(
     out
         The run folder; default: runs/NAME, the first free one.
     resume
-        Go on with the interrupted run in --out.
+        Continue the interrupted run in --out.
     list_presets
-        Name the presets and stop.
+        List the presets and stop.
     ledger
         A project ledger (`dpfed ledger create`) to charge as well: the run ends when its budget is spent.
     pay
         With --ledger: the most units of the project that the run may be bought for, where its rounds are of another
         kind than the project's. All are spent when the run begins.
     release
-        Run for a model that is released: noise, cohorts and dropouts from the operating system, exact integer noise.
-        Refused, with all reasons, where a method or a setting has no release.
+        Run for a model that is released: noise, cohorts and dropouts from the operating system, exact integer noise. If
+        a method or setting does not allow that, the command names all reasons and stops.
     engine
         Who trains the clients: this process, or Flower's simulation with processes of its own.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again.
     track
-        Where else the lines of metrics.jsonl go: csv, tensorboard, mlflow, wandb, or a tracker of a package; may
-        be given again.
+        Tracker that also gets the lines of metrics.jsonl: csv, tensorboard, mlflow, wandb, or a tracker of a package;
+        may be given again.
     json
         The summary as one JSON document on standard output.
     """
@@ -99,7 +99,7 @@ def run(
     with ranks.from_environment() as among:
         experiment = build(checked, among)
         if among.index:
-            with asked_by_signals(lambda words: None):  # the first process says when it is over
+            with asked_by_signals(lambda words: None):  # the first process waits for the others and prints the outcome
                 federation.follow(experiment)
             return 0
         if pay is not None and ledger is None:
@@ -154,7 +154,7 @@ def _show_presets(names: list[str]) -> None:
 
 
 def _measured(names: list[str]) -> Table:
-    """Return a table of accuracy, epsilon and cost of the presets that were run."""
+    """Return a table of accuracy, epsilon and run time of the presets that were run."""
     table = Table(title="one run of each on two cores")
     shown = {name: one for name, one in expected().items() if name in names}
     table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))

@@ -35,7 +35,7 @@ _FILES = {
 def read_configuration(given: str | Path, settings: list[str], *, of_run: Path | None = None) -> tuple[Config, str]:
     """Return the checked configuration of a TOML file, a preset or a run's folder, and its name.
 
-    of_run: folder of the run that is resumed, whose delta counts where none is given.
+    of_run: folder of the resumed run; its delta is used if none is given.
     """
     if isinstance(given, Path):
         written = parse_written(configuration_in(given), source=str(given / "config.toml"))
@@ -57,7 +57,7 @@ def run_shown(
     project: ProjectLedger | None = None,
     track: Sequence[str] = (),
 ) -> Outcome:
-    """Carry out the run with its plan, its progress and its trackers shown on standard error."""
+    """Run the configuration; print its plan and progress on standard error and write its trackers."""
     log = console(to_stderr=True)
     config, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
     log.print(_plan_words(experiment))
@@ -85,12 +85,12 @@ def _plan_words(experiment: Experiment) -> str:
     if goal is None:
         return words + "; not private"
     if goal.noise_multiplier is None:
-        return words + f"; private by coins, clip norm {downwards(goal.clip_norm)}"
+        return words + f"; private by Bernoulli samples, clip norm {downwards(goal.clip_norm)}"
     return words + f"; noise multiplier {upwards(goal.noise_multiplier)}"
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print the card of the run, what ran, and the files; lists of the card as notes below."""
+    """Print the run's card, the line of what ran, and the files; lists of the card follow as notes."""
     summary, out = outcome.record, console()
     card = card_of(summary)
     table = Table(show_header=False, title=f"{summary.method} on {summary.dataset}")

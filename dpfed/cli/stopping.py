@@ -1,4 +1,4 @@
-"""Ctrl-C and `kill` end a run after the round it is in; asked twice, at once."""
+"""Ctrl-C and `kill` end a run after its current round; a second signal ends it at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASKING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Asked:
-    """Request of a signal to end the process; `loop.run` calls it before every round."""
+    """Request of a signal to end the run; `loop.run` reads it before every round."""
 
     def __init__(self) -> None:
         self.once = False
@@ -26,21 +26,24 @@ class Asked:
 
 @contextmanager
 def asked_by_signals(say: Callable[[str], None]) -> Iterator[Asked]:
-    """SIGINT and SIGTERM are noted inside. The second one ends the process as it would end any other, with no clearing
-    up that could go wrong: a run is as safe from it as from kill -9."""
+    """Note SIGINT and SIGTERM while the context is open.
+
+    The second signal ends the process as usual, without any cleanup that could fail: a run survives it as it survives
+    kill -9.
+    """
     asked = Asked()
 
     def note(number: int, frame: FrameType | None) -> None:
         if asked.once:
             if sys.stderr.isatty():
-                sys.stderr.write("\x1b[?25h")  # the cursor that a progress bar has hidden
+                sys.stderr.write("\x1b[?25h")  # show the cursor that a progress bar has hidden
                 sys.stderr.flush()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         asked.once, asked.signal = True, number
         say(f"{signal.Signals(number).name}: the round is finished and saved first; once more ends it now.")
 
-    if threading.current_thread() is not threading.main_thread():  # the signals are somebody else's
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set signal handlers
         yield asked
         return
     before = {number: signal.signal(number, note) for number in _ASKING}

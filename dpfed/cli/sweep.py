@@ -60,29 +60,30 @@ def sweep(
     experiment
         The TOML file of an experiment (docs/experiments.md).
     profile
-        A smaller version that the file has: smoke, cpu, ...; default: full, if there is one.
+        Name of a smaller version in the file: smoke, cpu, ...; default: full, if there is one.
     out
-        Where the run folders go; default: runs/, named by the file and the profile.
+        Folder of the run folders; default: runs/, named by the file and the profile.
     jobs
         Runs at a time; default: one for each GPU, or else for each CPU core.
     only
-        This row alone; may be given again.
+        Run this row only; may be given again.
     settings
         table.key=value on top of every configuration; may be given again.
     dry_run
-        Check every configuration, as far as that needs no data, say what would run, and stop.
+        Check every configuration without loading data, list the runs, and stop.
     private_selection
         Release the best of a random number of runs with this mean, each of a candidate that is drawn from the grid, and
         state one epsilon for it (docs/experiments.md).
     selection_law
-        Of the number of runs; negative-binomial makes at least one.
+        Distribution of the number of runs; negative-binomial makes at least one.
     selection_eta
-        The shape of the negative binomial law, above -1: the lower, the less it costs and the likelier is a single run.
+        Shape of the negative binomial distribution, above -1. A lower shape gives a smaller epsilon and more often a
+        single run.
     load
         A Python file of your own, which registers schemes, methods, networks or data (docs/own-methods.md); may be
         given again. Every process of the sweep runs it.
     json
-        What was run, as one JSON document on standard output.
+        Print the list of runs as one JSON document.
     """
     with training_extra("dpfed sweep"):
         from dpfed.sweep.plan import plan
@@ -150,12 +151,12 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
 
             return run_sweep(planned, jobs=jobs, on_run=on_run)
     except KeyboardInterrupt:
-        log.print("interrupted: the same command again goes on from the rounds that are saved.")
+        log.print("interrupted: run the same command again to continue from the saved rounds.")
         raise
 
 
 class _Rounds(ProgressColumn):
-    """Rounds that are done, of all runs: looked up in their folders now and then."""
+    """Number of finished rounds over all runs, read from their folders every few seconds."""
 
     max_refresh = 2.0
 
@@ -198,7 +199,7 @@ def _show(finished: FinishedSweep) -> None:
 
 
 def _numbers(summary: Summary | None) -> tuple[str, str, str, str]:
-    """Accuracy, epsilon, megabytes and seconds of a run; dashes for one that failed."""
+    """Return accuracy, epsilon, megabytes and seconds of a run; dashes for a failed run."""
     if summary is None:
         return "–", "–", "–", "–"
     return (

@@ -1,4 +1,4 @@
-"""`dpfed watch`: the page of a run that is under way, on this machine only."""
+"""`dpfed watch`: the page of a running run, on this machine only."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dpfed.report.loopback import LoopbackServer, address_of
 
 
 def watch(folder: Path, *, port: Whole = 0) -> None:
-    """Serve the page of a run that is under way, kept up to date; Ctrl-C ends the page, not the run.
+    """Serve the page of a running run, kept up to date; Ctrl-C ends the page, not the run.
 
-    It listens on 127.0.0.1 alone, and answers only to an address with a secret in it, which is printed.
+    The page is served on 127.0.0.1 alone, under a printed address that has a secret in it.
 
     Example: dpfed watch runs/fed-smp-randk-digits
 
     Parameters
     ----------
     folder
-        The folder of a run that is under way, interrupted or finished.
+        The folder of a run, running, interrupted or finished.
     port
-        Where to listen; 0: any port that is free.
+        Port to listen on; 0: any free port.
     """
     with server_of(folder, port=port) as server:
         console().print(f"{address_of(server)}   (Ctrl-C ends it)")
@@ -29,8 +29,7 @@ def watch(folder: Path, *, port: Whole = 0) -> None:
 
 
 def server_of(folder: Path, *, port: int) -> LoopbackServer:
-    """Return a server that listens already. RunError if the folder holds no run; ConfigError for a port that is
-    taken."""
+    """Return a listening server. Raise RunError if the folder holds no run, ConfigError if the port is taken."""
     from dpfed.report.live import live_page
 
     live_page(folder)

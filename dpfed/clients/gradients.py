@@ -1,4 +1,4 @@
-"""Gradients of a batch, brought to where they are needed without a vector of all of them in between."""
+"""Gradients of a batch, added to their target without storing the full gradient vector in between."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.nn.functional import linear
 from dpfed.models.flat import FlatModel
 
 _DENSE_FROM = 200_000
-"""Weights from which a layer's gradient is kept as two factors (measured: benchmarks/README.md)."""
+"""Number of weights from which a layer's gradient is kept as two factors (measured: benchmarks/README.md)."""
 
 _Factors = list[tuple[nn.Linear, Tensor, Tensor]]
 
 
 class BatchGradients:
-    """Gradients of losses of one module, which came from `FlatModel.bind`. For one thread.
+    """Gradients of the loss of one module made by `FlatModel.bind`. For one thread.
 
     The gradient of a dense layer's weights, sum over the batch of g_b x_b^T with g the slopes of its outputs and x its
-    inputs, has as many entries as the weights and rank b: for large layers the factors are kept, and multiplied
-    straight into what the gradient is added to. Forward and backward through them are as torch.nn.Linear's.
+    inputs, has as many entries as the weights and rank b: for large layers the factors are kept, and their product is
+    added straight to the target. Forward and backward passes equal torch.nn.Linear's.
 
-    factors: False leaves all of it to autograd
+    factors: False leaves every gradient to autograd
     """
 
     def __init__(self, model: FlatModel, module: nn.Module, *, factors: bool = True) -> None:
@@ -37,11 +37,11 @@ class BatchGradients:
                 part.forward = partial(_dense, part, self._factors)  # type: ignore[method-assign]
 
     def descend(self, loss: Tensor, rate: float) -> None:
-        """Parameters minus rate times the gradient, in place."""
+        """Subtract rate times the gradient from the parameters, in place."""
         self._add(loss, [parameter.data for parameter in self._parameters], -rate)
 
     def write(self, loss: Tensor, gradient: Tensor) -> None:
-        """The gradient into `gradient` [d], 0 for running statistics."""
+        """Write the gradient into `gradient` [d], 0 for running statistics."""
         places = [gradient[block.start : block.stop].view(block.shape) for block in self._layout]
         gradient.zero_()
         self._add(loss, places, 1.0)
@@ -61,7 +61,7 @@ class BatchGradients:
 
 
 def _is_large(layer: nn.Linear) -> bool:
-    """And trained as a whole, in main memory."""
+    """Return True if the layer is large, trained as a whole, and in main memory."""
     trained = layer.weight.requires_grad and (layer.bias is None or layer.bias.requires_grad)
     here = layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32
     return trained and here and layer.weight.numel() >= _DENSE_FROM
@@ -75,7 +75,9 @@ def _dense(layer: nn.Linear, factors: _Factors, inputs: Tensor) -> Tensor:
 
 
 class _DenseLayer(torch.autograd.Function):
-    """Weights are an argument so that autograd comes by, but get no gradient from it."""
+    """Dense layer as an autograd function. Its weights are an argument so that autograd reaches the layer, but get no
+    gradient.
+    """
 
     @staticmethod
     def forward(context: Any, rows: Tensor, weights: Tensor, layer: nn.Linear, factors: _Factors) -> Tensor:
@@ -93,8 +95,11 @@ class _DenseLayer(torch.autograd.Function):
 
 
 def _product(rows: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """linear(rows, weights, bias). oneDNN has AVX-512 for every maker's processors where MKL has it for Intel's: two
-    to three times as fast for batches of 10 elsewhere."""
+    """Return linear(rows, weights, bias), by oneDNN on processors that are not Intel's.
+
+    oneDNN uses AVX-512 on every maker's processors, MKL on Intel's only: for batches of 10 that is two to three times
+    as fast.
+    """
     if _ONEDNN is None:
         return linear(rows, weights, bias)
     product: Tensor = _ONEDNN(rows, weights, bias, "none", [], "")

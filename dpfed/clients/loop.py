@@ -19,10 +19,10 @@ from dpfed.errors import TrainingFailed
 
 
 def train_in_turn(task: LocalTask) -> Tensor:
-    """Moves [c, n]; a client's is bit for bit the same whichever others the task has.
+    """Return moves [c, n]; a client's move is bit for bit the same whichever other clients the task has.
 
     On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
-    Raises TrainingFailed where memory runs out.
+    Raises TrainingFailed if memory runs out.
     """
     moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
@@ -42,18 +42,21 @@ def train_in_turn(task: LocalTask) -> Tensor:
 
 
 def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """Train clients as `_train_clients`, on every core; whichever is done takes the next client."""
+    """Train clients as `_train_clients`, on every core; an idle core takes the next client."""
     waiting = iter(clients)
     alone = task.start is not None and task.start.alone
-    # OpenMP keeps its setting per thread: made in the caller alone it would not reach the workers.
+    # OpenMP keeps its number of threads per thread, so each worker must set it.
     with one_thread() as cores, ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for done in [pool.submit(_train_clients, task, waiting, moves) for _ in range(1 if alone else cores)]:
             done.result()
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """Fill the rows `clients` of moves. A client whose exception is forgiven has NaN in its row, and the next one a
-    new module: what the exception left in the old one reaches no client."""
+    """Fill the rows `clients` of moves.
+
+    A client whose exception is forgiven has NaN in its row. The next client then gets a new module, because the
+    exception may have left data in the old one.
+    """
     step: _BatchStep | None = None
     for client in clients:
         try:
@@ -76,13 +79,13 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 
 class _BatchStep(Protocol):
-    """A batch's step, with what is kept from client to client: a module, buffers."""
+    """Step on a batch, with the module and buffers kept from client to client."""
 
     def enter(self, walk: Walk) -> None:
-        """The next client."""
+        """Prepare the step for the next client."""
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        """Take the client's step `number`, on the rows `batch`."""
+        """Take the step `number` of the current client, on the rows `batch`."""
 
 
 class _PlainStep:
@@ -116,8 +119,11 @@ class _PlainStep:
         walk.step(1, number, walk.slope(1, self._room[None]))
 
     def _keep_replaced(self) -> None:
-        """Copy a parameter that the forward pass has given other memory (`weight.data = renorm(weight.data)`) back
-        into the client's own weights, where the step is taken and the update is read."""
+        """Copy a parameter that the forward pass has moved to other memory back into the client's weights.
+
+        An example is `weight.data = renorm(weight.data)`. The step is taken, and the update read, at the client's
+        weights.
+        """
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 view.copy_(parameter.data)
@@ -140,7 +146,7 @@ class _PrivateStep:
         self._walk = walk
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        """Follow the slopes of the batch's records, clipped one by one, with noise."""
+        """Step by the records' gradients, clipped one by one, with noise."""
         task = self._task
         assert task.record is not None
         assert task.schedule.expected is not None
@@ -158,11 +164,14 @@ class _PrivateStep:
         self._walk.step(1, number, slope[None])
 
     def _gradients(self, client: int, step: int, rows: Tensor) -> Tensor:
-        """Per-record gradients [b, d], at a copy of the client's weights: what a forward pass writes to its parameters
-        is bounded by no clipping, so it must not reach the next batch or the update. A batch in which an exception is
-        forgiven is taken apart; a record that raises alone has the gradient 0, like one that is not finite."""
+        """Return per-record gradients [b, d], computed at a copy of the client's weights.
+
+        A forward pass may write to its parameters, which no clipping bounds, so the copy is thrown away. If an
+        exception is forgiven, the records of the batch are computed one by one; a record that raises alone, or whose
+        gradient is not finite, has the gradient 0.
+        """
         task = self._task
-        self._held.restore()  # no record bears on later ones through a state
+        self._held.restore()  # no record affects later ones through a state
         self._room.copy_(self._walk.room[0])
         task.model.rebind(self._module, self._room)
         drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
@@ -180,7 +189,7 @@ class _PrivateStep:
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
-    """The client's batches in order, each an int64 tensor of its real rows; they go to the device together."""
+    """Return the client's batches in order, each an int64 tensor of its real rows, moved to the device together."""
     steps = int(task.schedule.steps[client])
     samples, real = task.schedule.samples[client, :steps], task.schedule.real[client, :steps]
     rows = torch.from_numpy(samples[real]).to(task.labels.device)

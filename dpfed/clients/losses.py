@@ -1,4 +1,4 @@
-"""Losses of local training: of every sample, a function of its output and its target."""
+"""Losses of local training: one number for each sample, from its output and its target."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from dpfed.config.own_code import errors_of_user_code
 from dpfed.errors import ConfigError
 
 OfSamples = Callable[[Tensor, Tensor], Tensor]
-"""f(outputs [n, ...], targets [n, ...]) -> [n]."""
+"""Loss per sample: f(outputs [n, ...], targets [n, ...]) -> [n]."""
 
 OWN = "own"
-"""local.loss of a run whose loss was given in Python."""
+"""Name of local.loss in a run whose loss was given in Python."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """each:  of every sample [n], from the network's outputs [n, ...] and the targets [n, ...], any type and shape
-    mean: of a batch, the mean of `each`, which a step follows
-    apart: whether a sample's loss is known not to depend on the others. A function of one's own may mix what it is
-        given; so it gets one client's samples only, and one record only where records are private: no client, and no
-        private record, has a part in the gradient of another.
+    """Loss of local training, per sample and of a batch.
+
+    each: loss of every sample [n], from the network's outputs [n, ...] and the targets [n, ...], any type and shape
     """
 
     name: str
@@ -37,20 +35,20 @@ class Loss:
     apart: bool = True
 
     def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[c b] from outputs and targets [c, b, ...]."""
+        """Return losses [c b] from outputs and targets [c, b, ...]."""
         if self.apart:
             return self.each(outputs.flatten(0, 1), targets.flatten(0, 1))
         return torch.vmap(self.each)(outputs, targets).flatten()
 
     def of_records(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """[b], of each record by itself."""
+        """Return losses [b], each record alone."""
         if self.apart:
             return self.each(outputs, targets)
         return torch.vmap(lambda output, target: self.each(output[None], target[None])[0])(outputs, targets)
 
 
 def _mean_of_sample(losses: Tensor) -> Tensor:
-    """[n] from [n, ...]."""
+    """Return means [n] of [n, ...]."""
     return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
 
 
@@ -59,7 +57,7 @@ def _of_classes(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _of_numbers(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs in the form of the targets: [n, 1] for targets [n] would be compared all with all."""
+    """Return outputs in the shape of the targets, because [n, 1] and targets [n] would be compared all with all."""
     return _mean_of_sample(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
 
 
@@ -68,7 +66,7 @@ def _numbers(name: str, function: Callable[..., Tensor]) -> Loss:
 
 
 def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
-    """A loss from a function of samples."""
+    """Return a custom loss made from a function of samples."""
     return Loss(name=name, each=each, mean=lambda outputs, targets: each(outputs, targets).mean(), apart=apart)
 
 
@@ -85,16 +83,19 @@ LOSSES: dict[str, Loss] = {
         _numbers("binary-cross-entropy", binary_cross_entropy_with_logits),
     )
 }
-"""local.loss. All but the first: of outputs that have as many numbers as the targets, the mean over them."""
+"""Built-in losses by their name in local.loss. All but the first need as many outputs as targets, and average over
+them.
+"""
 
 _own: dict[str, Loss] = {}
 
 
 def register(name: str, loss: OfSamples) -> None:
-    """Make a loss of one's own known as local.loss in this process; a second one of the name replaces the first.
+    """Register a custom loss under the name used in local.loss, in this process; a second loss of that name replaces
+    the first.
 
     loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss a sample, by operations that torch.vmap understands.
-    Raises ConfigError for the name of a loss that comes with dpfed.
+    Raises ConfigError for the name of a built-in loss.
     """
     if name in LOSSES or name == OWN:
         raise ConfigError(f"loss={name!r}: is the name of a loss that is there already. Choose another.")
@@ -102,7 +103,7 @@ def register(name: str, loss: OfSamples) -> None:
 
 
 def loss_named(name: str) -> Loss:
-    """The loss of this name; ConfigError with the nearest one otherwise."""
+    """Return the loss of this name; ConfigError with the nearest name if there is none."""
     known = LOSSES | _own
     if name == OWN:
         raise ConfigError(
@@ -115,8 +116,11 @@ def loss_named(name: str) -> Loss:
 
 
 def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    """ConfigError unless the loss of these public samples, outputs [n, ...] and targets [n, ...] with n at least 2, is
-    one number each, which depends on that sample alone and has a gradient."""
+    """Raise ConfigError unless the loss of these public samples is one number each, of that sample alone, with a
+    gradient.
+
+    outputs [n, ...] and targets [n, ...], n at least 2.
+    """
     outputs = outputs.detach().requires_grad_()
     together = _tried(loss, loss.each, outputs, targets)
     form = _form(together) if isinstance(together, Tensor) else type(together).__name__

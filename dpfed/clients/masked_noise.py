@@ -20,14 +20,14 @@ NOISE_PURPOSE = "fedmrn.noise"
 
 
 class SeededNoise(Protocol):
-    """The noise that a seed stands for: what the code draws again when it encodes and decodes."""
+    """Noise vectors by their seed, drawn again when an upload is encoded and decoded."""
 
     def __call__(self, seeds: Tensor, *, count: int) -> Tensor:
-        """Seeds int64 [c] -> float32 [c, count], without zeros."""
+        """Return noise float32 [c, count], without zeros, for seeds int64 [c]."""
 
 
 def noise_seeds(seeds: Seeds, number: int, clients: NDArray[np.int64], *, shared: bool) -> list[int]:
-    """The noise seeds of a round: one for each of `clients`, or one in all. The code must be given the same."""
+    """Return the noise seeds of a round, one a client or one for all. The encoder must get the same seeds."""
     if shared:
         return [seeds.integer(NOISE_PURPOSE, number)]
     return [seeds.integer(NOISE_PURPOSE, number, int(client)) for client in clients]
@@ -35,7 +35,7 @@ def noise_seeds(seeds: Seeds, number: int, clients: NDArray[np.int64], *, shared
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedNoise:
-    """Progressive stochastic masking: an update u is trained while ever more of it is seen as masked noise n.
+    """Progressive stochastic masking: an update u is trained while a growing part of u is replaced by masked noise n.
 
     The broadcast w is frozen, u = 0 at the start of the round, n = noise(seed). With S(u, n) = n m,
         binary:  m = 1 with probability clip(u / n, 0, 1), else 0;        u_bar = n clip(u / n, 0, 1)
@@ -44,21 +44,19 @@ class MaskedNoise:
         u_hat = (1 - P) u_bar + P S(u, n),  P ~ Bern(t / T), fresh for each entry;   u = u - lr d loss / d u_hat
     SGD, straight through S and the clip; u is never clamped. The paper has no momentum and no decay.
 
-    Only the entries `masked` of the vector [d] are treated so; the others (normalisation, statistics) are trained as
-    by `Sgd`. Noise entry j belongs to masked[j]. What training returns is [c, d]: u, not yet masked, at `masked` and
-    the plain update elsewhere. The code draws the final mask from u and the same noise.
+    Only the entries `masked` of the vector [d] are masked; the others (normalisation, statistics) are trained by `Sgd`.
+    Noise entry j belongs to masked[j]. Training returns [c, d]: u, not yet masked, at `masked` and the plain update
+    elsewhere. The encoder draws the final mask from u and the same noise.
 
-    masked:       int64 [m], sorted, on the device to train on; FlatModel.compressible
-    signed:       masks -1, 1 (FedMRNS) instead of 0, 1
-    shared_noise: one seed a round instead of one a client, see `noise_seeds`
-    progressive:  False: P = 1 in every batch ("without PM")
-    stochastic:   False: m = 1 where u and n have one sign ("without SM"); what is returned at `masked` is then
-                  S(u, n), for which the code's coins are certain
-    train_masked: False: plain SGD, masks come after training only ("FedAvg with SM")
+    masked: int64 [m], sorted, on the device to train on; FlatModel.compressible signed: masks -1, 1 (FedMRNS) instead
+    of 0, 1 shared_noise: one seed a round instead of one a client, see `noise_seeds` progressive: False: P = 1 in every
+    batch ("without PM") stochastic: False: m = 1 where u and n have one sign ("without SM"); training then returns S(u,
+    n) at `masked`, from which the encoder's Bernoulli samples have probability 0 or 1 train_masked: False: plain SGD,
+    masks come after training only ("FedAvg with SM")
 
-    A client without samples returns zeros, and nobody else does but where every gradient was 0: a row of zeros says
-    "no update" and must be left out of the sum, for its signed mask would be ±n.
-    Coins depend on (seeds, round, client) only. Raises ConfigError.
+    A client without samples returns zeros; another client only if every gradient was 0. A row of zeros is no update and
+    must be left out of the sum, because its signed mask would be ±n. Bernoulli samples depend on (seeds, round, client)
+    only. Raises ConfigError.
     """
 
     size: int
@@ -86,7 +84,7 @@ class MaskedNoise:
 
 
 class MaskedNoiseWalk(Walk):
-    """Clients under way: updates u and noise [c, m], and each client's own coins."""
+    """Clients in training: updates u and noise [c, m], and each client's Bernoulli samples."""
 
     def __init__(self, course: MaskedNoise, start: Departure) -> None:
         broadcast, clients, number, seeds = start.broadcast, start.clients, start.number, start.seeds
@@ -121,9 +119,9 @@ class MaskedNoiseWalk(Walk):
         return self.room.sub_(self._start).index_copy_(1, self._course.masked, updates)
 
     def _seen(self, active: int, step: int) -> Tensor:
-        """u_hat [active, m].
+        """Return u_hat [active, m], the update that the network uses in this batch.
 
-        One uniform v serves both coins: P = 1[v < t / T], and where that holds v T / t is uniform again, so that
+        One uniform v gives both Bernoulli samples: P = 1[v < t / T], and given P = 1, v T / t is uniform again, so that
         m = 1[v < (t / T) p] has probability p given P.
         """
         course, updates, noise = self._course, self._updates[:active], self._noise[:active]
@@ -135,10 +133,10 @@ class MaskedNoiseWalk(Walk):
         return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
 
     def _weights(self, masks: Tensor) -> Tensor:
-        """Return the noise's factors: float32, 0 and 1, or -1 and 1."""
+        """Return the masks as factors of the noise: float32, 0 and 1, or -1 and 1."""
         return mask_weights(masks.to(self._noise.dtype), signed=self._course.signed)
 
 
 def _agree(updates: Tensor, noise: Tensor) -> Tensor:
-    """Deterministic masks: 1 where the signs are the same, so not at u = 0."""
+    """Return deterministic masks: 1 where update and noise have the same sign, 0 at u = 0."""
     return updates.sign() == noise.sign()

@@ -20,15 +20,15 @@ Forward = Literal["coins", "threshold", "mean"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskTraining:
-    """Scores s in R^n are trained, p = sigmoid(s) are the probabilities of a mask over the frozen weights w.
+    """Training of mask scores s in R^n; p = sigmoid(s) are the probabilities of a mask over the frozen weights w.
 
     Every round starts at s = logit(clip(theta, edge, 1 - edge)) of the broadcast theta. Per batch (Isik et al. 2023,
     Algorithm 1):
-        m ~ Bern(p), fresh ("coins", FedPM), m = 1[p >= 1/2] ("threshold", FedMask) or m = p ("mean");
+        m ~ Bern(p), fresh (`coins`, FedPM), m = 1[p >= 1/2] ("threshold", FedMask) or m = p ("mean");
         g = d loss / d m at the weights w * m
         ds = g p (1 - p)   "straight-through": m passes for p;   ds = g p p (1 - p)   "published": as FedPM's code does
-    then SGD (with momentum) or Adam on s, state fresh every round. What training returns is the move
-    sigmoid(s) - theta, 0 for a client without samples. Coins depend on (seeds, round, client) only. Raises ConfigError.
+    then SGD (with momentum) or Adam on s, state fresh every round. Training returns the move sigmoid(s) - theta, 0 for
+    a client without samples. Masks depend on (seeds, round, client) only. Raises ConfigError.
     """
 
     network: FrozenNetwork
@@ -64,7 +64,7 @@ class MaskTraining:
 
 
 class MaskWalk(Walk):
-    """Clients under way: scores [c, n], the optimiser's state, and each client's own coins."""
+    """Clients in training: scores [c, n], the optimiser's state, and each client's uniform numbers for masks."""
 
     def __init__(self, course: MaskTraining, start: Departure) -> None:
         self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
@@ -84,7 +84,7 @@ class MaskWalk(Walk):
         self._course.network.weights(self._mask(probabilities), out=self.room[:active])
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
-        """ds, the gradient of the scores."""
+        """Return ds, the gradient of the scores."""
         p = self._probabilities[:active]
         slope = self._course.network.to_mask_gradient(gradient).mul_(p).mul_(1 - p)
         return slope.mul_(p) if self._course.gradient == "published" else slope
@@ -105,7 +105,7 @@ class MaskWalk(Walk):
         return self._coins.like(probabilities).lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
-        """Return the optimiser's direction: slope [active, n], or what momentum or Adam make of it."""
+        """Return the optimiser's direction: slope [active, n], with momentum or by Adam."""
         if self._moments is not None:
             return self._moments.direction(slope, step)
         if self._velocity is None:

@@ -1,7 +1,8 @@
-"""Random numbers that a network draws while it trains (dropout layers and the like): each client's own, from the seed.
+"""Random numbers that a network draws while it trains (dropout layers and the like): one stream a client, from the
+seed.
 
-Torch's own generator is one for all threads, and under vmap one draw is for all clients: what a client draws would
-depend on who trains beside it.
+Torch has one generator for all threads, and under vmap one draw serves all clients. A client's numbers would depend on
+the clients that train beside it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ _HALF = 2.0**-25
 
 
 class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Within it whatever torch would draw comes from streams named by (purpose, round, client, step, number of the
-    draw): independent over all of these, and the same whoever else trains, in a loop or side by side.
+    """Context in which torch draws from streams named by (purpose, round, client, step, number of the draw).
 
-    clients: who trains; the first dimension of whatever is drawn, under torch.vmap(randomness="different")
-    records: rows of the data set in a batch of one client whose records are private: each has streams of its own, since
-             these seeds are public. Whatever is drawn must then have the batch as its first dimension.
+    Streams are independent over all of these names, and do not depend on other clients, nor on the strategy (loop or
+    side by side).
 
-    A draw for a batch that is filled up begins with that for its real samples, as long as samples are its first
-    dimension. On CUDA, and elsewhere, a loop and side by side draw other numbers of the same law.
+    clients: clients in training; the first dimension of every draw, under torch.vmap(randomness="different") records:
+    rows of the data set in a batch of one client whose records are private: each has separate streams, since these
+    seeds are public. Every draw must then have the batch as its first dimension.
+
+    A draw for a padded batch begins with the numbers of its real samples, if samples are its first dimension. On CUDA,
+    and if they are not, a loop and side by side draw different numbers from the same distribution.
 
     Claim: uniforms on {0, ..., 2^24 - 1} / 2^24; a Bernoulli(p) is u < p, so p is met to 2^-24; normals, exponentials
-    and integers are their inverse laws of u + 2^-25. Raises TrainingFailed for other draws (random permutations,
-    multinomials).
+    and integers are their inverse distribution functions at u + 2^-25. Raises TrainingFailed for other draws (random
+    permutations, multinomials).
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return _DRAWS[func](self._uniforms, *args, **given)
 
     def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
-        """Float32, of this shape."""
+        """Return float32 uniform numbers of this shape."""
         self._draws += 1
         made = torch.empty(tuple(shape), device=device)
         paths: list[tuple[int, ...]] = [(self._number, client, self._step, self._draws) for client in self._clients]
@@ -85,7 +88,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 
 class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes whether anything was drawn."""
+    """Context that notes whether any random number was drawn."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -97,7 +100,7 @@ class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return True if this operation draws: attention and recurrent layers may, and do not without their dropout."""
+    """Return True if this operation draws: attention and recurrent layers draw only with dropout."""
     if _SEEDED not in func.tags:
         return False
     names = [argument.name for argument in func._schema.arguments]
@@ -140,7 +143,7 @@ def _bernoulli(uniforms: Uniforms, given: Tensor, chance: float | None = None, *
 
 
 def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Values kept and scaled, and which are kept; without training all are."""
+    """Return the kept and scaled values, and the mask of kept ones; outside training all are kept."""
     if train is False:
         return given.clone(), torch.ones_like(given, dtype=torch.bool)
     kept = _coins(uniforms, given, 1 - dropped)
@@ -165,7 +168,7 @@ def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, 
 
 
 def _like(draw: Draw) -> Callable[..., Tensor]:
-    """Return the form of torch.rand_like of a draw."""
+    """Return the arguments of a draw in the form of torch.rand_like."""
 
     def like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
         return draw(uniforms, given.shape, given.device).to(dtype or given.dtype)
@@ -174,7 +177,7 @@ def _like(draw: Draw) -> Callable[..., Tensor]:
 
 
 def _sized(draw: Draw) -> Callable[..., Tensor]:
-    """Return the form of torch.rand of a draw."""
+    """Return the arguments of a draw in the form of torch.rand."""
 
     def sized(
         uniforms: Uniforms, size: Sequence[int], *, dtype: _Kind = None, device: _Place = None, **_: object

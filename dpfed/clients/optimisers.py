@@ -1,4 +1,4 @@
-"""The learning rate of a round: the first one, its decay, and a schedule over rounds."""
+"""Optimisers of clients, and the learning rate of a round: its start, decay, and schedule over rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Schedule = Callable[[int], float]
 
 
 class Descends(Protocol):
-    """A course with a learning rate."""
+    """Course of local training that has a learning rate."""
 
     @property
     def learning_rate(self) -> float: ...
@@ -29,50 +29,50 @@ class Descends(Protocol):
 
 
 def rate_of(course: Descends, number: int) -> float:
-    """In round `number`, from 0: learning_rate * learning_rate_decay^number * schedule(number)."""
+    """Return the rate of round `number`, from 0: learning_rate * learning_rate_decay^number * schedule(number)."""
     return course.learning_rate * course.learning_rate_decay**number * course.schedule(number)
 
 
 def check_rate(course: Descends) -> None:
-    """ConfigError unless rate and decay are positive and finite."""
+    """Raise ConfigError unless rate and decay are positive and finite."""
     for name in ("learning_rate", "learning_rate_decay"):
         if not 0 < getattr(course, name) < float("inf"):
             raise ConfigError(f"{name}={getattr(course, name)}: must be positive and finite. Change it in [local].")
 
 
 def constant(number: int) -> float:
-    """1."""
+    """Return the schedule 1."""
     return 1.0
 
 
 def cosine(rounds: int) -> Schedule:
-    """(1 + cos(pi t / rounds)) / 2, as torch.optim.lr_scheduler.CosineAnnealingLR(T_max=rounds)."""
+    """Return the schedule (1 + cos(pi t / rounds)) / 2, as torch.optim.lr_scheduler.CosineAnnealingLR(T_max=rounds)."""
     return lambda number: (1 + math.cos(math.pi * number / rounds)) / 2
 
 
 def linear(rounds: int) -> Schedule:
-    """1 - t / rounds, as LinearLR(start_factor=1, end_factor=0, total_iters=rounds)."""
+    """Return the schedule 1 - t / rounds, as LinearLR(start_factor=1, end_factor=0, total_iters=rounds)."""
     return lambda number: 1 - number / rounds
 
 
 def step(every: int, factor: float) -> Schedule:
-    """factor^floor(t / every), as StepLR(step_size=every, gamma=factor)."""
+    """Return the schedule factor^floor(t / every), as StepLR(step_size=every, gamma=factor)."""
     return lambda number: factor ** (number // every)
 
 
 def listed(factors: Sequence[float]) -> Schedule:
-    """One factor a round; the last one holds on."""
+    """Return the schedule of listed factors, one a round; the last one is kept for later rounds."""
     return lambda number: factors[min(number, len(factors) - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
-    """Mini-batch SGD from the broadcast weights, as torch.optim.SGD does it.
+    """Mini-batch SGD from the broadcast weights, as in torch.optim.SGD.
 
     Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
         v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`rate_of`)
-    The first `decayed` entries decay: parameters, not running statistics. What training returns is the update: local
-    minus broadcast weights. Raises ConfigError.
+    The first `decayed` entries decay: parameters, not running statistics. Training returns the update: local minus
+    broadcast weights. Raises ConfigError.
     """
 
     size: int
@@ -94,7 +94,7 @@ class Sgd:
 
 
 class SgdWalk(Walk):
-    """Clients under way: their weights, and their velocities where there is momentum."""
+    """Clients in training: their weights, and their velocities if there is momentum."""
 
     def __init__(self, course: Sgd, start: Departure) -> None:
         self.room = start.broadcast.repeat(len(start.clients), 1)
@@ -119,7 +119,7 @@ _EPSILON = 1e-8
 
 
 class Moments:
-    """Moments of gradients [c, n], and Adam's direction by them (Kingma, Ba 2015), with torch's defaults:
+    """Moments of gradients [c, n], and Adam's direction (Kingma, Ba 2015), with torch's defaults.
 
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   direction = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + 1e-8)
     """
@@ -138,7 +138,7 @@ class Moments:
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """Mini-batch Adam from the broadcast weights, as torch.optim.Adam, or AdamW, does it; moments 0 in every round.
+    """Mini-batch Adam from the broadcast weights, as in torch.optim.Adam or AdamW; moments start at 0 in every round.
 
     weight_decay: L2, added to the gradient as weight_decay * w; or, `decoupled` (Loshchilov, Hutter 2019, AdamW),
                   w = (1 - lr * weight_decay) w before the step
@@ -164,7 +164,7 @@ class Adam:
 
 
 class AdamWalk(Walk):
-    """Clients under way: their weights and moments."""
+    """Clients in training: their weights and moments."""
 
     def __init__(self, course: Adam, start: Departure) -> None:
         self.room = start.broadcast.repeat(len(start.clients), 1)
@@ -184,11 +184,11 @@ class AdamWalk(Walk):
 
 
 def add_weight_decay(slope: Tensor, room: Tensor, weight_decay: float, decayed: int | None) -> None:
-    """Into slope [active, n]: that of weight_decay |w|^2 / 2 over the first `decayed` entries."""
+    """Add to slope [active, n] the gradient of weight_decay |w|^2 / 2 over the first `decayed` entries."""
     slope[:, :decayed].add_(room[:, :decayed], alpha=weight_decay)
 
 
 def check_weight_decay(weight_decay: float) -> None:
-    """ConfigError unless it is finite and not negative."""
+    """Raise ConfigError unless weight decay is finite and not negative."""
     if not 0 <= weight_decay < float("inf"):
         raise ConfigError(f"weight_decay={weight_decay}: must be finite and not negative. Change local.weight_decay.")

@@ -1,4 +1,4 @@
-"""Plan of local training: one client after the other, or side by side, and how many at a time."""
+"""Plan of local training: clients in a loop, or side by side, and how many at a time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from dpfed.models.flat import FlatModel
 
 Strategy = Literal["auto", "loop", "vmap"]
 Precision = Literal["float32", "bf16", "tf32"]
-"""The numbers in which a client computes its gradients; weights, sums and everything after them are float32."""
+"""Number format in which a client computes its gradients; weights, sums and later steps are float32."""
 
 _STATE = 8
-"""Vectors of a client under vmap: weights, their gradient, velocity or moments, coins, the move, one for passing."""
+"""Vectors kept for a client under vmap: weights, gradient, velocity or moments, mask, move, and one temporary."""
 _ACTIVATIONS = 3
-"""Numbers of a client's batch for each number that its forward pass keeps: with their gradients, and what passes."""
+"""Numbers of a client's batch in memory for each number that its forward pass keeps: gradients and temporaries
+included.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """Strategy of local training, and the reason. chunk: clients side by side at a time; None in a loop."""
+    """Strategy of local training, and the reason. chunk: number of clients side by side; None in a loop."""
 
     strategy: Literal["loop", "vmap"]
     chunk: int | None
@@ -48,19 +50,18 @@ class Cost:
     kept: int
 
     def milliseconds_in_a_loop(self) -> float:
-        """Time of one client and step on two cores, each with a client of its own (fitted: benchmarks/README.md)."""
+        """Return the time of one client and step on two cores, one client a core (fitted: benchmarks/README.md)."""
         arithmetic = 0.7e-7 * (self.products + self.convolved)
         return (0.1 * self.dense + 0.35 * self.convolutions + 0.7e-6 * self.weights + arithmetic) / 2
 
     def milliseconds_side_by_side(self, clients: int) -> float:
-        """Time of one client and step among `clients` on one core; convolutions with weights for each client are
-        grouped."""
+        """Return the time of one client and step among `clients` on one core; convolutions are grouped by client."""
         started = (0.25 * self.dense + 0.6 * self.convolutions) / clients
         arithmetic = 1e-7 * self.products + 3.5e-7 * self.convolved
         return started + 0.012 * self.dense + 2e-6 * self.weights + arithmetic
 
     def bytes(self, size: int) -> int:
-        """Memory of a client under vmap whose course moves `size` numbers."""
+        """Return the memory of a client under vmap whose course trains `size` numbers."""
         return 4 * (_STATE * max(size, self.weights) + _ACTIVATIONS * self.kept)
 
 
@@ -137,7 +138,7 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
 
 
 def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
-    """The strategy for about `clients` at a time that should take less; the same on every machine of that kind."""
+    """Return the strategy expected to be faster for about `clients` at a time, equal on all machines of that kind."""
     together = max(1, min(clients, chunk))
     if device.type == "cuda":
         return TrainingPlan(strategy="vmap", chunk=chunk, why="a GPU trains clients side by side")
@@ -151,16 +152,16 @@ def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> Trai
 
 
 _CACHED = 20_000_000
-"""Bytes of a chunk on a CPU that stay near its cores: larger chunks are slower (benchmarks/README.md)."""
+"""Bytes of a chunk that stays in a CPU's caches: larger chunks are slower (benchmarks/README.md)."""
 _MOST = {"cpu": 100, "cuda": 1000}
 _SHARE = 4
 
 
 def default_budget(device: torch.device) -> int:
-    """Bytes: a quarter of the machine's main memory, or of a GPU's.
+    """Return the default memory in bytes: a quarter of the machine's main memory, or of a GPU's.
 
-    What is free at the moment does not matter: a resumed run trains as many clients side by side as it began with.
-    Where less is free, chunks are halved (`dpfed.clients.side_by_side`).
+    Free memory does not matter: a resumed run keeps its number of clients side by side. If less is free, chunks are
+    halved (`dpfed.clients.side_by_side`).
     """
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory) // _SHARE
@@ -170,7 +171,7 @@ def default_budget(device: torch.device) -> int:
 
 
 def chunk_within(budget: int, each: int, device: torch.device) -> int:
-    """Clients of `each` bytes that are trained side by side in `budget` bytes; at least one."""
+    """Return the number of clients of `each` bytes that fit into `budget` bytes; at least one."""
     fast = max(_CACHED // each, 10) if device.type == "cpu" else _MOST["cuda"]
     return max(1, min(budget // each, fast, _MOST.get(device.type, 100)))
 
@@ -178,8 +179,8 @@ def chunk_within(budget: int, each: int, device: torch.device) -> int:
 def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
     """Return True if batches of `inputs` [N, ...] may be given with channels as the innermost dimension in memory.
 
-    Torch's pooling on a CPU is some fifteen times as fast then (measured: benchmarks/README.md). Only images, and only
-    where a forward pass gives the same so: a module that calls .view on an image instead of .reshape cannot.
+    Torch's pooling on a CPU is some fifteen times as fast then (measured: benchmarks/README.md). This holds for images,
+    if a forward pass gives an equal result: a module that calls .view on an image instead of .reshape cannot.
     """
     if inputs.dim() != 4 or inputs.device.type != "cpu" or len(inputs) < 2:
         return False
@@ -188,6 +189,6 @@ def takes_channels_last(model: FlatModel, inputs: Tensor) -> bool:
         with torch.no_grad():
             as_it_is = model.bind(weights.clone()).eval()(some)
             turned = model.bind(weights).eval()(some.clone(memory_format=torch.channels_last))
-    except (RuntimeError, ValueError):  # also BatchNorm that has one value a channel
+    except (RuntimeError, ValueError):  # BatchNorm with one value a channel, too
         return False
     return torch.allclose(as_it_is, turned, rtol=1e-3, atol=1e-5)

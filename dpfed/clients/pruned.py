@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunedSgd:
-    """SGD (or Adam) on a model some of whose weights have been purged (Stripelis, Gupta, Ver Steeg, Ambite 2022,
+    """SGD (or Adam) on a model with purged weights (Stripelis, Gupta, Ver Steeg, Ambite 2022,
     FedSparsify).
 
     An entry of `prunable` that is 0 in the broadcast is purged: before every batch, and after the last, it is set to
@@ -23,11 +23,11 @@ class PrunedSgd:
 
     Global variant (`sparsity` None): clients keep the broadcast's zeros, the server purges after it has averaged
     (`dpfed.server.rules`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
-    after training, so that after R rounds the schedule stands at sparsity(R).
+    after training, so that after R rounds the sparsity is sparsity(R).
 
-    The method carries models, and what training returns is still the move: local minus broadcast model. At a purged
-    entry that is minus the broadcast, so that broadcast + move is exactly 0 there: this sum is what a code sends
-    (zeros left out), and the mean of what arrives minus the broadcast is what the server adds.
+    Training returns the move: local minus broadcast model. At a purged entry the move is minus the broadcast, so that
+    broadcast + move is exactly 0. The encoder sends that sum (zeros left out); the server adds the mean of the sums
+    minus the broadcast.
 
     prunable: int64 [m], sorted, on the device to train on; FlatModel.indices("weight")
 
@@ -51,7 +51,7 @@ class PrunedSgd:
 
 
 class PrunedWalk(Walk):
-    """Clients under way: SGD with entries held at zero."""
+    """Clients in training by SGD with purged entries held at zero."""
 
     def __init__(self, course: PrunedSgd, walk: Walk, start: Departure) -> None:
         self._course, self._walk, self._start = course, walk, start

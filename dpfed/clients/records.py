@@ -40,14 +40,14 @@ class RecordLevel:
     with the expected batch size below, not the real one; an empty batch is noise alone.
 
     Claim: under add-remove of one record of one client each h is a Poisson-sampled Gaussian mechanism of noise
-    multiplier z and probability q; whatever the client makes of them (momentum, Adam, its update, the upload) is
-    post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of
-    clients are public. A slope that is not finite counts as zero. What dropout layers draw for a record, from public
-    seeds, does not depend on the other records of the batch (`dpfed.clients.network_randomness`).
+    multiplier z and probability q; later computations of the client (momentum, Adam, its update, the upload) are
+    post-processing. q, q n and the number of steps are parameters that do not change with the record: sizes of clients
+    are public. A slope that is not finite counts as zero. Random numbers of dropout layers, from public seeds, do not
+    depend on the other records of the batch (`dpfed.clients.network_randomness`).
 
     With `integers`, clipped slopes are rounded to whole numbers, and the noise on their sum is a discrete Gaussian that
-    is drawn exactly (`dpfed.mechanisms.records`): h is then a Poisson-sampled discrete Gaussian mechanism, whatever the
-    last bits of floating-point numbers are.
+    is drawn exactly (`dpfed.mechanisms.records`). Then h is a Poisson-sampled discrete Gaussian mechanism, independent
+    of floating-point rounding.
     """
 
     clip_norm: float
@@ -66,7 +66,7 @@ class RecordLevel:
     def release(
         self, sizes: NDArray[np.int64], clients: NDArray[np.int64], batches: PoissonBatches, *, number: int
     ) -> LocalRelease:
-        """Return the release of a round of `clients`, who hold `sizes` records."""
+        """Return the release of a round of `clients`, which hold `sizes` records."""
         return LocalRelease(
             round=number,
             steps=tuple(
@@ -84,14 +84,15 @@ class RecordLevel:
 
     @property
     def noise(self) -> Gaussian | DiscreteGaussian:
-        """Noise of one step on the sum of a whole batch, for the accountant."""
+        """Return the accountant's description of one step's noise on the sum of a whole batch."""
         return self.integers.noise if self.integers is not None else gaussian_noise(self.noise_multiplier)
 
     def slope(
         self, slopes: Callable[[Tensor], Tensor], batch: Tensor, *, size: int, expected: int, path: tuple[int, ...]
     ) -> Tensor:
-        """h [size] of a batch of rows, whose per-record slopes [b, size] `slopes` gives. `path` names the noise:
-        (round, client, step)."""
+        """Return h [size] of a batch of rows, from the per-record slopes [b, size] of `slopes`. `path` names the noise:
+        (round, client, step).
+        """
         if self.integers is not None:
             return self._exact(self.integers, slopes, batch, expected=expected, path=path)
         total = torch.zeros(size, device=batch.device)
@@ -119,7 +120,8 @@ class RecordLevel:
         expected: int,
         path: tuple[int, ...],
     ) -> Tensor:
-        """h as whole numbers until the noise is in it. A record's rounding is named by the record.
+        """Return the noisy sum h, in whole numbers until the noise is added. A record's rounding is named by the
+        record.
 
         Slopes are taken record by record: in a batch their last bits, and at a kink of the network all of them, depend
         on how many records are in it.
@@ -139,12 +141,12 @@ class RecordLevel:
 
 
 def gaussian_noise(noise_multiplier: float) -> Gaussian:
-    """Return the floating-point noise of one step, for the accountant."""
+    """Return the accountant's description of one step's floating-point noise."""
     return Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
 
 
 def step_of(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
-    """Return one step of a client with `size` records, at least one, for the accountant."""
+    """Return the accountant's description of one step of a client with `size` records, at least one."""
     return subsample(noise, PoissonSampling(probability=batches.probability(size)))
 
 
@@ -152,23 +154,25 @@ class RecordGradients:
     """Per-record gradients of a module's loss, by Opacus' hooks. For one thread."""
 
     def __init__(self, module: nn.Module, *, loss: Loss = CROSS_ENTROPY) -> None:
-        from opacus import GradSampleModule  # takes a second to load
+        from opacus import GradSampleModule  # loading Opacus takes a second
 
-        # An embedding's input, numbers of letters, has no gradient; its hook works all the same.
+        # An embedding's integer input has no gradient; its hook works without one.
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
         self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        for part in module.modules():  # Opacus passes over layers in eval(); layers that it knows have one mode only
+        for (
+            part
+        ) in module.modules():  # Opacus skips layers in eval(); the layers that it supports behave alike in both modes
             trained = any(one.requires_grad for one in part.parameters(recurse=False))
             part.training |= trained
             if trained and not hasattr(part, "activations"):
-                # Opacus would add the list in the first batch, as if the network kept a state.
+                # Opacus would add the list in the first batch, which would look like a state of the network.
                 part.activations = []  # type: ignore[assignment]
         self._loss = loss
 
     def __call__(self, inputs: Tensor, labels: Tensor, within: AbstractContextManager[object] | None = None) -> Tensor:
-        """[b, d] for inputs [b, ...], b at least 1; the forward pass is made `within`."""
-        # Opacus works in hooks that run when the gradient of a layer's input is taken: the first layer's, too.
+        """Return gradients [b, d] for inputs [b, ...], b at least 1; the forward pass runs in the context `within`."""
+        # Opacus' hooks run when a layer's input gets a gradient, so the first layer's input needs one, too.
         wanted = inputs.detach()
         if wanted.is_floating_point():
             wanted.requires_grad_()
@@ -185,8 +189,9 @@ class RecordGradients:
         return torch.cat(rows, dim=1)
 
     def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
-        """Return what Opacus left at a parameter [b, its size], zeros where the loss does not depend on it; nothing
-        stays for the next batch."""
+        """Return the per-record gradients of a parameter [b, its size], zeros if the loss does not depend on it, and
+        clear them.
+        """
         left: Tensor | None = parameter.grad_sample  # type: ignore[attr-defined]
         parameter.grad_sample = None  # type: ignore[attr-defined]
         if total is None:

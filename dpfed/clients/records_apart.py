@@ -21,25 +21,26 @@ from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
 _TARGETS, _OTHERS = 2, 2
-"""Records that are compared, and other records beside them, in most of the batches tried."""
+"""Number of compared records, and number of records beside them in most of the batches."""
 _OUTPUT, _GRADIENT = 1e-4, 1e-3
-"""Differences relative to the record's own numbers that float32 may make. A gradient jumps where rounding moves an
-activation across a kink (ReLU, pooling), hence the wider one, and both records must differ."""
+"""Relative differences of a record's output and gradient that float32 rounding may cause. A gradient jumps if rounding
+moves an activation across a kink (ReLU, pooling): hence its wider limit, and both records must differ."""
 _FAR = (1e3, -1e6)
-"""Factors on the other records: a mixture too weak to be told from rounding at their natural size is not so there."""
+"""Factors on the other records, so that even a weak dependence exceeds rounding."""
 
 
 def require_records_apart(
     model: FlatModel, loss: Loss, inputs: Tensor, targets: Tensor, *, batch_size: int, seeds: Seeds
 ) -> None:
-    """Raise ConfigError unless a record's output and gradient are its own, whatever else is in its batch.
+    """Raise ConfigError unless a record's output and gradient do not depend on the other records of its batch.
 
     Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one.
-    Compared are records alone, in batches with others (natural, far, zeros, up to `batch_size`), and alone again after
-    those, through `RecordGradients`; at the initial weights and at moved ones, where a gate that starts at 0 is open.
-    inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a client's.
+    `RecordGradients` of a record alone are compared with those in batches with others (unchanged, scaled, zeros, up to
+    `batch_size`), and with those alone again afterwards. Weights are the initial ones and perturbed ones, so that a
+    gate which starts at 0 is open. inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a
+    client's.
 
-    The trial sees what these samples show: a network that mixes records on particular inputs only is not found.
+    The trial finds what these samples trigger: a network that mixes records on particular inputs only is not found.
     """
     generator = torch.Generator().manual_seed(0)
     most = max(1, records._MOST_NUMBERS // model.size)
@@ -52,7 +53,7 @@ def require_records_apart(
 
 
 def _moved(model: FlatModel, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Weights plus noise of each tensor's own size, of 0.1 where a tensor is zero."""
+    """Return weights plus noise of each tensor's scale, or of 0.1 where a tensor is zero."""
     moved = weights.clone()
     for block in model.layout:
         part = moved[block.start : block.stop]
@@ -67,7 +68,7 @@ def _try_records(
     count = max(1, min(_TARGETS, most - 1))
     places = torch.arange(count + max(_OTHERS, most)) % len(targets)
     natural, labels = inputs[places], targets[places]
-    if natural.is_floating_point():  # without equal numbers, between which rounding decides in a pooling layer
+    if natural.is_floating_point():  # equal numbers would let rounding decide in a pooling layer
         noised = natural + 0.05 * float(natural.std()) * torch.randn(natural.shape, generator=generator)
         natural = noised if trial.attempt(noised[:1], labels[:1]) is not None else natural
     compared, others = scale * natural[:count] if scale != 1 else natural[:count], natural[count:]
@@ -91,8 +92,10 @@ def _try_records(
 
 
 def _companies(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
-    """Other records of a batch, and True where gradients are compared, too: natural, far and zero ones, a single one,
-    and as many as fit."""
+    """Yield other records of a batch, and True if gradients are compared, too.
+
+    The records are unchanged, scaled and zero ones, a single one, and a full batch.
+    """
     some = natural[: min(_OTHERS, most)]
     yield some, True
     if some.is_floating_point():
@@ -104,8 +107,8 @@ def _companies(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Seen:
-    """Outputs and gradients of one batch. calls: of every module, in the order in which they ended, its name, the rows
-    it was given and the rows that it made [b, ...], each None where there is no tensor of rows."""
+    """Outputs and gradients of one batch. calls: (name, input rows, output rows [b, ...]) of every module, in the order
+    in which the calls ended; None instead of rows if there is no tensor of rows."""
 
     outputs: Tensor
     gradients: Tensor | None
@@ -124,7 +127,7 @@ class _Seen:
 
 
 class _Checked(RecordGradients):
-    """Per-record gradients that must add up to the gradient of the batch."""
+    """Per-record gradients that raise ConfigError unless they add up to the gradient of the batch."""
 
     names: dict[nn.Parameter, str]
 
@@ -139,7 +142,7 @@ class _Checked(RecordGradients):
 
 
 class _Trial:
-    """A module under trial at `weights`; seeds: where the network draws random numbers."""
+    """Trial of a module at `weights`; seeds: streams of the network's random numbers."""
 
     def __init__(self, model: FlatModel, loss: Loss, weights: Tensor, seeds: Seeds | None) -> None:
         self._model, self._loss, self._weights, self._seeds = model, loss, weights, seeds
@@ -148,7 +151,7 @@ class _Trial:
         self._prepare()
 
     def _prepare(self) -> None:
-        """A fresh module: hooks of one whose forward pass has raised hold what it left."""
+        """Return a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
         self._room = self._weights.clone()
         self._module = self._model.bind(self._room)
         try:
@@ -167,22 +170,24 @@ class _Trial:
         return note
 
     def attempt(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Seen | None:
-        """Run a batch as `run`; None where the network raises: numbers of letters cannot be changed at will."""
+        """Run a batch as `run`; return None if the network raises, since integer inputs cannot be changed freely."""
         try:
             return self._run(inputs, targets, gradients, fixed=True)
         except ConfigError:
             raise
-        except Exception:  # the network may be the user's, and raise anything
+        except Exception:  # a user's network may raise anything
             self._prepare()
             return None
 
     def run(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Seen:
-        """Outputs and gradients of a batch; draws of the network all equal if `fixed`. Raises ConfigError."""
+        """Return outputs and gradients of a batch; all random draws of the network are equal if `fixed`. Raises
+        ConfigError.
+        """
         try:
             return self._run(inputs, targets, gradients, fixed)
         except ConfigError:
             raise
-        except Exception as error:  # the network may be the user's, and raise anything
+        except Exception as error:  # a user's network may raise anything
             raise ConfigError(
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {words_of(error)}."
             ) from error
@@ -210,7 +215,7 @@ class _Trial:
 
 
 class _EqualDraws(OwnRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Uniform numbers that are all 0: batches of two sizes draw alike."""
+    """Uniform numbers that are all 0, so that batches of two sizes draw alike."""
 
     def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
         return torch.zeros(tuple(shape), device=device)
@@ -229,7 +234,7 @@ _ADVICE = (
 
 
 def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -> None:
-    """Raise ConfigError where rows of `seen` are not those expected, one a record."""
+    """Raise ConfigError if the recorded rows are not the expected ones, one a record."""
     pairs = list(zip(expected, seen.rows(len(expected)), strict=True))
     largest = max(float(one.outputs.abs().nan_to_num(0.0, 0.0, 0.0).max()) for one in expected)
     outputs = [_differs(b.outputs, a.outputs, _OUTPUT, 1e-6 * largest) for a, b in pairs]
@@ -249,7 +254,7 @@ def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -
 
 
 def _mixing(expected: _Seen, found: _Seen) -> str | None:
-    """The first module that made another row of an equal one; None if no module did."""
+    """Return the first module with different output rows for equal input rows; None if there is none."""
     for (name, given, made), (other, given_now, made_now) in zip(expected.calls, found.calls, strict=False):
         if name != other or made is None or made_now is None:
             continue
@@ -266,7 +271,7 @@ def _named(trial: _Trial, name: str | None) -> str:
 
 
 def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) -> bool:
-    """True if a row is farther from the expected one than rounding; numbers that are not finite must be alike."""
+    """Return True if a row differs from the expected one by more than rounding; non-finite numbers must be alike."""
     if found.shape != expected.shape:
         return True
     found, expected = found.double(), expected.double()
@@ -277,7 +282,7 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
 
 
 def _rows(values: Any, batch: int) -> Tensor | None:
-    """The first tensor in `values` as one row a record [b, ...], detached; None where there is none."""
+    """Return the first tensor in `values` as one row a record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()
         return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None

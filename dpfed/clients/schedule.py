@@ -1,4 +1,4 @@
-"""Batches of local training: the samples of each."""
+"""Batches of local training: the rows of samples in each batch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from dpfed.seeds import Seeds
 class Schedule:
     """The batches of c clients, padded to a common number of steps S and batch size B.
 
-    samples: int64 [c, S, B], rows of the training half. Padding repeats the batch's first real sample, so a
-             padded place can never hold a worse number than a real one.
-    real:    bool [c, S, B], false where padded
-    steps:   int64 [c], the batches client i really has: its first steps[i]
-    expected: int64 [c], expected batch sizes where batches are Poisson samples; a batch may then be empty
+    samples: int64 [c, S, B], rows of the training half. Padding repeats the batch's first real sample, so padding never
+    adds a number that is not a real sample's. real: bool [c, S, B], false where padded steps: int64 [c], the batches
+    client i really has: its first steps[i] expected: int64 [c], expected batch sizes where batches are Poisson samples;
+    a batch may then be empty
     """
 
     samples: NDArray[np.int64]
@@ -30,7 +29,7 @@ class Schedule:
     expected: NDArray[np.int64] | None = None
 
     def of(self, rows: NDArray[np.int64]) -> Schedule:
-        """The batches of some of the clients, by their places 0 .. c-1."""
+        """Return the batches of some clients, given by their places 0 .. c-1."""
         expected = None if self.expected is None else self.expected[rows]
         return Schedule(samples=self.samples[rows], real=self.real[rows], steps=self.steps[rows], expected=expected)
 
@@ -39,9 +38,9 @@ class Schedule:
 class PoissonBatches:
     """Every record of a client of n is in every batch independently with probability q = min(1, batch_size / n).
 
-    A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given. A record's uniform belongs to
-    (round, client, step, the record's place among the client's own): neither the number of records nor that of steps
-    moves it.
+    A round has `steps` batches, or ceil(epochs / q); exactly one of the two is given. A record's uniform number depends
+    on (round, client, step, the record's place in the client's data): neither on the number of records nor on that of
+    steps.
     """
 
     batch_size: int
@@ -49,21 +48,21 @@ class PoissonBatches:
     steps: int | None = None
 
     def expected(self, size: int) -> int:
-        """q n."""
+        """Return the expected batch size q n."""
         return min(self.batch_size, size)
 
     def probability(self, size: int) -> float:
-        """q, for size at least 1."""
+        """Return the probability q, for size at least 1."""
         return self.expected(size) / size
 
     def count(self, size: int) -> int:
-        """Batches of a round; none for a client without records."""
+        """Return the number of batches of a round; 0 for a client without records."""
         if size == 0:
             return 0
         return self.steps if self.steps is not None else -(-(self.epochs or 0) * size // self.expected(size))
 
     def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, number: int) -> Schedule:
-        """The batches of `clients` [c] in a round."""
+        """Return the batches of `clients` [c] in a round."""
         drawn = [self._client(partition.of(int(client)), int(client), randomness, number) for client in clients]
         counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
         width = max((len(batch) for batches in drawn for batch in batches), default=0)
@@ -92,7 +91,9 @@ class PoissonBatches:
 def count_steps(
     sizes: NDArray[np.int64], *, batch_size: int, epochs: int | None, steps: int | None
 ) -> NDArray[np.int64]:
-    """Local steps [c] of clients with sizes [c]: epochs * ceil(size / batch_size), or `steps`; none: 0."""
+    """Return the local steps [c] of clients with sizes [c]: epochs * ceil(size / batch_size), or `steps`; 0 without
+    samples.
+    """
     if epochs is not None:
         return epochs * -(-sizes // batch_size)
     return np.where(sizes > 0, np.int64(steps or 0), np.int64(0))
@@ -109,7 +110,7 @@ def draw_schedule(
     seeds: Seeds,
     purpose: str,
 ) -> Schedule:
-    """The batches of `clients` [c] in a round: each runs through its own samples in a new order every epoch.
+    """Return the batches of `clients` [c] in a round: samples in a new order every epoch.
 
     The last batch of an epoch may be short. A client's batches depend on (seeds, purpose, round, its id)
     only. Exactly one of epochs and steps is given.
@@ -131,7 +132,7 @@ def draw_schedule(
 def _batches(
     seeds: Seeds, purpose: str, number: int, ids: NDArray[np.int64], size: int, count: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Places within clients of equal size, and which of them are real: both [len(ids), count, width]."""
+    """Return the samples' places in clients of equal size, and a mask of real ones: both [len(ids), count, width]."""
     batches = -(-size // width)
     epochs = -(-count // batches)
     order = np.argsort(seeds.keys(purpose, number, ids, (epochs, size)), axis=-1, kind="stable")

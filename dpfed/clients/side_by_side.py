@@ -19,7 +19,7 @@ from dpfed.errors import TrainingFailed
 
 
 def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
-    """Moves [c, n], as a loop gives them up to rounding; `chunk` clients in memory at a time."""
+    """Return moves [c, n], equal to a loop's up to rounding; `chunk` clients are in memory at a time."""
     moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     order = _alike_together(task.schedule)
 
@@ -33,13 +33,14 @@ def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
 
 
 def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
-    """Places of clients, most steps first, and among them most samples first: little is padded in a chunk then."""
+    """Return places of clients, most steps first, then most samples first, so that chunks need little padding."""
     return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
 def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """Train a group as `_train_group`; one in which an exception may be forgiven is halved down to one client, whose
-    move is NaN then."""
+    """Train a group as `_train_group`; if an exception is forgiven, halve the group down to one client, whose move is
+    NaN.
+    """
     try:
         return _train_group(task, places)
     except BaseException as error:
@@ -54,7 +55,7 @@ def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
 
 
 def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """Moves [c, n] of the clients in `places`, sorted by falling steps: those still training come first."""
+    """Return moves [c, n] of the clients in `places`, sorted by falling steps: clients still training come first."""
     task.put_back()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
@@ -62,7 +63,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
     widths = group.real.sum(axis=2)
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
-        width = int(widths[:active, step].max())  # real samples come first in a batch
+        width = int(widths[:active, step].max())  # real samples are first in a batch
         walk.place(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
         with task.own_randomness(places[:active], step):
@@ -72,11 +73,11 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
 
 
 def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares: Tensor) -> Tensor:
-    """Gradients [c, d] of each client's loss on its batch, its own weights being weights[i] of [c, d].
+    """Return gradients [c, d] of each client's loss on its batch, at its row of `weights` [c, d].
 
-    rows: int64 [c, b], the samples of each batch;  shares: [c, b], 1/size where real and 0 where padded. Running
-    statistics in `weights` are brought up to date; their gradient is 0. Clients share no weights, so that the gradient
-    of one sum has all gradients.
+    rows: int64 [c, b], the samples of each batch; shares: [c, b], 1/size where real and 0 where padded. Running
+    statistics in `weights` are updated; their gradient is 0. Clients share no weights, so the gradient of the summed
+    loss holds all gradients.
     """
     model, leaf = task.model, weights.detach().requires_grad_()
     with torch.enable_grad(), WithinBounds():
@@ -92,11 +93,10 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
 
 
 class WithinBounds(TorchFunctionMode):
-    """Raises IndexError for an index out of bounds under torch.vmap, as torch does without it.
+    """Context that raises IndexError for an index out of bounds under torch.vmap, as torch does without vmap.
 
-    For some operations torch.vmap lays the tensors of all clients behind each other and checks bounds of the whole
-    only. A client's index out of bounds, a word beyond its embedding or -1, would read and train another client's
-    weights.
+    For some operations torch.vmap concatenates the tensors of all clients and checks bounds of the whole only. An index
+    out of bounds, or -1, would read and train another client's weights.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,27 +117,27 @@ _INDEXING: dict[Any, tuple[tuple[int | str, ...], ...]] = {
     Tensor.index_fill: _FILLING,
     Tensor.index_fill_: _FILLING,
 }
-"""Operations without such checks (torch 2.13): where their rows, indices and dimension are among the arguments."""
+"""Operations without bounds checks (torch 2.13): positions of rows, indices and dimension among the arguments."""
 
 
 def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Weight of each sample in its batch's mean: 1/size where real, 0 where padded."""
+    """Return the weight of each sample in its batch's mean: 1/size if real, 0 if padded."""
     sizes = np.maximum(real.sum(axis=-1, keepdims=True), 1)
     shares: NDArray[np.float32] = (real / sizes).astype(np.float32)
     return shares
 
 
 class Chunk:
-    """Number of clients at a time; half as many from then on whenever memory runs out."""
+    """Number of clients at a time, halved whenever memory runs out."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
 
     def go_through(self, count: int, train: Callable[[int, int], None]) -> None:
-        """Call train(start, stop) over 0 .. count, again with fewer where it ran out of memory.
+        """Call train(start, stop) over 0 .. count, again with fewer clients after memory ran out.
 
-        Raises TrainingFailed where one client alone is too many. On Linux a process that takes more main memory than
-        there is may be killed without a word: a smaller `local.memory` helps there.
+        Raises TrainingFailed if one client alone does not fit. On Linux a process may be killed without a message if
+        main memory runs out: then set a smaller `local.memory`.
         """
         start = 0
         while start < count:
@@ -164,7 +164,7 @@ class Chunk:
 
 
 def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | None:
-    """Return the message if memory ran out, else None. The failed attempt's tensors are free on return."""
+    """Return the message if memory ran out, else None. Tensors of the failed attempt are freed on return."""
     try:
         train(start, stop)
     except (MemoryError, RuntimeError) as error:
@@ -176,7 +176,7 @@ def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | No
 
 
 def room_for_moves(clients: int, size: int, device: torch.device) -> Tensor:
-    """[clients, size], not yet filled. Raises TrainingFailed where there is no memory for it."""
+    """Return an uninitialised tensor [clients, size]. Raises TrainingFailed if there is no memory for it."""
     try:
         return torch.empty(clients, size, device=device)
     except (MemoryError, RuntimeError) as error:

@@ -18,11 +18,11 @@ from torch import Tensor
 
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "opacus", "dpfed", "accounting"}
 _INSTALLED = "-packages"
-"""In the paths of site-packages and dist-packages."""
+"""Parts of paths that mark installed packages: site-packages and dist-packages."""
 _EMPTY = object()
-"""The content of a closure's cell that holds nothing, and the value of a missing entry."""
+"""Content of an empty closure cell, and value of a missing entry."""
 OUTSIDE = ("global ", "class ")
-"""Beginnings of the names of what is compared and not put back."""
+"""Prefixes of names that are compared and not put back."""
 _HOLDERS = ("._modules", "._parameters", "._buffers")
 """Dictionaries of a module whose entries are its attributes."""
 
@@ -32,7 +32,7 @@ class Moved:
     """Differences that `State.restore` found.
 
     names:      paths of what differed
-    objects:    ids of the objects that differed, to tell those which several modules share
+    objects:    ids of the objects that differed, to find those which several modules share
     generators: paths of random generators that were drawn from; a generator is not put back
     escaped:    paths of tensors of torch.vmap that outlived the call
     """
@@ -44,11 +44,12 @@ class Moved:
 
 
 class State:
-    """Contents of every mutable object that `roots` (name, object) lead to, as they are when this object is made.
+    """State of the mutable objects reached from `roots` (name, object), as they are when this object is made.
 
-    Followed are attributes and slots, lists, dictionaries, sets, deques, tensors, arrays, and what functions (hooks,
-    losses) hold in closures, defaults and attributes. The globals that a user's function names, and the attributes of
-    a user's classes, are compared but not put back. Iterators, files and what libraries hold are not followed.
+    Followed are attributes and `__slots__`, lists, dictionaries, sets, deques, tensors, arrays, and what functions
+    (hooks, losses) hold in closures, defaults and attributes. The globals that a user's function names, and the
+    attributes of a user's classes, are compared but not put back. Iterators, files and what libraries hold are not
+    followed.
 
     trained: tensors whose numbers belong to a client and are left alone
     """
@@ -62,12 +63,12 @@ class State:
         self._follow(self._outside, outside=True)
 
     def holds(self, objects: Iterable[int]) -> bool:
-        """True if one of these ids is that of an object which the roots lead to."""
+        """Return True if one of these ids belongs to an object reached from the roots."""
         return any(one in self._reached for one in objects)
 
     @torch.no_grad()
     def restore(self, moved: Moved | None = None) -> None:
-        """Put back what differs, and note the difference in `moved`."""
+        """Put back changed contents, and note the differences in `moved`."""
         for kept in self._kept:
             if kept.kind.same(kept.thing, kept.saved):
                 continue
@@ -91,7 +92,7 @@ class State:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One sort of content: how it is read, compared with what was read, and put back (None: not at all)."""
+    """Kind of content: how it is read, compared with its earlier value, and put back (None: not put back)."""
 
     read: Callable[[Any], Any]
     same: Callable[[Any, Any], bool]
@@ -143,7 +144,7 @@ def _kinds(thing: object, *, numbers: bool) -> Iterator[_Kind]:
 
 
 def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
-    """Objects that an object leads to, with names."""
+    """Return the objects that an object refers to, with names."""
     if isinstance(thing, dict):
         yield from ((_entry(name, key), value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | deque | set | frozenset):
@@ -166,7 +167,7 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
 
 
 def _beside(thing: object) -> Iterator[tuple[str, object]]:
-    """Objects outside of a user's object that it leads to: its classes, and the globals that a function names."""
+    """Return objects that a user's object refers to outside itself: its classes, and the globals of a function."""
     if isinstance(thing, FunctionType):
         if not _of_library(thing):
             known = thing.__globals__
@@ -183,14 +184,14 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _plain(value: object) -> object:
-    """The function behind a decorated entry of a class."""
+    """Return the function behind a decorated entry of a class."""
     if isinstance(value, staticmethod | classmethod):
         return value.__func__
     return value.fget if isinstance(value, property) else value
 
 
 def _of_library(thing: object) -> bool:
-    """True if a function or a class comes from an installed package, whose globals lead far."""
+    """Return True if a function or class is defined in an installed package, whose globals are not followed."""
     name = str(getattr(thing, "__module__", None) or "builtins")
     if name.partition(".")[0] in _LIBRARIES:
         return True
@@ -258,7 +259,7 @@ def _fill(cell: CellType, saved: object) -> None:
 
 
 def _slots(cls: type) -> tuple[str, ...]:
-    """Names of the slots that a user's classes declare."""
+    """Return the names in `__slots__` of a user's classes."""
     if not hasattr(cls, "__slots__"):
         return ()
     named = [vars(one).get("__slots__", ()) for one in cls.__mro__ if not _of_library(one)]
@@ -297,7 +298,7 @@ def _same_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> bool:
 
 
 def _set_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> None:
-    # Other tensors may be views of the memory that the tensor had: numbers go there, then the tensor does.
+    # Other tensors may be views of the old memory: the numbers are copied there, then the tensor points there.
     saved[0].copy_(saved[1])
     tensor.data = saved[0]
 

@@ -1,4 +1,4 @@
-"""State that each client begins with: what training changes in a network and a loss is put back before the next one."""
+"""State that each client begins with: changes by training are undone in a network and a loss before the next client."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dpfed.seeds import Seeds
 class Start:
     """State of a model and a loss before any client, shared by all copies of the model.
 
-    moved: where differences are noted, during a trial
-    alone: True if clients are trained one at a time, as what training changes is shared by several threads
+    moved: record of differences, during a trial
+    alone: True if clients are trained one at a time, because training changes objects that threads share
     """
 
     def __init__(self, model: FlatModel, loss: Loss, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class Start:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """The state as it was, at the beginning and at the end."""
+        """Context that restores the state at the beginning and at the end."""
         self.restore()
         try:
             yield
@@ -47,13 +47,12 @@ class Start:
             self.restore()
 
     def shares(self, moved: Moved) -> bool:
-        """True if an object that moved is not a single module's own."""
+        """Return True if a changed object belongs to several modules."""
         return self._state.holds(moved.objects)
 
 
 class Held:
-    """State of one module from `FlatModel.bind` and of the loss, to be put back before each client; nothing is where
-    `start` is None."""
+    """State of a module from `FlatModel.bind` and of the loss, restored before each client; empty without `start`."""
 
     def __init__(self, start: Start | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
         self._start = start
@@ -89,7 +88,7 @@ class ClientUniforms:
         ]
 
     def like(self, rows: Tensor) -> Tensor:
-        """Return the next numbers of the first clients, in the form of their rows [active, m]."""
+        """Return the next numbers of the first clients, shaped as their rows [active, m]."""
         uniforms = torch.empty_like(rows)
         for row, stream in zip(uniforms, self._streams, strict=False):
             stream.fill_uniform(row)
@@ -97,16 +96,15 @@ class ClientUniforms:
 
 
 class Walk(Protocol):
-    """Clients on their way through a round, clients being the first tensor dimension.
+    """Clients in the course of a round; clients are the first tensor dimension.
 
     Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
     clients; after it `slope` makes the gradient of what is trained from that of the batch's mean loss, and `step`
-    follows it. The running statistics in `room` are brought up to date in between, their gradient is 0: `place`
-    leaves them alone. Without definitions of their own, the weights are those in `room`, and the gradient is theirs.
+    follows it. Running statistics in `room` are updated in between and have gradient 0: `place` does not change them.
+    By default the trained numbers are the weights in `room`, and the slope is their gradient.
 
-    room: weights of the network [c, d], always the same memory
-    rate: the learning rate where `slope` and `step` are nothing but room -= rate * gradient, so that a step may be
-          taken without asking; None where there is more to them
+    room: weights of the network [c, d], always the same memory rate: the learning rate where `slope` and `step` are
+    nothing but room -= rate * gradient, so that a step need not call them; None otherwise
     """
 
     room: Tensor
@@ -116,30 +114,34 @@ class Walk(Protocol):
         return
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
-        """[active, n] from [active, d], which it may overwrite; for one client also [b, n] from b gradients. Linear."""
+        """Return the slope [active, n] from gradients [active, d], which may be overwritten; for one client also [b, n]
+        from b gradients.
+
+        The map is linear.
+        """
         return gradient
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
-        """Follow slope [active, n], which it may overwrite."""
+        """Step along slope [active, n], which may be overwritten."""
 
     def finish(self) -> Tensor:
-        """Change by training, [c, n]: an update of weights, or a move of mask probabilities."""
+        """Return the change by training, [c, n]: an update of weights, or a move of mask probabilities."""
 
 
 class Course(Protocol):
-    """A method's local training: the state that its clients hold and what a batch does to it."""
+    """Course of a method's local training: state of its clients, and the effect of a batch."""
 
     @property
     def size(self) -> int:
-        """n, the entries of what is broadcast and of what training returns."""
+        """Number n of entries in the broadcast, and in the result of training."""
 
     def begin(self, start: Departure) -> Walk: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
-    """Send each client of `schedule` along the course from the same broadcast [n], on the rows of (inputs, labels)
-    it names and their `loss`, with private slopes if `record` is given. The answer is [c, n].
+    """Task that trains each client of `schedule` from one broadcast [n], on its rows of (inputs, labels), and returns
+    [c, n].
 
     random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
     channels_last: whether batches of images may lie so in memory (`dpfed.clients.plan`)
@@ -166,8 +168,10 @@ class LocalTask:
     failed: set[tuple[int, ...]] | None = None
 
     def forgives(self, error: BaseException) -> bool:
-        """True if training goes on after this exception, so that no one sees whose samples caused it. Interrupts and
-        lack of memory always end training."""
+        """Return True if training continues after this exception, so that it does not reveal whose samples raised it.
+
+        Interrupts and lack of memory always end training.
+        """
         if self.failed is None or isinstance(error, KeyboardInterrupt | MemoryError | torch.OutOfMemoryError):
             return False
         return not (type(error) is RuntimeError and out_of_memory(error))
@@ -175,8 +179,9 @@ class LocalTask:
     def own_randomness(
         self, places: NDArray[np.int64], step: int, *, records: NDArray[np.int64] | None = None
     ) -> AbstractContextManager[object]:
-        """For a forward pass of the clients in these places of the schedule, or of one client's `records`, each of
-        which then has draws of its own."""
+        """Return the context of random draws for the clients in these places, or for one client's `records`, each
+        drawing separately.
+        """
         if self.random is None:
             return _NOTHING
         clients, number = self.clients[places].tolist(), self.round
@@ -190,17 +195,17 @@ class LocalTask:
         )
 
     def put_back(self) -> None:
-        """Put the state that all copies of the model share back to the start."""
+        """Restore the state that all copies of the model share."""
         if self.start is not None:
             self.start.restore()
 
     def images(self, rows: Tensor) -> Tensor:
-        """The inputs of a batch, laid out as its model is fastest."""
+        """Return the inputs of a batch in the memory layout that is fastest for the model."""
         inputs = self.inputs[rows]
         return inputs.clone(memory_format=torch.channels_last) if self.channels_last else inputs
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
-        """The clients in places `rows` of the schedule, at the start."""
+        """Return the clients in places `rows` of the schedule, at the start of the round."""
         steps = self.schedule.steps[rows]
         return self.course.begin(
             Departure(
@@ -211,12 +216,12 @@ class LocalTask:
 
 def out_of_memory(error: BaseException) -> bool:
     """Return True if a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
-    words = ("can't allocate memory", "not enough memory")  # Linux and macOS; Windows
+    words = ("can't allocate memory", "not enough memory")  # messages on Linux and macOS, then on Windows
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def forward_pass(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """For a forward pass, in this thread; the backward pass follows it by itself.
+    """Context of a forward pass in this thread; the backward pass needs no context.
 
     bf16: matrix products and convolutions take inputs rounded to 8 significant bits, and add up in
     float32 (torch.autocast); weights, their gradients and the loss are float32.

@@ -1,4 +1,4 @@
-"""Local training: which samples a client sees, in which batches, along a method's course."""
+"""Local training: samples and batches of each client, along a method's course."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from dpfed.seeds import Seeds
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTraining:
-    """Clients go through their own samples in batches and follow `course` on the mean loss of each.
+    """Local training: clients draw batches of their samples and follow `course` on the mean loss of each batch.
 
-    Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A
-    client without samples has the move 0; one that diverges has NaN or infinity in its own, and the caller handles it.
+    Exactly one of `epochs` (passes over the client's samples, reshuffled each) and `steps` (batches) is given. A client
+    without samples has the move 0. The move of a client that diverges has NaN or infinity, which the caller handles.
 
     inputs, labels: float32 or int64 [N, ...], and class numbers int64 [N] or whatever targets [N, ...] `loss` takes, on
                     the device to train on
     strategy:       "loop" trains one client after the other, "vmap" makes clients a tensor dimension, "auto" takes
                     what should be faster (`plan`). All give the same up to float rounding.
-    chunk:          clients side by side at a time, but in a loop; None: as many as fit into `memory` and are fast.
+    chunk:          clients side by side at a time, but in a loop; None: chosen by `memory` and speed.
                     Results agree up to rounding. Halved whenever memory runs out.
     memory:         megabytes for clients side by side; None: a quarter of main memory, or of a GPU's
-    at_once:        clients that `train` is about to be given at a time, for the choice of a strategy
+    at_once: expected number of clients in a call of `train`, for the choice of a strategy
     precision:      of gradients (`dpfed.clients.task`): "bf16" is faster where processors know it, "tf32" is for
                     CUDA GPUs only. Accuracy with each: benchmarks/README.md. Private records take "float32".
     record:         if given, records are private: batches are Poisson samples (`PoissonBatches`), slopes clipped record
@@ -62,7 +62,8 @@ class LocalTraining:
                     put back between clients
     not_together:   why clients cannot be trained side by side, for "auto"; None: they can
 
-    What a network draws (dropout layers) is each client's own, from the seeds (`dpfed.clients.network_randomness`).
+    Random draws of a network (dropout layers) are separate for each client, from the seeds
+    (`dpfed.clients.network_randomness`).
 
     With BatchNorm each client follows its own running statistics, under both strategies and in short batches as torch
     does on the client's real samples.
@@ -106,20 +107,20 @@ class LocalTraining:
 
     @property
     def poisson_batches(self) -> PoissonBatches:
-        """The batches where records are private."""
+        """Batch sampler for private records."""
         return PoissonBatches(batch_size=self.batch_size, epochs=self.epochs, steps=self.steps)
 
     def release(self, clients: NDArray[np.int64], *, number: int) -> LocalRelease | None:
-        """Return the release of training `clients` [c] in a round; None where records are not private."""
+        """Return the release of training `clients` [c] in a round; None if records are not private."""
         if self.record is None:
             return None
         return self.record.release(self.partition.sizes[clients], clients, self.poisson_batches, number=number)
 
     @property
     def period(self) -> int:
-        """The local update period τ: steps a round of the client with most samples.
+        """Local update period τ: steps a round of the client with most samples.
 
-        Under `epochs` it tells that client's size: give `steps` where sizes are private.
+        Under `epochs` it reveals that client's size: give `steps` if sizes are private.
         """
         if self.steps is not None:
             return self.steps
@@ -136,7 +137,7 @@ class LocalTraining:
         purpose: str = "local.shuffle",
         failed: set[tuple[int, ...]] | None = None,
     ) -> Tensor:
-        """Moves [c, n], float32, of `clients` [c] from broadcast [n].
+        """Return moves [c, n], float32, of `clients` [c] from broadcast [n].
 
         purpose: names the shuffling stream
         failed: if given, an exception of the network or the loss is noted here and ends nothing (`LocalTask.failed`),
@@ -187,9 +188,9 @@ class LocalTraining:
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
     ) -> Tensor:
-        """The move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
+        """Return the move [n] of one more client, who holds (inputs, labels) and takes `period` steps.
 
-        What Fed-SMP's server does with public data: the clients' optimiser and local update period.
+        Fed-SMP's server trains on public data by this, with the clients' optimiser and local update period.
         `purpose` names the shuffling stream.
         """
         rows = np.arange(len(labels), dtype=np.int64)
@@ -216,7 +217,7 @@ class LocalTraining:
 
     @property
     def plan(self) -> TrainingPlan:
-        """Plan by which clients are trained at present: chunks are halved when memory runs out."""
+        """Current training plan; its chunks are halved when memory runs out."""
         return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
 
     @cached_property
@@ -225,8 +226,10 @@ class LocalTraining:
 
     @cached_property
     def _planned(self) -> TrainingPlan:
-        """Depends on the configuration and the machine's memory only, and on no client's number of samples: a resumed
-        run goes on as it began, and the plan, which a report states, tells nothing of a client."""
+        """Return the plan, from configuration and memory only, not from any client's number of samples.
+
+        A resumed run therefore keeps its plan, and the plan in a report reveals no client.
+        """
         if self.strategy == "loop":
             return TrainingPlan(strategy="loop", chunk=None, why="as local.strategy says")
         if self.strategy == "auto" and self.not_together is not None:

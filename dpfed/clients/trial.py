@@ -29,15 +29,15 @@ from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
 
 SECONDS = 0.25
-"""Processor time for the calls before an update is compared, for each of two sets of clients."""
+"""Processor seconds for the calls before an update is compared, for each of two sets of clients."""
 _STEPS = 16
 _BATCH = 8
 _ROWS = 256
 _SEEDS = Seeds(root=0)
 _ROUNDING = 1e-4
-"""Relative difference of equal updates on a GPU, whose sums may be taken in another order."""
+"""Relative difference allowed between equal updates on a GPU, where sums are taken in varying order."""
 _PADDING = 1e-2
-"""Relative difference of an update under other padding, from which more than rounding differs."""
+"""Relative difference of an update under other padding that is more than rounding."""
 
 _Generator = Literal["torch", "numpy", "random"]
 _NAMES: dict[_Generator, str] = {
@@ -56,7 +56,9 @@ _NOT_TOGETHER = "clients cannot be trained side by side"
 def tried(
     training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start, *, cohort: int
 ) -> LocalTraining:
-    """Local training in which every client begins with the state `start`, if the trial finds that training changes it.
+    """Return local training in which every client begins with the state `start`, if the trial finds that training
+    changes it.
+
     With strategy "auto" clients train in a loop if the trial finds that they cannot train side by side.
 
     samples: public inputs [n, ...] and targets [n, ...], from which synthetic clients are made
@@ -64,10 +66,11 @@ def tried(
     cohort:  clients of a round
 
     A synthetic client B trains by itself, after clients A, and after clients A with other samples, by the strategy of
-    the run. A's train as often as a round's clients, or for `SECONDS`. B's updates must be equal in bits (on a GPU up
-    to rounding) under any state of the global random generators, and these generators must stay as they are.
+    the run. There are as many A's as clients in a round, or as train within `SECONDS`. B's updates must be equal in
+    bits (on a GPU up to rounding) under any state of the global random generators, and these generators must stay as
+    they are.
 
-    Raises ConfigError with what was found. The global generators are as before then, too.
+    Raises ConfigError with the dependence that was found. The global generators are restored then, too.
     """
     training, moved = replace(training, start=start), Moved()
     strategy = _strategy(training)
@@ -90,7 +93,9 @@ def tried(
 def tried_together(
     training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start
 ) -> LocalTraining:
-    """Local training without privacy: with strategy "auto" in a loop if synthetic clients cannot train side by side."""
+    """Return local training without privacy. With strategy "auto" it is a loop if synthetic clients cannot train side
+    by side.
+    """
     strategy = _strategy(training)
     if training.strategy != "auto" or strategy == "loop":
         return training
@@ -101,22 +106,23 @@ def tried_together(
 
 
 def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
-    """The planned strategy. ConfigError where the network fails on what a plan is made from."""
+    """Return the planned strategy. ConfigError if the network fails on the plan's inputs."""
     try:
         return training.plan.strategy
     except DpfedError:
         raise
-    except Exception as error:  # the network is the user's, and may raise anything
+    except Exception as error:  # a user's network may raise anything
         raise ConfigError(
             f"model: fails on a batch of one sample, all zeros ({words_of(error)}). Networks must take any batch size."
         ) from error
 
 
 class _Trial:
-    """Synthetic clients C, A (`many` of them), B, P and D under one strategy. B has one batch less than C and A and two
-    less than D, so that it is trained last.
+    """Trial with synthetic clients C, A (`many` of them), B, P and D under one strategy.
 
-    All fill their batches, but other A's do not in their last; P has two batches, and the second is short.
+    B has one batch less than C and A and two less than D, so that it is trained last.
+
+    All batches are full, except the last one of some A's; P has two batches, and the second is short.
     """
 
     def __init__(
@@ -148,13 +154,13 @@ class _Trial:
         self._drawn: dict[_Generator, None] = {}
 
     def problem(self, start: Start, moved: Moved) -> str | None:
-        """Return a description of what passes from client to client, or None."""
+        """Return a description of a dependence between clients, or None."""
         start.moved = moved
         try:
             found = self._effect(moved)
         except DpfedError:
             raise
-        except Exception as error:  # the network and the loss are the user's, and may raise anything
+        except Exception as error:  # a user's network and loss may raise anything
             found = f"training fails ({words_of(error)})"
         finally:
             start.moved = None
@@ -164,11 +170,11 @@ class _Trial:
         return found
 
     def failure(self) -> str | None:
-        """Return a description of how training side by side fails, or None."""
+        """Return a description of a failure of training side by side, or None."""
         world = self._world(2, 1, others=False)
         try:
             self._train(world, [0, 1, 2])
-        except Exception as error:  # the network and the loss are the user's, and may raise anything
+        except Exception as error:  # a user's network and loss may raise anything
             return f"training fails ({words_of(error)})"
         return None
 
@@ -195,9 +201,11 @@ class _Trial:
         return None
 
     def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:
-        """Return updates of B after numbers of calls that differ by numbers without a common divisor, so that a state
-        of any period shows. With s the steps of B these are 0, s + 1 of C and s + 2 of D in a loop; side by side, where
-        B's place must stay the same, s and 3 s + 1 calls lie between B's."""
+        """Return updates of B after numbers of calls with coprime differences, so that a state of any period is found.
+
+        With s the steps of B these are 0, s + 1 of C and s + 2 of D in a loop. Side by side, where B's place must not
+        change, s and 3 s + 1 calls lie between B's.
+        """
         if self._strategy == "loop":
             return [self._train(world, before)[-1:] for before in ([b], [0, b], [b + 2, b])]
         found = [self._train(world, [b]), self._train(world, [b])]
@@ -205,9 +213,12 @@ class _Trial:
         return [*found, self._train(world, [b])]
 
     def _lengths(self) -> tuple[int, int]:
-        """Return the batches of B, and the number of A's, that `SECONDS` have room for. Steps that are short have at
-        least `_STEPS` batches, so that what begins after a few calls is seen on a busy machine as well."""
-        self._seconds(1)  # loads what is loaded once
+        """Return the batches of B, and the number of A's, that fit into `SECONDS`.
+
+        Fast steps get at least `_STEPS` batches, so that a dependence which begins after a few calls is found on a busy
+        machine as well.
+        """
+        self._seconds(1)  # the first step also loads libraries
         few = min(4, self._wanted)
         each = (
             max(min(self._seconds(few + 1), self._seconds(few + 1)) - min(self._seconds(1), self._seconds(1)), 0) / few
@@ -217,13 +228,15 @@ class _Trial:
         return max(least, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
 
     def _seconds(self, steps: int) -> float:
-        """Return the processor time in which B trains with so many batches."""
+        """Return the processor time in which B trains with this number of batches."""
         world, began = self._world(steps, 1, others=False), time.process_time()
         self._train(world, [2])
         return time.process_time() - began
 
     def _world(self, steps: int, many: int, *, others: bool) -> LocalTraining:
-        """Clients of these numbers of batches; `others` gives the A's samples that are alike, and one batch short."""
+        """Return the training of clients with these numbers of batches; `others` holds the A's samples, alike, with one
+        batch short.
+        """
         inputs = self._base.inputs
         order = np.argsort(inputs.flatten(1).double().norm(dim=1).cpu().numpy(), kind="stable")
         small, middle = order[: 1 + len(order) // 3], order[len(order) // 3 :]
@@ -234,7 +247,7 @@ class _Trial:
         return replace(self._base, partition=_partition([c, *[a] * many, b, p, d]))
 
     def _often(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
-        """The last updates of as many calls as a round makes, or of `SECONDS`."""
+        """Return the last updates of as many calls as a round makes, or as fit into `SECONDS`."""
         began, left = time.process_time(), self._cohort * self._wanted
         while True:
             moves, left = self._train(world, clients), left - calls
@@ -242,7 +255,7 @@ class _Trial:
                 return moves
 
     def _train(self, world: LocalTraining, clients: list[int], changed: Collection[_Generator] = ()) -> Tensor:
-        """Updates [c, n], with other seeds of the global generators `changed`."""
+        """Return updates [c, n], with other seeds of the global generators if `changed`."""
         _seed({name: 2 if name in changed else 1 for name in _NAMES})
         before = _global_states()
         moves = world.train(self._broadcast, np.array(clients), number=0, seeds=_SEEDS)
@@ -256,7 +269,7 @@ class _Trial:
 
 
 def _near(first: Tensor, second: Tensor) -> bool:
-    """True if no more than padding's rounding differs, or an update is not finite."""
+    """Return True if the rows differ by padding's rounding at most, or an update is not finite."""
     return not bool((first - second).norm() > _PADDING * first.norm())
 
 
@@ -276,7 +289,7 @@ def _kept_in(moved: Moved) -> str:
 
 
 def _global_states() -> dict[_Generator, object]:
-    """States of the global generators, that of the CPU for torch."""
+    """Return the states of the global generators, for torch that of the CPU."""
     numbers = pickle.dumps(np.random.get_state())  # noqa: NPY002  # a user's code may draw from it
     return {"torch": torch.get_rng_state().tolist(), "numpy": numbers, "random": random.getstate()}
 
@@ -289,7 +302,7 @@ def _seed(seeds: Mapping[_Generator, int]) -> None:
 
 @contextmanager
 def _global_generators(device: torch.device) -> Iterator[None]:
-    """The global random generators as they were, at the end."""
+    """Context that restores the global random generators at its end."""
     numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:

@@ -1,1 +1,1 @@
-"""The configuration of a run: its tables, presets, and one's own code."""
+"""The configuration of a run: its tables, presets, and user-defined code."""

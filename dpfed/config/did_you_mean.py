@@ -1,4 +1,4 @@
-"""The known name that may have been meant: none where nothing is like what was given."""
+"""Suggestion of the known name closest to a given one, if one is close enough."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ _ALIKE = 0.6
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The words " Did you mean 'clip_norm'?", to put behind a message; empty where no known name is like it."""
+    """Return " Did you mean 'clip_norm'?" for the end of a message; empty if no known name is close."""
     found = nearest(name, known)
     return "" if found is None else f" Did you mean {found!r}?"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A name that is the same but for hyphens and capitals, that begins as this one does, that has it inside, or that
-    has its parts between hyphens inside, in this order; else the one with the most letters in common, if it has enough
-    of them."""
+    """Return the known name closest to the given one, or None.
+
+    First a name that differs in hyphens and capitals only, then one that begins with it, contains it, or contains its
+    parts between hyphens; else the name with the most common letters, if there are enough.
+    """
     wanted = _plain(name)
     names = sorted(known, key=lambda one: (len(one), one))
     for fits in (str.__eq__, str.startswith, str.__contains__):

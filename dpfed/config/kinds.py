@@ -1,4 +1,4 @@
-"""Methods whose uploads can have one kind of noise only, in plain values below the tables of a configuration."""
+"""Methods whose uploads can have one kind of noise only, as plain values without imports of tables."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dpfed.config import registered
 Noise = Literal["coins", "dithered"]
 
 NOISE: dict[str, Noise] = {"fedpm": "coins", "fedmask": "coins", "dp-dithered": "dithered"}
-"""The noise of methods that come with dpfed; their specifications take it from here."""
+"""Noise of built-in methods, from which their specifications read it."""
 
 
 def noise_of_method(name: str) -> Noise | None:
-    """Return the only noise that uploads of this method can have; None if [privacy] says which."""
+    """Return the only noise that uploads of this method can have; None if [privacy] chooses it."""
     if name in NOISE:
         return NOISE[name]
     method = registered.own("method").get(name)

@@ -1,7 +1,7 @@
 """The largest numbers that a configuration may name.
 
-What a run, or an audit of its files, takes of memory and time follows from them: a number that somebody else has put
-into a file must not be able to take all there is. They lie far beyond every experiment that one machine can simulate.
+Memory and time of a run, or of an audit of its files, follow from these numbers: a number in a file from a stranger
+must not exhaust a machine. The limits are far beyond every experiment that one machine can simulate.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 
 MOST_CLIENTS = 10**7
-"""Clients of a run, and of a cohort or a padded sum of it."""
+"""Most clients of a run, of a cohort, and of a padded sum."""
 
 MOST_ROUNDS = 10**6
 MOST_STEPS = 10**5
-"""Local steps, or epochs, of one client in one round: its batches are laid out before it trains."""
+"""Most local steps, or epochs, of one client in one round: its batches are laid out before it trains."""
 
 MOST_SAMPLES = 10**6
-"""Samples of a batch, and of a client that draws its own."""
+"""Most samples of a batch, and of a client whose samples are drawn from the data set."""
 
 MOST_CANARIES = 10**5
 MOST_UNITS = 2**16
@@ -29,10 +29,10 @@ MOST_FACTORS = 10_000
 MOST_LAYERS = 64
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30
-"""Training has float32, which ends at 3.4e38."""
+"""Largest number in float32, in which training computes."""
 
 Count = Annotated[int, Field(ge=1, le=10**15)]
-"""Number of things that exist anyway; no more of them is taken than exists."""
+"""Number of things to use, no more than exist."""
 
 Clients = Annotated[int, Field(ge=1, le=MOST_CLIENTS)]
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]

@@ -1,7 +1,7 @@
-"""Python files of a user's own, which make their schemes, methods, networks and data sets known to every command.
+"""User-defined Python files, which register schemes, methods, networks and data sets for every command.
 
-A configuration is data and may come from anybody, so it cannot name code; whoever starts the command can, with
-`--load FILE.py` or $DPFED_OWN_CODE, and whoever installs a package can, by its entry points.
+A configuration is data, possibly from a stranger, so it cannot name code. The user of a command names code with `--load
+FILE.py` or $DPFED_OWN_CODE; an installed package names code by its entry points.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dpfed.config.registered import VARIABLE, Kind
 from dpfed.errors import ConfigError, DpfedError
 
 ENTRY_POINTS: dict[str, Kind] = {"dpfed.schemes": "scheme", "dpfed.methods": "method"}
-"""Groups of entry points: each names an object, or a module, whose import registers its name."""
+"""Groups of entry points, each of which names an object or a module that registers a name when it is imported."""
 
 _MOST_SAID = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFile:
-    """A file of own code as it ran: where it was, and what it was."""
+    """A file of user-defined code as it ran: its path and its hash."""
 
     path: str
     sha256: str
@@ -41,18 +41,18 @@ class OwnFile:
 
 
 _LOADED: dict[str, OwnFile] = {}
-"""The files that have run in this process, by path."""
+"""Files that have run in this process, by path."""
 
 _INSTALLED: set[str] = set()
-"""The files that an installed package's entry points have registered something from."""
+"""Files that installed packages' entry points have registered names from."""
 
 
 def load_own_code() -> None:
     """Run the files that $DPFED_OWN_CODE names, once in each process, and the entry points of installed packages.
 
     Several files are separated as in $PATH. Worker processes and nodes that inherit the variable run the same files. A
-    file that has changed runs again; what files have registered that are not named any more is forgotten. ConfigError
-    where one is missing or fails.
+    changed file runs again; names registered by files that are not named any more are removed. ConfigError if a file is
+    missing or fails.
     """
     files = [str(Path(name).absolute()) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     for gone in [path for path in _LOADED if path not in files]:
@@ -64,8 +64,7 @@ def load_own_code() -> None:
 
 
 def load(files: Iterable[Path]) -> None:
-    """Name these files beside those that $DPFED_OWN_CODE names, for this process and those that it starts, and run
-    them all."""
+    """Run these files and those that $DPFED_OWN_CODE names, and pass both on to processes that this process starts."""
     named = os.environ.get(VARIABLE, "").split(os.pathsep)
     added = [str(Path(file).absolute()) for file in files]
     if added:
@@ -79,8 +78,11 @@ def named_files() -> tuple[OwnFile, ...]:
 
 
 def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:
-    """The own code of a run: all files that were named, and those, of packages say, that have registered what is
-    `used` (kind and name). What a session has typed is no file: its hash is empty."""
+    """Return the user-defined code of a run: all named files, and files that registered a name in `used` (kind and
+    name).
+
+    An interactive session has no file: its hash is empty.
+    """
     found = dict(_LOADED)
     for kind, name in used:
         file = registered.file_of(kind, name)
@@ -90,18 +92,20 @@ def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:
 
 
 def only_here(files: Iterable[OwnFile]) -> tuple[str, ...]:
-    """Return the files that only this program registers from: neither named nor a package's, so not run elsewhere."""
+    """Return the files that are registered in this process only: neither named nor from a package, so other
+    processes lack them.
+    """
     return tuple(one.path for one in files if one.path not in _LOADED and one.path not in _INSTALLED)
 
 
 def code_hash(files: Iterable[OwnFile]) -> str:
-    """One hash of what these files hold, wherever they are; empty without any."""
+    """Return one hash of the contents of these files, independent of their paths; empty without files."""
     contents = sorted(one.sha256 for one in files)
     return hashlib.sha256(" ".join(contents).encode()).hexdigest() if contents else ""
 
 
 def words_of(error: BaseException) -> str:
-    """Type, message and place of an error of the user's code: the last line that is neither ours nor torch's."""
+    """Return type, message and place of an error in user code: the last line that is neither dpfed's nor torch's."""
     ours = (f"{Path(__file__).parent}{os.sep}", f"{os.sep}torch{os.sep}")
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not any(folder in frame.filename for folder in ours)]
@@ -113,17 +117,19 @@ def words_of(error: BaseException) -> str:
 
 @contextmanager
 def errors_of_user_code(what: str) -> Iterator[None]:
-    """Raise ConfigError, which begins with `what`, for an exception of user-defined code inside; dpfed's own pass."""
+    """Context that turns exceptions of user-defined code into ConfigError beginning with `what`; dpfed's errors pass
+    unchanged.
+    """
     try:
         yield
     except DpfedError:
         raise
-    except Exception as error:  # the code is the user's: it may raise anything
+    except Exception as error:  # user code may raise anything
         raise ConfigError(f"{what}: {words_of(error)}.") from error
 
 
 def _run(path: str) -> None:
-    """Run the file if it is new or has changed. It is read once: the code that runs is the code that is hashed."""
+    """Run the file if it is new or has changed. It is read once, so that the hashed code is the code that runs."""
     content = _content(Path(path))
     made = OwnFile(path=path, sha256=hashlib.sha256(content).hexdigest())
     if _LOADED.get(path) == made:
@@ -136,7 +142,7 @@ def _run(path: str) -> None:
     _LOADED[path] = made
     try:
         exec(compile(content, path, "exec"), module.__dict__)
-    except (Exception, SystemExit) as error:  # the file is the user's: it may raise anything
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         _forget(path)
         said = str(error) if isinstance(error, ConfigError) else words_of(error)
         raise ConfigError(f"own code (--load, ${VARIABLE}): {path} fails: {said}") from error
@@ -171,7 +177,7 @@ def _load(point: EntryPoint) -> None:
     where = f"the entry point {point.name} = {point.value} of {point.dist.name if point.dist else 'a package'}"
     try:
         point.load()
-    except (Exception, SystemExit) as error:  # so may the package
+    except (Exception, SystemExit) as error:  # a package may raise anything
         said = str(error) if isinstance(error, ConfigError) else words_of(error)
         raise ConfigError(f"{where} fails: {said}. Mend the package, or uninstall it.") from error
     kind = ENTRY_POINTS[point.group]

@@ -1,4 +1,4 @@
-"""[privacy], [privacy.adaptive] and [audit]: clip norm, noise, budget, and what an audit needs of a run."""
+"""[privacy], [privacy.adaptive] and [audit]: clip norm, noise, budget, and canaries for an audit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpfed.config.table import Table
 
 
 class Adaptive(Table):
-    """The clip norm follows a quantile of the updates' norms (Andrew et al. 2021)."""
+    """Adaptive clip norm, which follows a quantile of the updates' norms (Andrew et al. 2021)."""
 
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The fraction of updates that is to be within the clip norm."""
@@ -21,17 +21,20 @@ class Adaptive(Table):
     """Step of the logarithm of the clip norm, per round."""
 
     count_noise_std: Positive | None = None
-    """Standard deviation of the noise on the count of updates within it; default: a twentieth of the cohort, at
-    least the noise multiplier."""
+    """Standard deviation of the noise on the count of updates within the clip norm; default: a twentieth of the cohort,
+    at least the noise multiplier."""
 
 
 class Promise(Table):
-    """Clip norm, noise and budget of a private run. Give an epsilon, or the strength of the noise, or both: then the
-    run stops at epsilon."""
+    """Clip norm, noise and budget of a private run. Give an epsilon, the noise, or both: then the run stops at
+    epsilon.
+    """
 
     clip_norm: ClipNorm | None = None
-    """C, the L2 clip norm of an update, as it is before noise. Of coins: of the move of their probabilities; default:
-    the largest that epsilon allows."""
+    """C, the L2 clip norm of an update before noise.
+
+    For privacy.noise = "coins": of the move of its probabilities; default: the largest that epsilon allows.
+    """
 
     epsilon: Positive | None = None
     """The budget of the run."""
@@ -40,15 +43,15 @@ class Promise(Table):
     """Default: the smaller of clients^-1.1 and 1e-4."""
 
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
-    """Neighbouring data sets; default: replace-one under fixed; otherwise add-remove, or zero-out where the
-    number of participants shows. Zero-out: one client's row and its count of an adaptive clip are 0."""
+    """Neighbouring data sets; default: replace-one under fixed; otherwise add-remove, or zero-out if the number of
+    participants is visible. Zero-out: one client's row and its count of an adaptive clip are 0."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
 
 class Noised(Promise):
-    """Noise that has a multiplier."""
+    """Noise with a noise multiplier."""
 
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""
@@ -66,7 +69,7 @@ class GaussianPrivacy(Noised):
     """Gaussian noise on a plain sum, in shares of the clients, or on every upload."""
 
     noise: Literal["gaussian"] = "gaussian"
-    """The default in plain sums."""
+    """Gaussian noise, the default in plain sums."""
 
     release: Literal["sum", "uploads"] = "sum"
     """The released output: the sum of a round, or every upload."""
@@ -75,54 +78,60 @@ class GaussianPrivacy(Noised):
     """The party that adds the noise: the server, or every client a share of it."""
 
     missing_shares: Literal["sized", "charged"] = "sized"
-    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
-    charged."""
+    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or the noise that
+    arrived is charged.
+    """
 
     noise_schedule: tuple[Positive, ...] | None = Field(default=None, strict=False, min_length=1, max_length=MOST_PARTS)
-    """Factors of noise_multiplier in equal parts of the run, such as [1.2, 1.0, 0.8]; each round is charged as it
-    is."""
+    """Factors of noise_multiplier in equal parts of the run, such as [1.2, 1.0, 0.8]; each round is charged with its
+    factor.
+    """
 
     bands: Annotated[int, Field(ge=1)] | None = None
-    """Rounds over which noise is taken back, so that it cancels in the model, with federation.sampling 'cyclic' or
-    'min-separation', or 'balls-and-bins' in at least as many federation.lanes (default there: as many).
-    noise_multiplier is then that of the fresh noise of a round."""
+    """Number of rounds over which noise is subtracted again, so that it cancels in the model.
+
+    Needs federation.sampling 'cyclic' or 'min-separation', or 'balls-and-bins' with at least as many federation.lanes
+    (default there: equally many). noise_multiplier is then that of a round's fresh noise.
+    """
 
     buffers: Annotated[int, Field(ge=1, le=20)] | None = None
-    """Instead of bands: noise that is taken back by so many buffers (BLT), over all later rounds."""
+    """Instead of bands: number of buffers (BLT) by which noise is subtracted again over all later rounds."""
 
     factorisation: Literal["optimised", "square-root"] = "optimised"
     """Matrix of bands: the one of least error for the run's rounds and server.momentum, or the square root of prefix
-    sums."""
+    sums.
+    """
 
     factorisation_power: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Instead of a factorisation: bands of this power of prefix sums, as `dpfed budget --certificate sampled` finds it
+    """Instead of a factorisation: bands of this power of prefix sums, which `dpfed budget --certificate sampled` finds
     for secret lanes. 0.5 is the square root."""
 
     certificate: Literal["none", "sampled"] = "none"
-    """sampled: the summary has an epsilon that sampling certifies, except with probability 1e-12, beside the one that
-    holds for sure, for federation.sampling 'min-separation' or secret lanes; the run's budget is kept by the latter.
-    Takes minutes."""
+    """sampled: the summary also has an epsilon certified by simulation, which fails with probability 1e-12, for
+    federation.sampling 'min-separation' or secret lanes. The run's budget is kept by the bound that always holds.
+    Takes minutes.
+    """
 
     adaptive: Adaptive | None = None
-    """[privacy.adaptive]."""
+    """Table [privacy.adaptive]."""
 
     trials: ClassVar[int] = 1
 
 
 class IntegerPrivacy(Noised):
-    """Integer noise, added before a sum is reduced modulo 2^b. In shares of the clients, or in a secure sum, Poisson
-    sampling has sums of federation.cohort_cap uploads: those who were drawn and others that send noise only, or
-    zeros."""
+    """Integer noise, added before a sum is reduced modulo 2^b. With Poisson sampling, shares of noise and secure sums
+    have federation.cohort_cap uploads: those of the drawn clients, and others of noise only, or zeros."""
 
     noise: Literal["discrete-gaussian", "skellam"] = "discrete-gaussian"
-    """discrete-gaussian is the default in secure sums, where only integer noise is sound."""
+    """Integer noise; discrete-gaussian is the default in secure sums, where only integer noise is sound."""
 
     placement: Literal["server", "clients"] = "server"
     """The party that adds the noise: the server, or every client a share of it."""
 
     missing_shares: Literal["sized", "charged"] = "sized"
-    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or what arrived is
-    charged."""
+    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or the noise that
+    arrived is charged.
+    """
 
     release: Literal["sum"] = "sum"
     adaptive: ClassVar[None] = None
@@ -133,40 +142,49 @@ class IntegerPrivacy(Noised):
 
 
 class CoinPrivacy(Promise):
-    """Uploads of Bernoulli samples, which are the noise: masks of fedpm, signs of stochastic-sign and fedmrns."""
+    """Uploads of Bernoulli samples, whose randomness is the noise: masks of fedpm, signs of stochastic-sign and
+    fedmrns.
+    """
 
     noise: Literal["coins"] = "coins"
-    """The default, and the only one, of fedpm."""
+    """Bernoulli samples, the default and only noise of fedpm."""
 
     release: Literal["sum", "uploads"] = "sum"
     """The released output: the sum of a round, or every upload."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] | None = None
-    """c: probabilities are kept in [c, 1 - c]; default: 1/2 - linf_clip, which changes no coin, but at least 0.1; 0.1
-    without linf_clip or with noise_std. Of fedpm without mask.bound: mask.edge."""
+    """c: probabilities are kept in [c, 1 - c]; default: 1/2 - linf_clip, which changes no probability, but at least
+    0.1; 0.1 without linf_clip or with noise_std. For fedpm without mask.bound: mask.edge.
+    """
 
     linf_clip: ClipNorm | None = None
     """The largest move of one probability."""
 
     clip_metric: Literal["euclidean", "fisher"] = "euclidean"
-    """fisher has clip_norm and linf_clip of the move over sqrt(theta (1 - theta)), theta the public probability."""
+    """Metric of clip_norm and linf_clip. fisher: of the move over sqrt(theta (1 - theta)), theta the public
+    probability.
+    """
 
     others: Literal["near-reference", "anywhere"] | None = None
-    """Bound that the other clients of a sum are relied on to keep: linf_clip, which a run with plain sums does itself,
-    or only the edge; default: near-reference in plain sums of simulated clients, anywhere in secure sums and on
-    nodes with data of their own."""
+    """Bound on the other clients' probabilities that epsilon relies on: linf_clip, which a plain sum enforces, or
+    only the edge. Default: near-reference in plain sums of simulated clients, anywhere in secure sums and on nodes
+    with local data.
+    """
 
     trials: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Coins of each probability in an upload, which holds how many of them are ones (the Poisson binomial mechanism).
-    More trials need a smaller clip_norm for the same epsilon."""
+    """Bernoulli samples of each probability in an upload, which holds the number of ones (the Poisson binomial
+    mechanism). More trials need a smaller clip_norm for the same epsilon.
+    """
 
     count_bits: Annotated[int, Field(ge=1, le=32)] | None = None
-    """Under a sum: bits of an entry of an upload. The sum is known modulo 2^count_bits and read as the count nearest to
-    what is expected without any move; default: as many bits as hold every count. A ring of ten standard deviations,
-    5 sqrt(trials x uploads), seldom wraps around."""
+    """Under a sum: bits of an entry of an upload.
+
+    The sum is known modulo 2^count_bits and read as the count nearest to that of clients that move nothing. Default:
+    enough bits for every count. A ring of ten standard deviations, 5 sqrt(trials x uploads), seldom wraps around.
+    """
 
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
-    """Standard deviation of Gaussian noise on probabilities before them."""
+    """Standard deviation of Gaussian noise on probabilities before they are sampled."""
 
     correction: Literal["none", "linear", "invert"] | None = None
     """Correction of the bias of probabilities that were noised and clipped; default: linear."""
@@ -193,17 +211,17 @@ class CoinPrivacy(Promise):
         for key in ("others", "count_bits"):
             if self.release == "uploads" and getattr(self, key) is not None:
                 raise ValueError(
-                    f"privacy.{key} with privacy.release='uploads': is for sums of coins, and there is no sum to pad. "
-                    "Remove it, or use release 'sum'"
+                    f"privacy.{key} with privacy.release='uploads': is for sums of Bernoulli samples, "
+                    "and there is no sum to pad. Remove it, or use release 'sum'"
                 )
         return self
 
 
 class DitheredPrivacy(Noised):
-    """The error of a dithered quantiser, which is Gaussian and has no other noise beside it (dp-dithered)."""
+    """Dithered quantiser whose error is the Gaussian noise (dp-dithered)."""
 
     noise: Literal["dithered"] = "dithered"
-    """The default, and the only one, of dp-dithered."""
+    """Dithered noise, the default and only noise of dp-dithered."""
 
     release: Literal["sum"] = "sum"
     placement: ClassVar[str] = "server"
@@ -216,11 +234,11 @@ class DitheredPrivacy(Noised):
 
 
 Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | CoinPrivacy | DitheredPrivacy, Field(discriminator="noise")]
-"""[privacy]: what it takes follows from `noise`, and `noise` from the method and the sum where it is not given."""
+"""[privacy]: its keys follow from `noise`, whose default follows from the method and the sum."""
 
 
 class Audit(Table):
     """Canaries for `dpfed audit run`."""
 
     canaries: Canaries = 0
-    """Number of simulated clients, each in one round by a fair coin, for a lower bound on epsilon."""
+    """Number of simulated clients, each put into one round by a fair coin flip, for a lower bound on epsilon."""

@@ -1,7 +1,7 @@
 """Names that code outside this package has registered: schemes, methods, networks, data sets, server rules.
 
-Plain tables without torch, below everything that looks a name up. A name stands for one thing: a second registration
-from another place is an error, and so is the name of something that comes with dpfed.
+The tables do not import torch. A name stands for one object: a second registration from another place is an error, and
+so is the name of a built-in object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """One thing, and the line that has registered it."""
+    """A registered object, and the line of code that registered it."""
 
     thing: Any
     file: str
@@ -42,10 +42,12 @@ _KNOWN: dict[Kind, dict[str, Registration]] = {}
 
 
 def add(kind: Kind, name: str, thing: Any, *, taken: Collection[str]) -> None:
-    """Make `thing` known. ConfigError for a name that is `taken`, cannot be one, or belongs to another line of code.
+    """Register `thing` under a name.
 
-    The same line may register again (a cell that runs twice, a function that is called twice), and so may whoever
-    types in an interactive session.
+    ConfigError for a name that is `taken`, is invalid, or was registered by another line of code.
+
+    The same line may register again (a cell that runs twice, a function that is called twice), and so may any line of
+    an interactive session.
     """
     file, line = _caller()
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -63,25 +65,25 @@ def add(kind: Kind, name: str, thing: Any, *, taken: Collection[str]) -> None:
 
 
 def own(kind: Kind) -> Mapping[str, Any]:
-    """Name -> thing, of this kind."""
+    """Return name -> object, of this kind."""
     return {name: one.thing for name, one in _KNOWN.get(kind, {}).items()}
 
 
 def file_of(kind: Kind, name: str) -> str | None:
-    """The file that has registered it; None for what comes with dpfed."""
+    """Return the file that registered the name; None for a built-in name."""
     found = _KNOWN.get(kind, {}).get(name)
     return None if found is None else found.file
 
 
 def forget(file: str) -> None:
-    """Whatever this file has registered."""
+    """Remove all names registered by this file."""
     for names in _KNOWN.values():
         for name in [name for name, one in names.items() if one.file == file]:
             del names[name]
 
 
 def _caller() -> tuple[str, int]:
-    """The line outside of dpfed that registers."""
+    """Return the line outside of dpfed that registers."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -89,7 +91,7 @@ def _caller() -> tuple[str, int]:
 
 
 def _typed(file: str) -> bool:
-    """Return True if this is code of an interactive session, where a cell that was changed registers again."""
+    """Return True if this is code of an interactive session, where a changed cell registers again."""
     return not hasattr(sys.modules["__main__"], "__file__") and not Path(file).is_file()
 
 

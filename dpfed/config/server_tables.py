@@ -1,4 +1,4 @@
-"""[aggregation], [server] and [run]: how uploads are summed, what the server does with the mean, and bookkeeping."""
+"""[aggregation], [server] and [run]: summation of uploads, the server's step, seed and bookkeeping."""
 
 from __future__ import annotations
 
@@ -14,41 +14,48 @@ _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
 
 class _Aggregation(Table):
-    """Summation of uploads, and the clients that drop out on the way.
+    """Summation of uploads, and the clients that drop out before it.
 
-    In a secure sum numbers become integers: `steps` of them to the clip norm, after a public `rotation` or not.
+    A secure sum is of integers: `steps` of them to the clip norm, after an optional public `rotation`.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that a client drops out of a round, each by a draw of the run's secret randomness."""
 
     dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
-    """The step at which clients drop out; any: a random one."""
+    """Step at which clients drop out; any: a random step."""
 
     lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], _Some] = Field(default_factory=dict)
     """Numbers of a round's clients that drop out at each step, instead of aggregation.dropout."""
 
     tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """The fraction of uploads that may be missing; beyond it a round is not released. Default: no limit, or where
-    clients add noise shares so many that one round in a thousand ends that way. Refused for private plain sums whose
-    noise is not the clients': they never end, since ending would show how many took part."""
+    """Largest fraction of uploads that may be missing; beyond it a round is not released.
+
+    Default: no limit; where clients add noise shares, a limit that one round in a thousand exceeds. Refused for private
+    plain sums with the server's noise: these are always released, because a missing release would reveal the number of
+    participants.
+    """
 
     weights: Literal["samples", "uniform"] = "samples"
-    """Weights of clients in the mean without [privacy]: their numbers of samples, or all the same. Under [privacy] they
-    are all the same."""
+    """Weights of clients in the mean without [privacy]: their numbers of samples, or equal.
+
+    Under [privacy] they are equal.
+    """
 
     steps: Count | None = None
-    """Integers from 0 to the clip norm; default: so many that rounding adds little to the clip norm."""
+    """Number of integers from 0 to the clip norm; default: enough that rounding adds little to the clip norm."""
 
     rotation: bool = True
-    """A public random rotation before rounding: shorter integers at the same error."""
+    """Public random rotation before rounding: shorter integers at the same error."""
 
     wrap_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    """The modulus is the least with which a round of rows that do not follow the rotation's signs wraps around with
-    at most this probability. Accuracy rests on it, privacy does not."""
+    """Probability, at most, that a round's sum wraps around the modulus, for rows independent of the rotation's signs.
+
+    The modulus is the least one that satisfies it. Accuracy depends on it, privacy does not.
+    """
 
     clip_norm: ClipNorm | None = None
-    """Clip norm of updates without [privacy], since integers have a range."""
+    """Clip norm of updates without [privacy], needed because integers have a range."""
 
 
 class PlainAggregation(_Aggregation):
@@ -62,8 +69,9 @@ class SecureAggregation(_Aggregation):
     """A secure sum, of which the server learns the total only."""
 
     kind: Literal["masked", "protocol"]
-    """masked: pairwise and self masks in Z_2^b with keys from one secret; protocol: the whole of Bonawitz et al.
-    2017."""
+    """masked: pairwise and self masks in Z_2^b with keys from one secret; protocol: the complete protocol of
+    Bonawitz et al. 2017.
+    """
 
     neighbours: _Some = 0
     """Number of clients that share masks with each other; 0: all with all."""
@@ -72,9 +80,11 @@ class SecureAggregation(_Aggregation):
     """A client's secrets can be recovered while more than this fraction of its neighbours answers."""
 
     least_participants: Annotated[int, Field(ge=2)] | None = None
-    """The fewest clients that a secure sum may hold: every client refuses, at every step, a sum of fewer. Default: as
-    many as tolerance and threshold leave of a round's clients; 2 where their number is drawn anew and nothing rests on
-    it (Poisson sampling without [privacy])."""
+    """Fewest clients of a secure sum: every client refuses, at every step, a sum of fewer.
+
+    Default: the number that tolerance and threshold leave of a round's clients; 2 if that number is random and no
+    guarantee depends on it (Poisson sampling without [privacy]).
+    """
 
 
 Aggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminator="kind")]
@@ -85,15 +95,16 @@ class _Server(Table):
     """The server's use of the mean update."""
 
     average: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """The decay of a moving average over the models of past rounds, which is evaluated and saved in place of the last
-    one; of that one metrics have last_test_NAME. Free of cost: post-processing."""
+    """Decay of a moving average over the models of past rounds, which is evaluated and saved in place of the last
+    model; metrics of the last model are last_test_NAME. The average is post-processing and spends no privacy.
+    """
 
 
 class StepServer(_Server):
     """A step along the mean update, or a rule of your own."""
 
     rule: str = "step"
-    """step, along the mean update; or one of your own (dpfed.server.register)."""
+    """step: along the mean update; or a rule of your code (dpfed.server.register)."""
 
     learning_rate: Positive = 1.0
     """Learning rate of the server's step."""
@@ -106,10 +117,10 @@ class _AdaptiveServer(_Server):
     """Keys of the adaptive rules (Reddi et al. 2021)."""
 
     learning_rate: Positive = 1.0
-    """An adaptive rule moves every entry by about as much: 0.001 to 0.1."""
+    """Learning rate of an adaptive rule, which moves every entry by about this much: 0.001 to 0.1."""
 
     tau: Positive = 1e-3
-    """An adaptive rule's least scale of an entry."""
+    """Least scale of an entry in an adaptive rule."""
 
 
 class AdamServer(_AdaptiveServer):
@@ -136,20 +147,20 @@ class AdagradServer(_AdaptiveServer):
 
 
 class PosteriorServer(_Server):
-    """For masks, the Beta posterior of their probabilities."""
+    """Beta posterior of the probabilities of masks."""
 
     rule: Literal["posterior"]
-    """For masks, the Beta posterior of their probabilities."""
+    """Beta posterior of the probabilities of masks."""
 
     prior: Annotated[float, Field(ge=1, le=LARGEST_FLOAT)] = 1.0
     """Both parameters of the Beta prior."""
 
     reset_every: Annotated[int, Field(ge=0, le=10**15)] = 1
-    """The posterior begins at the prior again after so many rounds; 0: never."""
+    """Number of rounds after which the posterior begins at the prior again; 0: never."""
 
 
 def _rule(table: object) -> str:
-    """Return the kind of server.rule; a rule of a user's own takes the keys of step."""
+    """Return the kind of server.rule; a custom rule has the keys of step."""
     rule = chosen(table, "rule")
     return str(rule) if rule in ("adam", "yogi", "adagrad", "posterior") else "step"
 
@@ -169,10 +180,10 @@ class RunTable(Table):
     """Seed, device, bookkeeping."""
 
     seed: Seed = 0
-    """Everything random of a simulation follows from it, but for who the clients are (data.partition_seed)."""
+    """Seed of all randomness of a simulation, except the division of samples among clients (data.partition_seed)."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:N; auto: a GPU where there is one. Never run on a GPU yet: `make bench-gpu` tries it."""
+    """cpu, cuda, cuda:N; auto: a GPU if there is one. Never run on a GPU yet: `make bench-gpu` tries it."""
 
     group: Clients = 20
     """Clients that are trained and summed at a time."""
@@ -182,21 +193,24 @@ class RunTable(Table):
 
     metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
     """Metrics on the test half beside the loss, test_NAME in metrics.jsonl and summary.json: mae, rmse, r2 for
-    targets that are no classes; default: mae and r2 for them. Labels have their accuracy anyhow."""
+    numeric targets; default for them: mae and r2. Labels always have their accuracy.
+    """
 
     randomness: Literal["simulated", "secure"] = "simulated"
     """Cohorts, dropouts and noise from the seed, for experiments; or from the operating system, for a model that is
     released. Default: simulated, or secure with run.release = true."""
 
     on_error: Literal["raise", "count"] | None = None
-    """An exception of the network or the loss while a client trains. raise: it ends the run. count: the client's update
-    counts as one that is not finite, zero, and diagnostics.jsonl counts it. Default: count where a model is for release
-    (randomness = "secure" with [privacy]) and on Flower's nodes, else raise."""
+    """Handling of an exception of the network or the loss while a client trains. raise: it ends the run. count: the
+    client's update counts as one that is not finite, zero, and diagnostics.jsonl counts it. Default: count if the
+    model is for release (randomness = "secure" with [privacy]) and on Flower's nodes, else raise.
+    """
 
     release: bool = False
-    """A model for release: sets run.randomness = "secure" and, where noise is added, privacy.noise =
-    "discrete-gaussian"; what cannot be released is refused. privacy.release is about something else: which part of a
-    round is seen, its sum or every upload."""
+    """True for a model for release: sets run.randomness = "secure" and, if noise is added, privacy.noise =
+    "discrete-gaussian"; settings that cannot be released are refused. privacy.release is a different key: it names
+    the visible part of a round, its sum or every upload.
+    """
 
     @property
     def for_release(self) -> bool:
@@ -206,7 +220,7 @@ class RunTable(Table):
     @model_validator(mode="before")
     @classmethod
     def _secure_if_released(cls, tables: Any) -> Any:
-        """Set run.randomness of a run for release where it is not given."""
+        """Set run.randomness of a run for release if it is not given."""
         if not isinstance(tables, Mapping) or tables.get("release") is not True:
             return tables
         return {"randomness": "secure", **tables}

@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Table(BaseModel):
-    """A table; the text under a key is what the configuration reference says of it."""
+    """A table; the docstring of a key is its text in the configuration reference."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def chosen(table: object, key: str) -> object:
-    """Return the choice that a table makes, before it is validated or after; None if it makes none."""
+    """Return the choice that a table makes, before or after validation; None if it makes none."""
     return table.get(key) if isinstance(table, Mapping) else getattr(table, key, None)

@@ -40,7 +40,7 @@ _MOST_SHOWN = 200
 
 
 class Config(Table):
-    """A whole run."""
+    """Configuration of a whole run."""
 
     data: Data
     model: Model
@@ -57,8 +57,10 @@ class Config(Table):
     @model_validator(mode="before")
     @classmethod
     def _by_choice(cls, tables: Any) -> Any:
-        """Set the key that each table of `CHOICES` is chosen by; drop keys of other choices that are at their default,
-        as configurations of 0.2 have them."""
+        """Set the key that each table of `CHOICES` is chosen by.
+
+        Keys of other choices are dropped if they have their default, because configurations of 0.2 contain them.
+        """
         if not isinstance(tables, Mapping):
             return tables
         tables = _with_exact_records(with_cohort_cap(tables))
@@ -79,12 +81,14 @@ class Config(Table):
 
     @property
     def cohort_cap(self) -> int | None:
-        """The most clients of a round: federation.cohort_cap, or its default where sums hold a fixed number."""
+        """Most clients of a round: federation.cohort_cap, or its default if sums hold a fixed number."""
         given, privacy = self.federation.cohort_cap, self.privacy
         if given is not None or privacy is None or not self.fills_sums:
             return given
         delta = privacy.delta or default_delta(self.federation.clients)
-        chosen = rarely_exceeded if isinstance(privacy, CoinPrivacy) else default_cap  # as `accounting.Plan.cohort_cap`
+        chosen = (
+            rarely_exceeded if isinstance(privacy, CoinPrivacy) else default_cap
+        )  # like `accounting.Plan.cohort_cap`
         return chosen(self.federation.cohort, self.federation.clients, delta=delta)
 
     @property
@@ -105,7 +109,7 @@ class Config(Table):
         return self.model_copy(update={"federation": federation})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain tables without the keys that are not set, as TOML wants them."""
+        """Return plain tables without the keys that are not set, because TOML has no null."""
         return _without_none(self.model_dump(mode="json"))
 
 
@@ -149,7 +153,7 @@ def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
 
 
 def _with_exact_records(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tables with the noise of [local.record] that a run for release needs, where none is given."""
+    """Return the tables with the noise that [local.record] needs in a run for release, if none is given."""
     local, record = tables.get("local"), _said(tables, "local", "record")
     if _said(tables, "run", "release") is not True or not isinstance(local, Mapping) or not isinstance(record, Mapping):
         return tables
@@ -166,7 +170,7 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, unchecked; ConfigError if it cannot be read."""
+    """Return the tables of a TOML file, unchecked; ConfigError if it cannot be read."""
     try:
         return tomllib.loads(read_text(path, at_most=LARGEST_CONFIGURATION))
     except OSError as error:
@@ -176,7 +180,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse(tables: Mapping[str, Any], *, source: str) -> Config:
-    """The checked configuration; every wrong or unknown key in one ConfigError that names `source` and the key."""
+    """Return the checked configuration; ConfigError that names `source` and every wrong or unknown key."""
     try:
         return Config.model_validate(tables)
     except ValidationError as error:
@@ -187,10 +191,10 @@ def parse(tables: Mapping[str, Any], *, source: str) -> Config:
 def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
     """Return the configuration that a run wrote into its folder.
 
-    A setting that the run's version did not write has today's default, with four exceptions. Without
+    A setting that the run's version did not write has the default of the current version, with four exceptions. Without
     data.partition_seed, run.seed divided the data; without privacy.delta, as up to 0.2, delta was clients^-1.1;
     without method.public_epochs, a server with public samples took as many steps as one client; without
-    federation.cohort_cap, sums of a fixed number of uploads had so many that larger cohorts took 1e-5 delta.
+    federation.cohort_cap, sums of a fixed number of uploads had enough that larger cohorts took 1e-5 delta.
     """
     data, run, method = tables.get("data"), tables.get("run"), tables.get("method")
     if isinstance(data, Mapping) and isinstance(run, Mapping) and "seed" in run and "partition_seed" not in data:
@@ -204,7 +208,7 @@ def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
     if config.privacy.delta is None and federation.clients > 1:
         config = config.with_delta(float(federation.clients) ** -1.1)
     if federation.sampling != "poisson":
-        return config.with_cap(None)  # privacy.slots, which such runs did not look at
+        return config.with_cap(None)  # such runs ignored privacy.slots
     if config.fills_sums and federation.cohort_cap is None and config.privacy is not None:
         delta = config.privacy.delta or default_delta(federation.clients)
         config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=delta))
@@ -217,8 +221,9 @@ def _ranked_by_public_samples(tables: Mapping[str, Any]) -> bool:
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """`tables` with `table.key=value` settings put in; values are TOML, a bare word is a string, `key=` removes the
-    key."""
+    """Return `tables` with `table.key=value` settings applied; values are TOML, a bare word is a string, `key=`
+    removes the key.
+    """
     result = _copied(tables)
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -229,8 +234,10 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 
 
 def put(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) -> None:
-    """tables[a][b] = value for the key "a.b"; None takes the key away. ConfigError, which says what was `given` and the
-    `form` that it must have."""
+    """Set tables[a][b] = value for the key "a.b"; None removes the key.
+
+    ConfigError names the setting `given` and the right `form`.
+    """
     *path, last = key.split(".")
     if not path or not all((*path, last)):
         raise ConfigError(f"{given}: must be {form}.")
@@ -246,7 +253,7 @@ def put(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) 
 
 
 def flat(tables: Any, path: str = "") -> Any:
-    """Nested tables as dotted keys: {"a": {"b": 1}} and {"a.b": 1} mean the same."""
+    """Return nested tables as dotted keys: {"a": {"b": 1}} and {"a.b": 1} mean the same."""
     if not isinstance(tables, Mapping):
         return tables
     found: dict[str, Any] = {}
@@ -275,7 +282,7 @@ def _problem(item: Any) -> str:
     table = str(location[0]) if location else ""
     kinds = kinds_of(table) if table in CHOICES else {}
     kind = str(location[1]) if kinds and len(location) > 1 else None
-    if kind is not None:  # a place within a table of that kind
+    if kind is not None:  # a location within a table of that kind
         location = (table, *location[2:])
     where = ".".join(str(part) for part in location)
     if item["type"] == "union_tag_invalid":
@@ -302,17 +309,17 @@ def _problem(item: Any) -> str:
         if kind is not None and len(takers) < len(kinds):
             return f"{where}: is missing; {chosen} needs it. Set {where}."
         return f"{where}: is missing and has no default."
-    words = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # as TOML calls it
+    words = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # the name of the type in TOML
     return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(location)}` says what is allowed."
 
 
 def quoted(kind: str) -> str:
-    """Return the choice as a configuration would have it."""
+    """Return the choice as it is written in a configuration."""
     return kind if kind == LIST else repr(kind)
 
 
 def _key(location: Sequence[Any]) -> str:
-    """The dotted key of a place, which may be deeper than that: an item of a list, a branch of a type."""
+    """Return the dotted key of an error's location, which may be deeper: an item of a list, a branch of a type."""
     names = [str(part) for part in location]
     depth = max(n for n in range(len(names) + 1) if ".".join(names[:n]) in _every_key())
     return ".".join(names[:depth])
@@ -323,7 +330,7 @@ def _every_key() -> set[str]:
 
 
 def shown(value: Any) -> str:
-    """The value as messages show it: its beginning, where it is long."""
+    """Return the value for a message, shortened if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError) as error:  # an integer of 5000 digits, a table in a table in a table ...
@@ -337,7 +344,7 @@ def _known_keys(location: Sequence[Any]) -> list[str]:
 
 @cache
 def kinds_of(table: str) -> dict[str, type[BaseModel]]:
-    """The tables that [table] can be, by the choice that makes it one of them; the default choice is the first."""
+    """Return the tables that [table] can be, by the choice that selects each; the default choice is the first."""
     key = CHOICES[table]
     found: dict[str, type[BaseModel]] = {}
     for one in _tables(Config.model_fields[table]):
@@ -350,12 +357,12 @@ def kinds_of(table: str) -> dict[str, type[BaseModel]]:
 
 
 def names_of_keys(tables: Iterable[type[BaseModel]]) -> list[str]:
-    """The keys that at least one of these tables has."""
+    """Return the keys that at least one of these tables has."""
     return list(dict.fromkeys(key for table in tables for key in table.model_fields))
 
 
 def sections() -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
-    """Every table by its dotted name, of each kind that it can have: "" is the whole configuration."""
+    """Yield every table by its dotted name, of each kind that it can have; "" is the whole configuration."""
     return _within("", (Config,))
 
 
@@ -373,7 +380,7 @@ def _tables(field: FieldInfo) -> tuple[type[BaseModel], ...]:
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """The types that a union, within annotations and other unions, is made of."""
+    """Return the member types of a union, within annotations and nested unions."""
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)

@@ -1,4 +1,4 @@
-"""[local], [local.record], [method] and [mask]: how a client trains, and what it sends."""
+"""[local], [local.record], [method] and [mask]: training of a client, and its upload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, 
 from dpfed.config.table import Table, chosen
 
 LIST = "[...]"
-"""The kind of local.schedule = [...], in messages."""
+"""Name in messages for the kind local.schedule = [...]."""
 
 _Strategy = Annotated[
     Literal["auto", "loop", "vmap"], BeforeValidator(lambda given: "vmap" if given == "graphs" else given)
@@ -21,10 +21,10 @@ _Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max
 class Record(Table):
     """DP-SGD inside every client; the unit is a record.
 
-    A noise multiplier, or an epsilon to calibrate one for, or both. Calibrated for clients of the worst size in the
-    rounds that they take part in: all with federation.sampling = "all", else so many that with probability 99% no
-    client is drawn more often. Whatever is drawn, the run stops before the round in which a client would exceed
-    epsilon. Sizes of clients and who takes part count as public.
+    Give a noise multiplier, or an epsilon to calibrate one, or both. Calibration is for clients of the worst size and
+    their number of rounds: all with federation.sampling = "all", else a number that with probability 99% no client
+    exceeds. In every case the run stops before the round in which a client would exceed epsilon. Sizes of clients and
+    their participation count as public.
     """
 
     clip_norm: ClipNorm
@@ -38,7 +38,7 @@ class Record(Table):
     exactly; the default with run.release = true."""
 
     steps: Positive | None = None
-    """discrete-gaussian: integer steps per clip_norm; default: the least with which rounding lengthens a clipped
+    """discrete-gaussian: integer steps per clip_norm; default: the least number with which rounding lengthens a clipped
     gradient's bound by at most 1%."""
 
     epsilon: Positive | None = None
@@ -68,8 +68,8 @@ class _Local(Table):
 
     loss: str | None = None
     """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
-    or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for targets that are no
-    classes. "own" stands for one that was given in Python."""
+    or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for numeric targets.
+    "own" is a loss that was given in Python."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Optimizer of a client's steps; its state begins anew in every round."""
@@ -87,55 +87,58 @@ class _Local(Table):
     """Samples of a step; under [local.record] the expected number."""
 
     strategy: _Strategy = "auto"
-    """One client after the other (loop), side by side in one pass (vmap), or what should be faster. Changes nothing
-    beyond rounding. "graphs" of earlier versions is read as "vmap"."""
+    """One client after the other (loop), side by side in one pass (vmap), or the one that should be faster (auto).
+
+    Results agree up to rounding. "graphs" of earlier versions is read as "vmap".
+    """
 
     chunk: Clients | None = None
-    """Number of clients that train side by side; default: as many as fit into local.memory."""
+    """Number of clients that train side by side; default: as local.memory allows."""
 
     memory: Count | None = None
-    """Megabytes that clients side by side may take; default: a quarter of main memory, or half of what is
-    free on a GPU."""
+    """Megabytes for clients side by side; default: a quarter of main memory, or half of the free memory of a GPU."""
 
     precision: Literal["float32", "bf16", "tf32"] = "float32"
     """Precision of gradients; weights and sums are float32. bf16 and tf32 (CUDA only) are faster and less precise."""
 
     record: Record | None = None
-    """[local.record]."""
+    """Table [local.record]."""
 
 
 class ConstantLocal(_Local):
-    """A learning rate that falls by one factor after every round, or does not fall."""
+    """A learning rate that falls by one factor after every round, or is constant."""
 
     schedule: Literal["constant"] = "constant"
-    """The learning rate over rounds: multiplied by learning_rate_decay after every round."""
+    """Learning rate over rounds: multiplied by learning_rate_decay after every round."""
 
     learning_rate_decay: Positive = 1.0
-    """The learning rate is multiplied by it after every round, or under schedule = "step" every schedule_rounds."""
+    """Factor of the learning rate after every round, or under schedule = "step" every schedule_rounds."""
 
 
 class StepLocal(_Local):
     """A learning rate that falls in steps."""
 
     schedule: Literal["step"]
-    """step multiplies it by learning_rate_decay every schedule_rounds rounds."""
+    """step: the learning rate is multiplied by learning_rate_decay every schedule_rounds rounds."""
 
     learning_rate_decay: Positive = 1.0
-    """The learning rate is multiplied by it after every round, or under schedule = "step" every schedule_rounds."""
+    """Factor of the learning rate after every round, or under schedule = "step" every schedule_rounds."""
 
     schedule_rounds: Rounds
     """Rounds between two steps of schedule = "step"."""
 
 
 class ScheduledLocal(_Local):
-    """A learning rate whose whole course the schedule says."""
+    """A learning rate given for every round."""
 
     schedule: Literal["cosine", "linear"] | _Factors
-    """cosine and linear fall to 0 at federation.rounds; a list has a factor for each round, the last one holds on."""
+    """cosine and linear fall to 0 at federation.rounds; a list has a factor for each round, whose last one is kept
+    for later rounds.
+    """
 
 
 def _schedule(table: object) -> str:
-    """Return the kind of local.schedule; `LIST` for factors."""
+    """Return the kind of local.schedule; `LIST` for a list of factors."""
     schedule = chosen(table, "schedule")
     return LIST if isinstance(schedule, list | tuple) else str(schedule or "constant")
 
@@ -152,7 +155,7 @@ Local = Annotated[
 
 
 class MethodTable(Table):
-    """Method; sparse ones take a fraction `keep` or a number `k` of coordinates."""
+    """Method of a run; sparse methods need a fraction `keep` or a number `k` of coordinates."""
 
     name: str
     """A method that `dpfed methods` lists."""
@@ -164,26 +167,32 @@ class MethodTable(Table):
     """The number of coordinates that is sent, instead of method.keep."""
 
     shared: bool = False
-    """All clients of a round have the same noise or direction (FedMRN, FedScalar)."""
+    """True: all clients of a round have the same noise or direction (FedMRN, FedScalar)."""
 
     stays: bool = False
-    """The random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round stay for the run, as
-    noise that is taken back over rounds needs them. Directions must be shared (method.shared)."""
+    """True: the random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round are kept for
+    the run, which noise correlated over rounds requires. Directions must be shared (method.shared).
+    """
 
     noiseless: bool = False
-    """Fed-SMP without noise and without a guarantee, for comparisons: clients share the coordinates and count the same.
-    Rows are clipped only if aggregation.clip_norm is set; under Poisson sampling sums are divided by the number of
-    uploads. Not with privacy."""
+    """Fed-SMP without noise and without a guarantee, for comparisons: clients share the coordinates and have equal
+    weights. Rows are clipped only if aggregation.clip_norm is set; under Poisson sampling sums are divided by the
+    number of uploads. Not allowed with [privacy].
+    """
 
     error_feedback: bool = False
-    """The rest of a client's update that compression left out is added to its next one. With [privacy]: for uploads
-    that a trusted server decodes, under 'poisson', 'all' and schedules, with adjacency add-remove or zero-out."""
+    """True: the part of a client's update that compression removed is added to the client's next update.
+
+    With [privacy]: for uploads that a trusted server decodes, under 'poisson', 'all' and schedules, with adjacency
+    add-remove or zero-out.
+    """
 
     public_epochs: Steps | Literal["clients", "client-steps"] = 1
-    """Passes of the server over its public samples in a round, from which the top coordinates follow. "clients": the
-    clients' local update period, local.epochs passes (local.steps batches), as the Fed-SMP paper has it;
-    "client-steps": the number of steps of one client, as up to version 0.2. Choose it on public samples, never on
-    clients' samples: the coordinates would reveal the choice."""
+    """Passes of the server over its public samples in a round, which choose the top coordinates. "clients": the
+    clients' local update period, local.epochs passes (local.steps batches), as in the Fed-SMP paper; "client-steps":
+    the number of steps of one client, as up to version 0.2. Tune it on public samples, never on clients' samples:
+    the coordinates would reveal the choice.
+    """
 
     progressive: bool = True
     """FedMRN's progressive masking; false: its ablation."""
@@ -198,7 +207,7 @@ class MethodTable(Table):
     """The party that purges weights in FedSparsify; default: server."""
 
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """The compressor's own options (`dpfed.compress`)."""
+    """Options of the compressor (`dpfed.compress`)."""
 
 
 class Mask(Table):
@@ -208,8 +217,9 @@ class Mask(Table):
     """c: probabilities are kept in [c, 1 - c]."""
 
     bound: Positive | None = None
-    """Under [privacy]: a coin says how far a client moves its probability, as a stochastic sign of this size does, and
-    not the probability itself. Its own probability is 1/2 + move / (2 bound), in [privacy.edge, 1 - privacy.edge]."""
+    """Under [privacy]: clients send a stochastic sign of this size for the move of each probability, not a sample of
+    the probability. The sign is 1 with probability 1/2 + move / (2 bound), kept in [privacy.edge, 1 - privacy.edge].
+    """
 
     spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
     """Initial scores are N(0, spread^2)."""
@@ -219,10 +229,10 @@ class Mask(Table):
     size in all layers, the geometric mean of sqrt(2 / fan_in)."""
 
     scale: Positive = 1.0
-    """Frozen weights are multiplied by it."""
+    """Factor of the frozen weights."""
 
     biases: Literal["masked", "absent"] = "masked"
-    """Biases are frozen and masked as weights are, or left out."""
+    """Treatment of biases: frozen and masked as weights are, or left out."""
 
     gradient: Literal["straight-through", "published"] = "straight-through"
     """The gradient through a sampled mask: straight through, or as in the published code."""

@@ -61,7 +61,7 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """`scattering`, which needs torch, when it is asked for."""
+    """Return `scattering`, which needs torch, on first access."""
     if name != "scattering":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dpfed.data.wavelets import scattering
@@ -72,13 +72,13 @@ def __getattr__(name: str) -> Any:
 def load(
     name: str, root: str | Path | None = None, *, classes: Classes = None, columns: Columns | None = None
 ) -> Dataset:
-    """The data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR when root is None.
+    """Return the data set `name`, read from the folder `root`, or from $DPFED_DATA_DIR if root is None.
 
-    A name that ends in .safetensors or .npz is a file of a user's own (`arrays.load_arrays`), in the folder `root` or
-    else the current one; one that ends in a slash is a folder of tables, one in .csv a table (`columns.load_columns`),
-    of which `columns` are used. `classes` declares how many labels there can be, or their names where they are text,
-    where the files do not. Raises ConfigError for an unknown
-    name, or for `classes` of a data set that has its own, and DataError when its files are missing or damaged.
+    A name that ends in .safetensors or .npz is a user's file (`arrays.load_arrays`), in the folder `root` or else the
+    current one. A name that ends in a slash is a folder of tables, and one that ends in .csv a table
+    (`columns.load_columns`), of which `columns` are used. `classes` declares the number of labels, or their names if
+    they are text, unless the files do. Raises ConfigError for an unknown name, or for `classes` of a data set that
+    declares them, and DataError if its files are missing or damaged.
     """
     if name.endswith(SUFFIXES):
         if classes is not None and not isinstance(classes, int):
@@ -106,13 +106,13 @@ def load(
 
 
 def check_name(name: str) -> None:
-    """ConfigError with the nearest name unless there is such a data set; its files may be missing."""
+    """Raise ConfigError with the nearest name unless there is such a data set; its files may be missing."""
     known = sorted(["digits", *DATASETS, *registered.own("data set")])
     if name not in known and not is_own(name):
         raise ConfigError(
             f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors, .npz or .csv, or a "
             "folder of tables, whose name ends in '/'."
-            f"{did_you_mean(name, known)} One's own are in a file that --load names."
+            f"{did_you_mean(name, known)} For your data sets, name their file by --load."
         )
 
 
@@ -122,10 +122,9 @@ def is_own(name: str) -> bool:
 
 
 def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
-    """Make a data set of one's own known as data.name in this process: itself, or a function that loads it when a run
-    needs it.
+    """Register a custom data set, or a function that loads it, under the name used in data.name, in this process.
 
-    Raises ConfigError for the name of a data set that comes with dpfed, or that another line of code has registered.
+    Raises ConfigError for the name of a built-in data set, or of one that another line of code has registered.
     """
     if is_own(name):
         raise ConfigError(f"data set {name!r}: such a name is there already, of a file or folder. Choose another.")
@@ -138,7 +137,7 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
 
 
 def _own(name: str) -> Dataset:
-    """Loaded once; ConfigError, with its line, where the user's function fails."""
+    """Return the registered data set, loaded once; ConfigError, with its line, if the user's function fails."""
     given = registered.own("data set")[name]
     return given if isinstance(given, Dataset) else _loaded(name, given)
 

@@ -1,4 +1,4 @@
-"""A user's own data: one file of arrays, or any two map-style data sets."""
+"""User-defined data: one file of arrays, or any two map-style data sets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONAL = ("train_clients",)
 SUFFIXES = (".safetensors", ".npz")
 
 Pair = tuple[object, object]
-"""(inputs, labels)."""
+"""Inputs and labels."""
 
 
 class Samples(Protocol):
@@ -33,13 +33,15 @@ class Samples(Protocol):
 
 
 def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
-    """The data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels; perhaps
+    """Return the data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels,
     train_clients.
 
-    Inputs are [N, ...] of any number type (`_inputs` has what becomes of each); labels are integers [N, ...] from 0 on,
-    clients integers [N], who holds each training sample. Such files hold arrays and nothing else (of .npz, objects are
-    refused), so that reading them runs no code. train_targets and test_targets in place of the labels are numbers
-    [N, ...] to predict, no classes.
+    train_clients is optional.
+
+    Inputs are [N, ...] of any number type, converted by `_inputs`; labels are integers [N, ...] from 0 on; clients are
+    integers [N], the client of each training sample. Such files hold arrays only (objects in .npz are refused), so that
+    reading them runs no code. train_targets and test_targets in place of the labels are numbers [N, ...] to predict, no
+    classes.
 
     The number of classes is what the file declares (metadata "classes": "10"; in .npz a number `classes` beside the
     arrays), or `classes`: labels are private, and the size of the network, which is published, must not follow from
@@ -74,7 +76,10 @@ def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
 
 
 def _of_npz(path: Path) -> tuple[dict[str, Numbers], str | None]:
-    """Return the file's arrays, and the number `classes` among them. DataError, also for what unpacks to too much."""
+    """Return the file's arrays, and the number `classes` among them.
+
+    DataError, also for a file that unpacks to too much.
+    """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
         with zipfile.ZipFile(path) as packed:
@@ -107,7 +112,7 @@ def _of_targets(path: Path, arrays: dict[str, Numbers], declared: str | None, cl
 
 
 def _declared(path: Path, in_file: str | None, given: int | None) -> int:
-    """The number of classes that the file's metadata, or else the configuration, declare. DataError."""
+    """Return the number of classes declared by the file's metadata, or else by the configuration. DataError."""
     if in_file is None and given is None:
         raise DataError(
             f"{path}: the number of classes is not declared. Set data.classes = N in the configuration, or write the "
@@ -128,13 +133,13 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 def from_samples(
     train: Samples, test: Samples, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
-    """A data set from two map-style ones, whose items are (input, label), labels integers.
+    """Return a data set from two map-style ones, whose items are (input, label), labels integers.
 
-    Inputs become float32; integers of 32 or 64 bits stay integers, as long as the network of a run takes them.
+    Inputs become float32; integers of 32 or 64 bits are kept if the network of a run takes them.
 
-    classes: how many labels there can be, a public number; None where items are (input, target), a target being a
-    number or an array of them, which become float32 if they are floating
-    clients: who holds each training sample (numbers or names), for data.partition = "natural". Raises DataError.
+    classes: number of labels, which is public; None if items are (input, target), a target being a number or an array
+    of numbers, which become float32 if they are floating clients: client of each training sample (numbers or names),
+    for data.partition = "natural". Raises DataError.
     """
     arrays: dict[str, Numbers] = {}
     for half, samples in (("train", train), ("test", test)):
@@ -160,7 +165,7 @@ def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tup
         raise
     except OverflowError:
         raise DataError(f"{where}: a label is no whole number of 64 bits. Number the classes from 0 on.") from None
-    except (TypeError, ValueError) as error:  # whose words may hold a label
+    except (TypeError, ValueError) as error:  # whose message may hold a label
         raise DataError(
             f"{where}: its items must be (input, label), inputs of one shape, labels integers, or with classes=None "
             f"targets of one shape ({type(error).__name__})."
@@ -168,7 +173,7 @@ def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tup
 
 
 def _stacked(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
-    """Integers where they are of classes; else numbers of one shape, or text."""
+    """Return labels as integers; other targets as numbers of one shape, or text."""
     if not labels:
         return np.zeros(0, dtype=np.int64)
     if not of_classes or np.ndim(labels[0]) or isinstance(labels[0], str):
@@ -179,7 +184,7 @@ def _stacked(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
 def from_arrays(
     train: Pair, test: Pair, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
-    """A data set from (inputs, labels) of each half: numpy arrays, tensors, or what numpy makes arrays of.
+    """Return a data set from (inputs, labels) of each half: numpy arrays, tensors, or anything that numpy can convert.
 
     Inputs [N, ...], classes and clients as in `from_samples`; labels are integers [N] or, with classes=None, targets of
     any shape. Raises DataError.
@@ -194,10 +199,10 @@ def from_arrays(
 
 
 def array_of(values: object, where: str) -> Numbers:
-    """Return an array of numbers, also of tensors, wherever they are. DataError."""
+    """Return an array of numbers; tensors on any device are converted. DataError."""
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except (TypeError, ValueError) as error:  # whose words may hold a value
+    except (TypeError, ValueError) as error:  # whose message may hold a value
         raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
 
 
@@ -205,7 +210,7 @@ def _numbered(clients: Sequence[object], name: str) -> NDArray[np.int64]:
     try:
         array = np.asarray(clients)
         names = clients if array.dtype.kind in "OUS" else array
-        if any(one is None or one != one for one in names):  # as are NaN and NaT
+        if any(one is None or one != one for one in names):  # NaN and NaT are refused, too
             raise DataError(f"dataset {name!r}: some samples have no client (NaN). Fill or remove them.")
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     except DataError:
@@ -232,7 +237,7 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
             raise undeclared(where, number)
     clients = arrays.get("train_clients")
     if clients is not None:
-        if clients.dtype.kind != "U":  # names
+        if clients.dtype.kind != "U":  # labels are names
             clients = _integers(clients, f"{where}, train_clients")
         clients = np.unique(clients, return_inverse=True)[1].astype(np.int64)
     inputs = [_inputs(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
@@ -250,8 +255,11 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
 
 
 def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
-    """Arrays to be joined: where some hold integers of 32 or 64 bits and others do not, these as float32. DataError for
-    integers that float32 does not hold."""
+    """Return arrays of one type to be joined.
+
+    If some hold integers of 32 or 64 bits and others do not, all become float32. DataError for integers that float32
+    does not hold.
+    """
     wide = [array.dtype.kind in "iu" and array.dtype.itemsize > 2 for array in arrays]
     if all(wide) or not any(wide):
         return arrays
@@ -259,7 +267,7 @@ def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
 
 
 def _inputs(array: Numbers, where: str) -> Numbers:
-    """Integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32."""
+    """Return integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32."""
     if array.dtype.kind not in "biuf" or array.ndim < 2:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
     if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
@@ -280,7 +288,9 @@ def _integers(array: Numbers, where: str) -> NDArray[np.int64]:
 
 
 def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
-    """Integers as they are; truth values of 2 classes as 0 and 1; one-hot fractions [N, classes] as places."""
+    """Return integers unchanged, truth values of 2 classes as 0 and 1, one-hot fractions [N, classes] as class
+    numbers.
+    """
     if array.dtype.kind == "b" and classes == 2:
         return array.astype(np.int64)
     if array.dtype.kind == "f" and array.ndim == 2 and array.shape[1] == classes and _is_one_hot(array):
@@ -315,7 +325,7 @@ def _is_one_hot(array: Numbers) -> bool:
 
 
 def _targets(array: Numbers, where: str) -> Numbers:
-    """Floats as float32; integers and truth values as they are, but for unsigned ones that torch has no type for."""
+    """Return floats as float32; integers and truth values unchanged, except unsigned types that torch lacks."""
     if array.dtype.kind not in "biuf" or array.ndim < 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
     if array.dtype.kind == "f":

@@ -12,15 +12,15 @@ from dpfed.errors import DataError
 
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
-_MOST_RECORDS = 100_000  # twice the largest file there is
+_MOST_RECORDS = 100_000  # twice the size of the largest file
 _SITE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
 def load_cifar10(root: Path) -> Dataset:
-    """50,000 + 10,000 colour images [3, 32, 32] in 10 classes, from ROOT/cifar-10-batches-bin.
+    """Return 50,000 + 10,000 colour images [3, 32, 32] in 10 classes, from ROOT/cifar-10-batches-bin.
 
     Pixels are scaled to [0, 1], then standardised by the published means and deviations of the training set.
-    Raises DataError; torchvision's pickled copy is refused, since unpickling runs code that the file brings.
+    Raises DataError; torchvision's pickled copy is refused, since unpickling runs code from the file.
     """
     folder = _folder(root, "cifar-10-batches-bin", pickled="cifar-10-batches-py", archive="cifar-10-binary.tar.gz")
     names = [f"data_batch_{i}.bin" for i in range(1, 6)]
@@ -35,7 +35,7 @@ def load_cifar10(root: Path) -> Dataset:
 
 
 def load_cifar100(root: Path) -> Dataset:
-    """Colour images as of `load_cifar10`, in the 100 fine classes, from ROOT/cifar-100-binary."""
+    """Return colour images as in `load_cifar10`, in the 100 fine classes, from ROOT/cifar-100-binary."""
     folder = _folder(root, "cifar-100-binary", pickled="cifar-100-python", archive="cifar-100-binary.tar.gz")
     return image_dataset(
         "cifar-100",
@@ -61,7 +61,7 @@ def _folder(root: Path, name: str, *, pickled: str, archive: str) -> Path:
 
 
 def _read(path: Path, *, labels: int) -> Images:
-    """Images and the last of each record's label bytes (CIFAR-100 has the coarse class first)."""
+    """Return images and the last of each record's label bytes (CIFAR-100 has the coarse class first)."""
     record = labels + _PIXELS
     content = read_bytes(path, at_most=_MOST_RECORDS * record)
     if not content or len(content) % record:

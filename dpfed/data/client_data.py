@@ -1,4 +1,4 @@
-"""Data sets from what clients hold: arrays, data sets of torch, tables with a column of clients, partitioners."""
+"""Data sets from clients' data: arrays, data sets of torch, tables with a column of clients, partitioners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
 from dpfed.errors import DataError
 
 Held = object
-"""(inputs, labels), or a `torch.utils.data` Dataset, Subset or DataLoader whose items are such pairs, or a table."""
+"""Data of a client: (inputs, labels), or a `torch.utils.data` Dataset, Subset or DataLoader of such pairs, or a
+table.
+"""
 
 
 def from_clients(
@@ -26,17 +28,17 @@ def from_clients(
     inputs: Sequence[str] = (),
     label: str | None = None,
 ) -> Dataset:
-    """A data set from what each client holds: one after the other, in one table, or by a partitioner.
+    """Return a data set from each client's data: as a list, in one table, or by a partitioner.
 
-    clients: a list of pairs (inputs, labels) of arrays or tensors, of `torch.utils.data` data sets or loaders, of which
-             one may be empty; a table with a column of clients; a list of tables; or a partitioner of `flwr_datasets`
-    test:    one of the same kind
-    classes: number of classes, or their names where labels are text; None for targets that are no classes
-    client:  the column that names whose sample a row is. inputs, label: columns of tables: pandas and polars frames,
+    clients: a list of pairs (inputs, labels) of arrays or tensors, of `torch.utils.data` data sets or loaders, any of
+    which may be empty; a table with a column of clients; a list of tables; or a partitioner of `flwr_datasets` test:
+    test half, one pair, data set or table classes: number of classes, or their names if labels are text; None for other
+    targets client:  the column that names the client of a row. inputs, label: columns of tables: pandas and polars
+    frames,
              Arrow tables, a Hugging Face `Dataset`, images included (`pip install 'dpfed[tables]'`)
 
-    Clients are numbered in their order; those of a column by their sorted names. With it `data.partition` is "natural",
-    which `dpfed.run` takes by itself. Of a loader the data set is read, in its order. Raises DataError.
+    Clients are numbered in their order; those of a column by their sorted names. With such a data set `dpfed.run` sets
+    `data.partition` to "natural". From a loader its data set is read, in its order. Raises DataError.
     """
     if hasattr(clients, "load_partition") and hasattr(clients, "num_partitions"):
         clients = [clients.load_partition(i) for i in range(clients.num_partitions)]
@@ -69,11 +71,11 @@ def from_clients(
 
 
 def pair_of(given: Held, where: str) -> tuple[Numbers, Numbers]:
-    """Return inputs and labels, as many of each, of a pair or of a `torch.utils.data` data set or loader. DataError."""
+    """Return inputs and labels, equally many, of a pair or of a `torch.utils.data` data set or loader. DataError."""
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
         given = _whole(given, where)
     tensors = getattr(given, "tensors", None)
-    if isinstance(tensors, tuple):  # a TensorDataset
+    if isinstance(tensors, tuple):  # the tensors of a TensorDataset
         given = tensors
     if isinstance(given, tuple | list):
         parts = [array_of(part, where) for part in given]
@@ -90,7 +92,7 @@ def pair_of(given: Held, where: str) -> tuple[Numbers, Numbers]:
 
 
 def _whole(loader: Any, where: str) -> Held:
-    """Return the data set of a DataLoader that gives each of its samples once, as it is. DataError for others."""
+    """Return the data set of a DataLoader that yields each sample once and unchanged. DataError for other loaders."""
     sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "")
     plain = sampler == "SequentialSampler" or (
         sampler == "RandomSampler" and not loader.sampler.replacement and len(loader.sampler) == len(loader.dataset)

@@ -17,7 +17,7 @@ from dpfed.errors import DataError
 
 
 def from_leaf(train: str | Path, test: str | Path, *, classes: Classes, name: str = "leaf") -> Dataset:
-    """The data set in JSON files as LEAF's preprocess.sh writes them: a file or a folder of files for each half.
+    """Return the data set in JSON files as LEAF's preprocess.sh writes them: a file or a folder of files for each half.
 
     Each has "users" and, by user, "user_data" with lists "x" and "y". Clients are the users of the training half, in
     the order of the files. classes as in `from_clients`. Raises DataError.
@@ -30,7 +30,7 @@ def from_leaf(train: str | Path, test: str | Path, *, classes: Classes, name: st
 def from_hdf5(
     train: str | Path, test: str | Path, *, inputs: str, label: str, classes: Classes, name: str = "hdf5"
 ) -> Dataset:
-    """The data set in two files as TensorFlow Federated's simulation data sets have them: examples/CLIENT/FEATURE.
+    """Return the data set in two files of TensorFlow Federated's simulation data sets: examples/CLIENT/FEATURE.
 
     inputs, label: features, such as "pixels" and "label" of federated EMNIST. Clients are those of the training file,
     by name. classes as in `from_clients`. Needs h5py (`pip install 'dpfed[hdf5]'`). Raises DataError.

@@ -29,15 +29,16 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Dataset:
-    """The data set in a folder: what `datasets.DatasetDict.save_to_disk` wrote, or Parquet or CSV files whose names, or
-    those of their folders, begin with train and with test (else validation). Or in a file train*.csv, and the file of
-    the same name with test beside it.
+    """Return the data set in a folder of tables, or in a file train*.csv and the test file beside it.
 
-    An image column (PNG, JPEG) becomes [N, channels, height, width], its bytes over 255. Lists of one length become
-    axes. Numbers are used as they are. The number of classes is what the feature ClassLabel declares, or `classes`; a
-    label column of fractions is a target, without classes. Nothing is downloaded and no code of the folder is run.
+    A folder is one written by `datasets.DatasetDict.save_to_disk`, or has Parquet or CSV files. Names of those files,
+    or of their folders, begin with train and with test (else validation).
 
-    DataError: files that are missing, damaged or too large, a column that is not there or has gaps.
+    An image column (PNG, JPEG) becomes [N, channels, height, width], its bytes over 255. Lists of equal length become
+    axes. Numbers are unchanged. The number of classes is that of the feature ClassLabel, or `classes`; a label column
+    of fractions is a target, without classes. Nothing is downloaded and no code of the folder is run.
+
+    DataError: files that are missing, damaged or too large, a column that is missing or has gaps.
     """
     files = _files(path) if path.suffix != ".csv" else _beside(path)
     train, test = (_table(found, columns, half) for half, found in files.items())
@@ -47,7 +48,7 @@ def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Da
 def of_tables(
     train_table: pa.Table, test_table: pa.Table, columns: Columns, *, classes: Classes, where: str, name: str
 ) -> Dataset:
-    """Return the data set of two tables. classes: how many, or their names where the label column holds text."""
+    """Return the data set of two tables. classes: number of classes, or their names if the label column holds text."""
     folder = where
     declared = _declared(train_table, columns.label)
     where = f"{folder}, column {columns.label!r}"
@@ -58,7 +59,7 @@ def of_tables(
     number = declared if count is None else check_classes(count, where=where)
     train, test = (_pair(table, columns, folder, names) for table in (train_table, test_table))
     if number is None and train[1].dtype.kind == "b":
-        number = 2  # the column's type declares them
+        number = 2  # the type of the column declares the classes
     if number is not None and train[1].dtype.kind == "b":
         train, test = ((inputs, labels.astype(np.int64)) for inputs, labels in (train, test))
     if train[1].dtype.kind == "f":
@@ -89,7 +90,7 @@ def table_of(given: object, columns: Columns, where: str, *, with_client: bool) 
 
 
 def is_table(given: object) -> bool:
-    """Return True for what `table_of` reads."""
+    """Return True for a table that `table_of` reads."""
     kinds = ("__arrow_c_stream__", "__dataframe__", "with_format", "to_arrow")
     return isinstance(given, pa.Table) or any(hasattr(given, name) for name in kinds)
 
@@ -97,9 +98,9 @@ def is_table(given: object) -> bool:
 def _arrow_of(given: Any) -> pa.Table:
     if isinstance(given, pa.Table):
         return given
-    if hasattr(given, "with_format") and hasattr(given, "features"):  # of the library `datasets`
+    if hasattr(given, "with_format") and hasattr(given, "features"):  # a table of the library `datasets`
         return given.with_format("arrow")[:]
-    if hasattr(given, "to_arrow"):  # polars
+    if hasattr(given, "to_arrow"):  # a polars frame
         return given.to_arrow()
     if type(given).__module__.partition(".")[0] == "pandas":
         return pa.Table.from_pandas(given, preserve_index=False)
@@ -107,7 +108,7 @@ def _arrow_of(given: Any) -> pa.Table:
 
 
 def _beside(path: Path) -> dict[str, list[Path]]:
-    """Return a file train*.csv and the file test*.csv beside it. DataError."""
+    """Return the file train*.csv and the file test*.csv beside it. DataError."""
     if not path.name.startswith("train"):
         raise DataError(
             f"{path}: a CSV file must be named train*.csv, with its test half test*.csv beside it. Rename it."
@@ -122,7 +123,7 @@ def _beside(path: Path) -> dict[str, list[Path]]:
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """The files of both halves. DataError."""
+    """Return the files of both halves. DataError."""
     if not folder.is_dir():
         raise DataError(
             f"{folder}/: is no folder. Name one of Parquet files, or one that datasets' save_to_disk wrote."
@@ -144,7 +145,7 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
-    """The wanted columns of these files, one after the other. DataError."""
+    """Return the wanted columns of these files, concatenated. DataError."""
     wanted = [*columns.inputs, columns.label]
     if half == "train" and columns.client is not None:
         wanted.append(columns.client)
@@ -161,7 +162,7 @@ def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
 
 
 def joined(tables: Sequence[pa.Table], where: str) -> pa.Table:
-    """Return tables one after the other. DataError if their columns differ."""
+    """Return tables concatenated. DataError if their columns differ."""
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
@@ -193,7 +194,7 @@ def _check_columns(there: Iterable[str], wanted: Sequence[str]) -> None:
 
 
 def _declared(table: pa.Table, label: str) -> int | None:
-    """Return how many classes the feature ClassLabel has names for, in the metadata that `datasets` writes."""
+    """Return the number of names in the feature ClassLabel, from the metadata that `datasets` writes."""
     try:
         written = json.loads((table.schema.metadata or {})[b"huggingface"])
         return len(written["info"]["features"][label]["names"])
@@ -213,7 +214,7 @@ def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | Non
 
 
 def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -> Numbers:
-    """Numbers of a label column; text becomes its place among the declared names."""
+    """Return the numbers of a label column; text becomes its position among the declared names."""
     column, where = _plain(table.column(label)), f"{folder}, column {label!r}"
     if not _is_text(column.type):
         if names is not None:
@@ -233,7 +234,7 @@ def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories (dictionaries) as the values that they stand for."""
+    """Return categories (dictionaries) as the values that they encode."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -243,8 +244,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _gaps(where: str) -> DataError:
     return DataError(
-        f"{where}: has gaps. Fill them with a number that is declared in advance, and say in a column of 0 and 1 "
-        "where it stands; a mean over all clients' samples would be a release. Or remove these samples."
+        f"{where}: has gaps. Fill them with a number that is declared in advance, and mark them in a column of 0 and "
+        "1; a mean over all clients' samples would be a release. Or remove these samples."
     )
 
 
@@ -262,7 +263,7 @@ def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
 
 
 def _array(table: pa.Table, name: str, folder: str) -> Numbers:
-    """[N, ...] of a column of numbers, lists or images. DataError."""
+    """Return [N, ...] of a column of numbers, lists or images. DataError."""
     column, where = _plain(table.column(name)), f"{folder}, column {name!r}"
     if _is_text(column.type):
         raise DataError(
@@ -279,7 +280,7 @@ def _array(table: pa.Table, name: str, folder: str) -> Numbers:
 
 
 def _unnested(array: pa.Array, where: str) -> Numbers:
-    """Lists of one length each become axes, whatever their depth."""
+    """Return nested lists of equal lengths as axes, at any depth."""
     shape = [len(array)]
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
@@ -300,7 +301,7 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
 
 
 def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
-    """[N, channels, height, width] in 0..1."""
+    """Return pixels [N, channels, height, width] in 0..1."""
     rows: list[Numbers] = []
     for one in column:
         content = one["bytes"].as_py() if one.is_valid else None

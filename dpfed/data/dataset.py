@@ -17,10 +17,12 @@ Numbers = NDArray[Any]
 """Array of numbers of any type."""
 
 Classes = int | Sequence[str] | None
-"""Number of classes, or their names where labels are text; None for targets that are no classes, or as a file says."""
+"""Number of classes, or their names if labels are text; None for targets that are no classes, or if a file declares
+them.
+"""
 
 MOST_CLASSES = 2**16
-"""A network has weights for every class, whether it occurs or not."""
+"""Largest number of classes: a network has weights for every class, whether it occurs or not."""
 
 _WHOLE_FLOATS = 2**24
 _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -29,7 +31,7 @@ _OF_TARGETS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "f
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Columns of a table that are used. inputs: one or several, side by side in this order; label: a class, or a number
-    to predict; client: whose sample it is, for data.partition = "natural"."""
+    to predict; client: the sample's client, for data.partition = "natural"."""
 
     inputs: tuple[str, ...]
     label: str
@@ -45,18 +47,16 @@ def is_table_name(name: str) -> bool:
 class Dataset:
     """Training and test samples with labels of classes, or with other targets.
 
-    name:          what reports call it
-    train_inputs:  float32 [N, *input_shape], or int64: numbers of words and the like. A run trains on integers if its
+    name: name in reports
+    train_inputs:  float32 [N, *input_shape], or int64: token numbers and the like. A run trains on integers if its
                    network takes them, else on `as_floats`
-    train_labels:  int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (a sequence's). Where
-                   `classes` is None: targets of any shape, numbers of a type that torch has
-    test_inputs:   [M, *input_shape] of the same type
-    test_labels:   the same for them
-    classes:       number of labels, at most MOST_CLASSES. Declared by whoever makes the data set: it is public, and
-                   never counted from labels, which are private. None: targets are no classes
-    train_clients: int64 [N], who holds each training sample in nature, counted from 0; None where nobody does
-    natural_clients: how many there are in nature, those included whose samples were all taken away
-    raw_inputs:    train_inputs before fixed features (data.features) took their place: clients stay who they are
+    train_labels: int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (for a sequence). If
+    `classes` is None: targets of any shape, of a number type of torch test_inputs: [M, *input_shape] of the same type
+    test_labels: labels of the test half, like train_labels classes: number of labels, at most MOST_CLASSES. Declared,
+    since it is public: never counted from labels, which are private. None: targets are no classes train_clients: int64
+    [N], natural client of each training sample, from 0; None without natural clients natural_clients: number of natural
+    clients, including those left without samples raw_inputs: train_inputs before fixed features (data.features)
+    replaced them; identifies clients
 
     Raises DataError when shapes, types or labels do not agree; no message holds a value of a sample.
     """
@@ -100,13 +100,14 @@ class Dataset:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Shape of one sample's labels or targets; () where there is one."""
+        """Shape of one sample's labels or targets; () for a single number."""
         return tuple(self.train_labels.shape[1:])
 
     @property
     def outputs(self) -> int:
-        """Numbers that a network needs to give for a sample, or for each of its labels: logits of classes; else as many
-        numbers as a target has."""
+        """Number of outputs a network needs for a sample, or for each of its labels: logits of classes, else the
+        target's size.
+        """
         return self.classes if self.classes is not None else math.prod(self.target_shape)
 
     @property
@@ -115,14 +116,14 @@ class Dataset:
         return self.train_inputs.dtype.kind == "i"
 
     def as_floats(self) -> Dataset:
-        """The data set with inputs in float32. DataError for integers that float32 does not hold."""
+        """Return the data set with inputs in float32. DataError for integers that float32 does not hold."""
         if not self.has_integers:
             return self
         train, test = (exact_floats(half, f"dataset {self.name!r}") for half in (self.train_inputs, self.test_inputs))
         return replace(self, train_inputs=train, test_inputs=test)
 
     def carve_public(self, count: int, generator: np.random.Generator) -> tuple[Dataset, Numbers, Numbers]:
-        """Set `count` training samples apart, uniformly at random without replacement, as public data.
+        """Split off `count` training samples, uniformly at random without replacement, as public data.
 
         Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then
         covers the rest only: calling training samples public is an assumption, and a report must state it.
@@ -139,7 +140,9 @@ class Dataset:
         return self._with_training(kept), self.train_inputs[public], self.train_labels[public]
 
     def at_most(self, *, train: int | None, test: int | None, generator: np.random.Generator) -> Dataset:
-        """The same with at most `train` training and `test` test samples, drawn uniformly without replacement."""
+        """Return the data set with at most `train` training and `test` test samples, drawn uniformly without
+        replacement.
+        """
         smaller = self
         if train is not None and train < len(self.train_labels):
             smaller = smaller._with_training(_drawn(len(self.train_labels), train, generator))
@@ -160,7 +163,7 @@ class Dataset:
 
 
 def names_of(classes: Classes, where: str) -> list[str] | None:
-    """Return the names of the classes; None where their number is declared. DataError for a name that occurs twice."""
+    """Return the names of the classes; None if their number is declared. DataError for a repeated name."""
     if not isinstance(classes, list | tuple):
         return None
     if not classes or len(set(classes)) < len(classes) or not all(isinstance(one, str) for one in classes):
@@ -169,7 +172,7 @@ def names_of(classes: Classes, where: str) -> list[str] | None:
 
 
 def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:
-    """The same numbers in float32. DataError, which names `where`, for numbers beyond 2^24: some become others."""
+    """Return integers in float32. DataError, which names `where`, for numbers beyond 2^24 that float32 would change."""
     if not floats_hold(integers):
         raise DataError(
             f"{where}: has integers beyond {_WHOLE_FLOATS:,} that must become float32, beside fractions or for a "
@@ -180,12 +183,14 @@ def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:
 
 
 def floats_hold(integers: Numbers) -> bool:
-    """True if float32 holds all of these integers as they are."""
+    """Return True if float32 holds all of these integers exactly."""
     return not integers.size or (integers.min() >= -_WHOLE_FLOATS and integers.max() <= _WHOLE_FLOATS)
 
 
 def check_classes(classes: object, *, where: str) -> int:
-    """The declared number of classes; DataError naming `where` it is declared unless a run can have so many."""
+    """Return the declared number of classes. DataError naming `where` it is declared if a run cannot have that
+    number.
+    """
     if not require.is_whole(classes) or not 1 <= classes <= MOST_CLASSES:
         raise DataError(
             f"{where}: classes={require.shown(classes)}; must be a whole number from 1 to {MOST_CLASSES:,}. Declare "
@@ -195,7 +200,7 @@ def check_classes(classes: object, *, where: str) -> int:
 
 
 def undeclared(where: str, classes: int) -> DataError:
-    """Return the error for a label that is none of the declared ones; which label, and whose, stays private."""
+    """Return the error for an undeclared label; which label, and whose, is not in the message."""
     return DataError(
         f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
         "or not this data set's, or more classes must be declared."

@@ -1,5 +1,7 @@
-"""Files of data sets, whose content is not trusted, and the images in them. IDX is the format of MNIST: magic number,
-big-endian dimensions, bytes."""
+"""Files of data sets, whose content is not trusted, and the images in them.
+
+IDX is the format of MNIST: magic number, big-endian dimensions, bytes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 _UBYTE = 0x08
 LARGEST_BYTES = 2**30
-"""No file may declare more than this: ten times the largest of the MNIST family."""
+"""Most bytes that a file may declare: ten times the largest of the MNIST family."""
 
 
 class _Readable(Protocol):
@@ -31,7 +33,7 @@ class _Readable(Protocol):
 
 
 def read_idx(path: Path, *, axes: int) -> NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes with `axes` dimensions, plain or gzipped (name ends in .gz).
+    """Return the array in an IDX file of unsigned bytes with `axes` dimensions, plain or gzipped (name ends in .gz).
 
     The file is taken as hostile: nothing is allocated or decompressed beyond what its header declares, nor
     beyond LARGEST_BYTES. Raises DataError naming the file when it is unreadable, has another magic number,
@@ -60,7 +62,7 @@ def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
             f"{path}: ends inside its header, after {len(header)} of {4 + 4 * axes} bytes. Download it again."
         )
     shape: tuple[int, ...] = struct.unpack(f">{axes}I", header[4:])
-    if math.prod(max(size, 1) for size in shape) > LARGEST_BYTES:  # an empty array, too, has strides
+    if math.prod(max(size, 1) for size in shape) > LARGEST_BYTES:  # an empty array has strides, too
         raise DataError(
             f"{path}: its header declares {shape}, {math.prod(shape)} bytes; at most {LARGEST_BYTES} are "
             "allowed. The header is damaged: download the file again."
@@ -70,7 +72,7 @@ def _read_shape(file: _Readable, path: Path, axes: int) -> tuple[int, ...]:
 
 def _read_content(file: _Readable, path: Path, size: int) -> bytes:
     pieces: list[bytes] = []
-    missing = size + 1  # one more than declared, to see whether bytes are left over
+    missing = size + 1  # one byte more than declared, to find bytes left over
     while missing and (piece := file.read(min(missing, 2**20))):
         pieces.append(piece)
         missing -= len(piece)
@@ -81,7 +83,7 @@ def _read_content(file: _Readable, path: Path, size: int) -> bytes:
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
-    """The whole file; DataError when it cannot be read or has more than `at_most` bytes."""
+    """Return the whole file. DataError if it cannot be read or has more than `at_most` bytes."""
     try:
         return read_input(path, at_most=at_most)
     except OSError as error:
@@ -99,8 +101,11 @@ def image_dataset(
     means: Sequence[float],
     deviations: Sequence[float],
 ) -> Dataset:
-    """Data set of images, each half in one or several parts: pixels are scaled to [0, 1], minus each channel's mean,
-    over its deviation. The constants are published ones: nothing is computed from private data."""
+    """Return a data set of images, each half in one or several parts.
+
+    Pixels are scaled to [0, 1], minus each channel's mean, over its deviation. The constants are published ones:
+    nothing is computed from private data.
+    """
     return Dataset(
         name=name,
         train_inputs=_standardised(train, means, deviations),
@@ -112,7 +117,7 @@ def image_dataset(
 
 
 def _standardised(parts: Sequence[Images], means: Sequence[float], deviations: Sequence[float]) -> NDArray[np.float32]:
-    """Inputs of all parts, one part at a time: SVHN's need 7.4 GB once and not twice."""
+    """Return the standardised inputs of all parts, one part at a time: SVHN's need 7.4 GB once and not twice."""
     inputs = np.empty((sum(len(images) for images, _ in parts), *parts[0][0].shape[1:]), dtype=np.float32)
     start = 0
     for images, _ in parts:

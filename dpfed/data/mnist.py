@@ -1,5 +1,7 @@
-"""Images of digits, letters and clothing: MNIST, Fashion-MNIST and EMNIST from local files in torchvision's layout, and
-the 8x8 digits that are a file of this package. Nothing is downloaded."""
+"""Images of digits, letters and clothing from local files in torchvision's layout: MNIST, Fashion-MNIST and EMNIST.
+
+The 8x8 digits are a file of this package. Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "
 
 
 def load_mnist(root: Path) -> Dataset:
-    """Handwritten digits: 60,000 + 10,000 images [1, 28, 28] from ROOT/MNIST/raw.
+    """Return handwritten digits: 60,000 + 10,000 images [1, 28, 28] from ROOT/MNIST/raw.
 
     Pixels are scaled to [0, 1], then standardised by the training set's published mean 0.1307 and deviation
     0.3081 (fixed constants: nothing is computed from private data). Raises DataError.
@@ -31,7 +33,7 @@ def load_mnist(root: Path) -> Dataset:
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
-    """Articles of clothing: 60,000 + 10,000 images [1, 28, 28] from ROOT/FashionMNIST/raw.
+    """Return articles of clothing: 60,000 + 10,000 images [1, 28, 28] from ROOT/FashionMNIST/raw.
 
     As `load_mnist`, with the published mean 0.2860 and deviation 0.3530. Raises DataError.
     """
@@ -40,9 +42,9 @@ def load_fashion_mnist(root: Path) -> Dataset:
 
 
 def load_emnist(root: Path, split: str) -> Dataset:
-    """Handwritten characters of a split of EMNIST, images [1, 28, 28] from ROOT/EMNIST/raw/emnist-SPLIT-*.
+    """Return handwritten characters of a split of EMNIST, images [1, 28, 28] from ROOT/EMNIST/raw/emnist-SPLIT-*.
 
-    The files hold images with rows and columns swapped; here they stand upright. Labels of "letters" count from 1
+    The files hold images with rows and columns swapped; here they are upright. Labels of "letters" count from 1
     in the files and from 0 here. Standardised by MNIST's constants, from which EMNIST's format was taken.
     Raises DataError.
     """
@@ -95,12 +97,12 @@ _TEST_SAMPLES = 359
 
 
 def load_digits() -> Dataset:
-    """Handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. Always the same split."""
+    """Return handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. The split is always the same."""
     with (files(__package__) / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         pixels, labels = arrays["pixels"], arrays["labels"]
     inputs = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = labels.astype(np.int64)
-    # The labels come in order 0..9, again and again: every fifth sample would test two digits only.
+    # The labels repeat in the order 0..9, so every fifth sample would test two digits only.
     order = np.argsort(Seeds(root=0).keys("digits.test", 0, np.array([0]), (len(labels),))[0])
     test, train = np.sort(order[:_TEST_SAMPLES]), np.sort(order[_TEST_SAMPLES:])
     return Dataset(

@@ -1,7 +1,7 @@
 """Partitions of the training samples among clients.
 
-A partition deals out samples by place, from the public seed: it makes the federated data set that a guarantee is about,
-whose neighbours differ in one client or record as dealt out, and is no part of the private mechanism.
+A partition assigns samples to clients by their place, from the public seed. It makes the federated data set of a
+guarantee, whose neighbours differ in one client or record of the partition; it is no part of the mechanism.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ class Holdings(Protocol):
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Samples of each client, int64 [clients]."""
+        """Number of samples of each client, int64 [clients]."""
 
     @property
     def total(self) -> int:
-        """Samples of all clients together."""
+        """Number of samples of all clients together."""
 
     @property
     def largest_row(self) -> int:
-        """No client holds a row beyond it; -1 where nobody holds one."""
+        """Largest row that a client holds; -1 if no client holds one."""
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The rows of one client."""
+        """Return the rows of one client."""
 
     def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of clients [c] at places [c, ...] among their own."""
+        """Return the rows of clients [c] at places [c, ...] among their samples."""
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Samples of each label that each client holds, int64 [clients, classes]."""
+        """Return the samples of each label that each client holds, int64 [clients, classes]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Partition:
-    """Client i holds the samples indices[offsets[i] : offsets[i + 1]].
+    """Partition of samples: client i holds the samples indices[offsets[i] : offsets[i + 1]].
 
     indices: int64 [samples], rows of the training half
     offsets: int64 [clients + 1], from 0 to len(indices), never decreasing; equal neighbours are a client
@@ -77,55 +77,57 @@ class Partition:
 
     @property
     def clients(self) -> int:
-        """Number of clients, those without samples included."""
+        """Number of clients, including those without samples."""
         return len(self.offsets) - 1
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Samples of each client, int64 [clients]."""
+        """Number of samples of each client, int64 [clients]."""
         return np.diff(self.offsets)
 
     @property
     def total(self) -> int:
-        """Samples of all clients together."""
+        """Number of samples of all clients together."""
         return len(self.indices)
 
     @property
     def largest_row(self) -> int:
-        """No client holds a row beyond it; -1 where nobody holds one."""
+        """Largest row that a client holds; -1 if no client holds one."""
         return int(self.indices.max(initial=-1))
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The rows that `client` (0 .. clients-1) holds."""
+        """Return the rows that `client` (0 .. clients-1) holds."""
         if not 0 <= client < self.clients:
             raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of clients [c] at places [c, ...] among their own."""
+        """Return the rows of clients [c] at places [c, ...] among their samples."""
         starts = self.offsets[clients].reshape(-1, *[1] * (places.ndim - 1))
         rows: NDArray[np.int64] = self.indices[starts + places]
         return rows
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Samples of each label that each client holds, int64 [clients, classes], from labels [N] of all rows."""
+        """Return the samples of each label that each client holds, int64 [clients, classes], from labels [N] of all
+        rows.
+        """
         owners = np.repeat(np.arange(self.clients), self.sizes)
         counts = np.bincount(owners * classes + labels[self.indices], minlength=self.clients * classes)
         return counts.reshape(self.clients, classes).astype(np.int64)
 
 
 def of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
-    """Client i holds rows[i]."""
+    """Return the partition in which client i holds rows[i]."""
     sizes = np.array([len(one) for one in rows], dtype=np.int64)
     indices = np.concatenate([np.empty(0, dtype=np.int64), *rows])
     return Partition(indices=indices, offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]))
 
 
 def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Generator, *, available: int) -> Partition:
-    """Everyone keeps what is theirs: owners [N] says which of the `available` clients holds each row, from 0.
+    """Return the natural partition: owners [N] names the client, from 0 and below `available`, of each row.
 
-    With fewer `clients` than owners so many of them, drawn uniformly without replacement, and nobody else takes part.
-    Raises ConfigError with more.
+    With fewer `clients` than owners, exactly `clients` owners, drawn uniformly without replacement, take part. Raises
+    ConfigError with more.
     """
     if not 1 <= clients <= available:
         raise ConfigError(
@@ -139,7 +141,7 @@ def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Genera
 
 
 def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition:
-    """All `samples` rows dealt at random to `clients`; sizes differ by at most one.
+    """Divide all `samples` rows at random among `clients`; sizes differ by at most one.
 
     Raises ConfigError unless 1 <= clients <= samples.
     """
@@ -159,10 +161,11 @@ _LEAST_UNITS, _MOST_UNITS = 10, 100
 
 
 def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, generator: np.random.Generator) -> Partition:
-    """Each label's samples are divided by shares ~ Dirichlet(alpha, ..., alpha) over clients (Yurochkin et al. 2019).
+    """Divide each label's samples by shares ~ Dirichlet(alpha, ..., alpha) over clients (Yurochkin et al. 2019).
 
-    Every sample has a client. The smaller alpha, the fewer clients hold most of a label; some may hold nothing at all:
-    nothing is drawn anew to avoid that. FedMRN's Non-IID-1 is alpha = 0.3, or 0.2 with 100 classes. Raises ConfigError.
+    Every sample has a client. The smaller alpha, the fewer clients hold most of a label. Some clients may hold no
+    samples; shares are not redrawn to avoid that. FedMRN's Non-IID-1 is alpha = 0.3, or 0.2 with 100 classes. Raises
+    ConfigError.
     """
     if clients < 1 or not 0 < alpha < float("inf"):
         raise ConfigError(f"clients={clients}, alpha={alpha}: must be at least 1, and positive and finite.")
@@ -175,11 +178,11 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, generator: 
 
 
 def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: np.random.Generator) -> Partition:
-    """Each client holds samples of `each` labels, whose samples are shared out evenly among all who have the label.
+    """Give each client `each` labels; each label's samples are divided evenly among all clients that have it.
 
-    One label of a client comes in turn, so that clients in sufficient number hold every label, the others are drawn
-    uniformly from the rest (Li et al. 2022). A label that nobody has stays unused. FedMRN's Non-IID-2 is each = 3, or
-    20 with 100 classes. Raises ConfigError.
+    One label of a client is assigned in turn, so that enough clients hold every label; the others are drawn uniformly
+    from the rest (Li et al. 2022). A label that no client has is not used. FedMRN's Non-IID-2 is each = 3, or 20 with
+    100 classes. Raises ConfigError.
     """
     present = np.unique(labels)
     _check(clients, each, len(present))
@@ -198,13 +201,15 @@ def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: n
 
 
 def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np.random.Generator) -> Partition:
-    """FedPM's: client n wants the share j_n / (j_1 + ... + j_N) of all samples, with j_n uniform in {10, ..., 100}, of
-    at most `most` labels (Isik et al. 2023, section 3.2, c_max).
+    """Return FedPM's partition: client n gets the share j_n / (j_1 + ... + j_N) of all samples, of at most `most`
+    labels.
 
-    The paper does not say who gets which labels. Here the largest client chooses first: `most` labels by chance in
-    proportion to what is left of each, and as evenly from them as they allow. A client whose labels run out holds less
-    than its share, and the rest stays unused: with 10 labels and most = 2 some 5% of samples on average, with 4 under
-    1%. Raises ConfigError.
+    Sizes j_n are uniform in {10, ..., 100} (Isik et al. 2023, section 3.2, c_max).
+
+    The paper does not assign labels to clients. Here the largest client chooses first: `most` labels at random, in
+    proportion to the samples left of each, and samples as evenly from them as possible. A client whose labels run out
+    holds less than its share, and remaining samples are not used: with 10 labels and most = 2 some 5% of samples on
+    average, with 4 under 1%. Raises ConfigError.
     """
     left = _rows_by_label(labels, generator)
     _check(clients, most, len(left))
@@ -234,7 +239,7 @@ def _check(clients: int, each: int, present: int) -> None:
 
 
 def _rows_by_label(labels: NDArray[np.int64], generator: np.random.Generator) -> list[NDArray[np.int64]]:
-    """The rows of each label that occurs, in random order."""
+    """Return the rows of each label that occurs, in random order."""
     shuffled = generator.permutation(len(labels)).astype(np.int64)
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     counts = np.bincount(labels)
@@ -249,7 +254,7 @@ def _ends(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
 
 
 def _evenly(wanted: int, sizes: NDArray[np.int64]) -> list[int]:
-    """Return how many to take of each pile, the smallest first: what it lacks the larger ones give."""
+    """Return the number of samples to take of each label, as evenly as their counts allow."""
     takes = [0] * len(sizes)
     for place, i in enumerate(np.argsort(sizes, kind="stable")):
         takes[i] = min(int(sizes[i]), wanted // (len(sizes) - place))

@@ -1,4 +1,4 @@
-"""Fingerprint of a run's clients: two runs that share a key have the same one or other clients."""
+"""Fingerprint of a run's clients: under one key, equal populations have equal fingerprints, different ones do not."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dpfed.data.resampled import Resampled
 
 
 def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, on_nodes: bool) -> str:
-    """64 hexadecimal digits: HMAC-SHA-256, under a secret key, of the training samples of all clients, of which client
-    holds which, and of the unit.
+    """Return 64 hexadecimal digits: HMAC-SHA-256 of the training samples, of their clients and of the unit, under a
+    secret key.
 
-    Claim: two populations that differ in a sample, a label, in who holds one, in their order or in the unit have
-    different fingerprints (SHA-256 has no known collisions), and without the key a fingerprint says nothing of the data
-    (HMAC-SHA-256 is a pseudo-random function). on_nodes: the samples are on the clients' own machines and nobody has
-    seen them; then the clients are known by name alone, their numbers from 0.
+    Claim: two populations that differ in a sample, a label, a sample's client, in their order or in the unit have
+    different fingerprints (SHA-256 has no known collisions), and without the key a fingerprint does not reveal the data
+    (HMAC-SHA-256 is a pseudo-random function). on_nodes: the samples are on the clients' machines only; then clients
+    are identified by their numbers from 0.
     """
     found = hmac.new(key, _facts("dpfed-population-1", unit), "sha256")
     for part in [_facts("nodes", holdings.clients)] if on_nodes else _held(dataset, holdings):
@@ -30,7 +30,7 @@ def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, 
 
 def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
     inputs = dataset.train_inputs if dataset.raw_inputs is None else dataset.raw_inputs
-    if dataset.has_integers and floats_hold(inputs):  # the same population, whether a network takes integers or floats
+    if dataset.has_integers and floats_hold(inputs):  # a population is the same for networks of integers and of floats
         inputs = inputs.astype(np.float32)
     yield from _array("inputs", inputs)
     yield from _array("labels", dataset.train_labels)
@@ -38,7 +38,7 @@ def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
         case Partition():
             yield from _array("indices", holdings.indices)
             yield from _array("offsets", holdings.offsets)
-        case Resampled():  # a rule, for millions of clients
+        case Resampled():  # a rule instead of lists, for millions of clients
             yield _facts("resampled", holdings.samples, holdings.clients, holdings.each, holdings.seeds.root)
         case _:
             for client in range(holdings.clients):
@@ -46,7 +46,7 @@ def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
 
 
 def _array(name: str, values: Numbers) -> Iterator[bytes | memoryview]:
-    """Yield an array's name, type and shape, and its bytes, whose number follows from them."""
+    """Yield an array's name, type and shape, which fix the number of bytes that follow, and its bytes."""
     yield _facts(name, values.dtype.str, list(values.shape))
     yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 

@@ -1,4 +1,4 @@
-"""Any number of clients on one pool of samples: each draws its own from it, when it is asked."""
+"""Any number of clients on one pool of samples: a client's samples are drawn when they are needed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PURPOSE = "partition.resampled"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Resampled:
-    """Every client holds `each` rows of a pool of `samples`, drawn uniformly with replacement.
+    """Population in which every client holds `each` rows of a pool of `samples`, drawn uniformly with replacement.
 
-    Claim: a client's rows are a function of (seeds, its id) alone, and nothing is kept: memory does not grow with
+    Claim: a client's rows are a function of (seeds, its id) alone, and none is stored: memory does not grow with
     `clients`, so that a population of 10^6 can be simulated on 60,000 samples. Several clients may hold the same row,
-    and a client may hold it twice: what a guarantee is about is a client, not a sample of the pool. Raises ConfigError.
+    and a client may hold it twice: a guarantee is for a client, not for a sample of the pool. Raises ConfigError.
     """
 
     samples: int
@@ -34,39 +34,41 @@ class Resampled:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Samples of each client, int64 [clients]; one number in memory, not to be written to."""
+        """Number of samples of each client, int64 [clients]; one number in memory, read-only."""
         return np.broadcast_to(np.int64(self.each), self.clients)
 
     @property
     def total(self) -> int:
-        """Samples of all clients together."""
+        """Number of samples of all clients together."""
         return self.clients * self.each
 
     @property
     def largest_row(self) -> int:
-        """No client holds a row beyond it."""
+        """Largest row that a client may hold."""
         return self.samples - 1
 
     def of(self, client: int) -> NDArray[np.int64]:
-        """The rows that `client` (0 .. clients-1) holds."""
+        """Return the rows that `client` (0 .. clients-1) holds."""
         if not 0 <= client < self.clients:
             raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         rows: NDArray[np.int64] = self._rows(np.array([client], dtype=np.int64))[0]
         return rows
 
     def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of clients [c] at places [c, ...] among their own."""
+        """Return the rows of clients [c] at places [c, ...] among their samples."""
         rows = self._rows(clients)
         taken: NDArray[np.int64] = np.take_along_axis(rows, places.reshape(len(clients), -1), axis=1)
         return taken.reshape(places.shape)
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """Samples of each label that each client holds, int64 [clients, classes], from labels [N] of all rows."""
+        """Return the samples of each label that each client holds, int64 [clients, classes], from labels [N] of all
+        rows.
+        """
         held = labels[self._rows(np.arange(self.clients))]
         counts: NDArray[np.int64] = np.stack([(held == label).sum(axis=1) for label in range(classes)], axis=1)
         return counts
 
     def _rows(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[c, each]; a row's probability is 1 / samples to a relative samples / 2^64."""
+        """Return rows [c, each]; a row's probability is 1 / samples to a relative error of samples / 2^64."""
         keys = self.seeds.keys(_PURPOSE, 0, clients, (self.each,))
         return (keys % np.uint64(self.samples)).astype(np.int64)

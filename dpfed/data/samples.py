@@ -1,6 +1,6 @@
-"""Samples of a run: those trained on, those that are public, and the client that holds each.
+"""Samples of a run: training samples, public samples, and the client of each.
 
-`seeds` are those of data.partition_seed in all of this, never those of run.seed.
+`seeds` in this module are those of data.partition_seed, never those of run.seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Public:
-    """Public samples, of which a run makes no secret."""
+    """Public samples, which no guarantee protects."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -35,7 +35,7 @@ class Public:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Validation:
-    """Training samples that no client has: on these, not on the test half, hyperparameters are chosen."""
+    """Training samples that no client has, on which hyperparameters are chosen instead of the test half."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -51,7 +51,7 @@ class Validation:
 def validation_samples(
     config: Config, whole: Dataset, seeds: Seeds, device: torch.device
 ) -> tuple[Dataset, Validation | None]:
-    """The data set without its validation samples, and those; which they are comes from data.partition_seed."""
+    """Return the data set without its validation samples, and those samples, chosen by data.partition_seed."""
     count, samples = config.data.validation, len(whole.train_labels)
     if count is None:
         return whole, None
@@ -65,7 +65,7 @@ def validation_samples(
 
 
 def whole_data(config: Config) -> Dataset:
-    """The data set that the configuration names, nothing left out."""
+    """Return the data set that the configuration names, with all samples."""
     return _load(config.data, config.data.name)
 
 
@@ -78,12 +78,12 @@ def _load(table: Data, name: str) -> Dataset:
 
 
 def with_features(table: Data, dataset: Dataset) -> Dataset:
-    """The same samples as the features that data.features names, if it does."""
+    """Return the data set with the features that data.features names in place of its inputs, if it names any."""
     return dataset if table.features is None else with_scattering(dataset, orientations=table.orientations)
 
 
 def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.device) -> tuple[Dataset, Public | None]:
-    """The data set to train on, without its public samples, and those."""
+    """Return the data set to train on, without its public samples, and those samples."""
     limits, draw = config.data, seeds.generator("data.at-most")
     whole = whole.at_most(train=limits.train_samples, test=limits.test_samples, generator=draw)
     count = limits.public
@@ -115,7 +115,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
 
 
 def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
-    """Raise ConfigError for public samples that clients hold, under whatever name they are read."""
+    """Raise ConfigError for public samples that clients hold, even under another name of the data set."""
     held = {row.tobytes() for row in whole.train_inputs}
     shared = sum(row.tobytes() in held for row in inputs)
     if shared:
@@ -140,7 +140,7 @@ def _form(dataset: Dataset) -> str:
 
 
 def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
-    """Return the clients' rows of the training half. ConfigError where the data cannot be divided so."""
+    """Return the clients' rows of the training half. ConfigError if the data cannot be divided that way."""
     table, clients, generator = config.data, config.federation.clients, seeds.generator("partition")
     labels = dataset.train_labels
     if isinstance(table, DirichletData | LabelsData) and (dataset.classes is None or labels.ndim != 1):
@@ -179,7 +179,7 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
 
 
 def require_samples_here(config: Config) -> None:
-    """ConfigError where the clients' samples are on nodes, and no client can train in this process."""
+    """Raise ConfigError if the clients' samples are on nodes, so that no client can train in this process."""
     if config.data.partition == "nodes":
         raise ConfigError(
             "data.partition='nodes': the samples are on the nodes of a deployment, none here. Use `dpfed deploy` "
@@ -188,8 +188,7 @@ def require_samples_here(config: Config) -> None:
 
 
 def _check_nodes(config: Config) -> None:
-    """ConfigError for what the server does with clients' samples, which it does not have, or works out from their
-    numbers, which it does not know."""
+    """Raise ConfigError for server computations that need the samples on the nodes, or their number."""
     if config.data.features is not None:
         raise ConfigError(
             f"data.features={config.data.features!r} with data.partition='nodes': nodes' samples are taken as they "
@@ -197,8 +196,8 @@ def _check_nodes(config: Config) -> None:
         )
     if config.local.steps is None:
         raise ConfigError(
-            f"local.epochs={config.local.epochs} with data.partition='nodes': the steps of an epoch tell how many "
-            "samples a node has, which nobody else knows. Give local.steps instead."
+            f"local.epochs={config.local.epochs} with data.partition='nodes': the steps of an epoch reveal "
+            "a node's number of samples, which only the node knows. Give local.steps instead."
         )
     if config.local.record is not None:
         raise ConfigError(
@@ -211,9 +210,9 @@ _OF_LETTERS = "char-lstm"
 
 
 def check_letters(model: str, dataset: Dataset) -> None:
-    """DataError where inputs of the network of letters are no numbers of letters.
+    """Raise DataError if inputs of the letter network are no letter numbers.
 
-    Looked at before any round: a run that stopped at such a sample would tell that it was drawn.
+    The check is before any round: a run that stopped at such a sample would reveal that it was drawn.
     """
     if model != _OF_LETTERS:
         return

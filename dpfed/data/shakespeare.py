@@ -1,5 +1,7 @@
-"""Shakespeare's plays as samples of next-character prediction, a client being a role: from plain text, or from LEAF's
-JSON, in LEAF's 80 characters. Nothing is downloaded."""
+"""Shakespeare's plays as next-character prediction, a client being a role, in LEAF's 80 characters.
+
+Read from plain text, or from LEAF's JSON. Nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from dpfed.data.files import read_bytes
 from dpfed.errors import DataError
 
 WINDOW = 80
-"""Characters that a prediction sees."""
+"""Number of characters before the predicted one."""
 
 VOCABULARY = (
     "\n !\"&'(),-.0123456789:;>?" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + "[]" + "abcdefghijklmnopqrstuvwxyz" + "}"
-)  # the 80 of LEAF (Caldas et al. 2018), in its order
+)  # the 80 characters of LEAF (Caldas et al. 2018), in its order
 _SPACE = VOCABULARY.index(" ")
 _CODES = np.full(256, _SPACE, dtype=np.uint8)
 for _code, _letter in enumerate(VOCABULARY):
@@ -29,29 +31,30 @@ for _code, _letter in enumerate(VOCABULARY):
 
 
 def codes(text: str) -> NDArray[np.uint8]:
-    """Each character's place in VOCABULARY; characters that are not in it count as spaces."""
+    """Return each character's place in VOCABULARY; characters that are not in it count as spaces."""
     points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
     places: NDArray[np.uint8] = _CODES[np.minimum(points, len(_CODES) - 1)]
     return places
 
 
 def windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Every run of WINDOW characters [n, WINDOW] and the character after it [n]; none in a text of up to WINDOW."""
+    """Return every run of WINDOW characters [n, WINDOW] and the next character [n]; none in a text of up to WINDOW."""
     places = codes(text)
     if len(places) <= WINDOW:
         return np.empty((0, WINDOW), dtype=np.uint8), np.empty(0, dtype=np.uint8)
     return np.lib.stride_tricks.sliding_window_view(places, WINDOW)[:-1], places[WINDOW:]
 
 
-_MOST_TEXT = 2**23  # all his works have 5.5 million characters; a character becomes 320 bytes
-_MOST_JSON = 2**29  # as much as LEAF makes of them
+_MOST_TEXT = 2**23  # Shakespeare's works have 5.5 million characters; a character becomes 320 bytes
+_MOST_JSON = 2**29  # the size of LEAF's files
 _TRAIN_SHARE = 0.8
 
 _Samples = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def load_shakespeare(root: Path) -> Dataset:
-    """Next-character prediction from ROOT/shakespeare/input.txt: speeches parted by empty lines, "ROLE:" before each.
+    """Return next-character prediction from ROOT/shakespeare/input.txt: speeches separated by empty lines, each after
+    "ROLE:".
 
     inputs [80], numbers of characters in `VOCABULARY`; label: the character that follows; 80 classes. A
     client is a role with at least two lines; the first 80% of its lines are for training, the others for tests
@@ -68,7 +71,8 @@ def load_shakespeare(root: Path) -> Dataset:
 
 
 def load_shakespeare_leaf(root: Path) -> Dataset:
-    """The same task from ROOT/shakespeare/data/{train,test}/*.json, as LEAF writes them with --sample or by default.
+    """Return next-character prediction from ROOT/shakespeare/data/{train,test}/*.json, which LEAF writes with --sample
+    or by default.
 
     A client is a user of the training files, in their order. Raises DataError.
     """
@@ -78,8 +82,11 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
-    """Return the lines of each role in ROOT/shakespeare/input.txt, roles and lines in order; a speech without a role
-    belongs to whoever spoke before. Raises DataError."""
+    """Return the lines of each role in ROOT/shakespeare/input.txt, in order; a speech without a role continues the last
+    role's.
+
+    Raises DataError.
+    """
     path = _text_of(root)
     if not path.exists():
         raise DataError(
@@ -170,7 +177,7 @@ def _leaf_file(path: Path) -> dict[str, _Samples]:
 
 
 def _leaf_samples(user: Mapping[str, Any]) -> _Samples:
-    """x: texts of WINDOW characters; y: the characters after them."""
+    """Return inputs and labels from texts x of WINDOW characters and the next characters y."""
     seen, following = user["x"], user["y"]
     if len(seen) != len(following) or any(len(x) != WINDOW for x in seen) or any(len(y) != 1 for y in following):
         raise ValueError(f"x must hold texts of {WINDOW} characters and y one character for each")

@@ -1,9 +1,9 @@
 """Street View House Numbers, the cropped digits, from local .mat files. Nothing is downloaded.
 
 MATLAB's level 5 files are read as far as SVHN needs them: numeric arrays, compressed or not. A file is taken as
-hostile: nothing is allocated or decompressed beyond what is there and LARGEST_BYTES. scipy 1.17.1 ends the process
-(SIGSEGV) on an element of a type that the format has not, takes 268 MB for a file of 178 bytes that declares them, and
-inflates 300 MB behind an array of 8 bytes; a look by whosmat beforehand prevents none of it.
+hostile: nothing is allocated or decompressed beyond what in the file and LARGEST_BYTES. scipy 1.17.1 ends the process
+(SIGSEGV) on an element of an unknown type, takes 268 MB for a file of 178 bytes that declares them, and inflates 300 MB
+behind an array of 8 bytes; calling whosmat first prevents none of these.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from dpfed.errors import DataError
 _MEANS, _DEVIATIONS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 LARGEST_BYTES = 2**31
-"""No variable may be longer: SVHN's largest has 1.63e9 bytes."""
+"""Most bytes of a variable: SVHN's largest has 1.63e9."""
 
 _HEADER = 128
 _COMPRESSED, _MATRIX = 15, 14
 _INT8, _INT32, _UINT32 = 1, 5, 6
 _STORED = {1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
-"""Type of a data element -> numpy's name for it."""
+"""Name in numpy for each type of a data element."""
 _NUMERIC = range(6, 16)
 """Classes of arrays that hold numbers: double .. uint64."""
 
 
 def load_svhn(root: Path, *, extra: bool = False) -> Dataset:
-    """Photographed digits [3, 32, 32] from ROOT/SVHN/{train,test}_32x32.mat: 73,257 + 26,032.
+    """Return photographed digits [3, 32, 32] from ROOT/SVHN/{train,test}_32x32.mat: 73,257 + 26,032.
 
-    extra: 531,131 further training images from extra_32x32.mat, as Fed-SMP has them; the data take 7.4 GB of memory
-    then, and 9.1 while they are read. The files call digit 0 "10"; here it is 0. Pixels are scaled to [0, 1], then
+    extra: 531,131 further training images from extra_32x32.mat, which Fed-SMP uses; then the data take 7.4 GB of
+    memory, and 9.1 while they are read. The files call digit 0 "10"; here it is 0. Pixels are scaled to [0, 1], then
     standardised by published means and deviations. Raises DataError.
     """
     folder = root / "SVHN"
@@ -80,11 +80,11 @@ class _Source(Protocol):
 
 
 class _Damaged(Exception):
-    """Description of what is wrong with the file."""
+    """Error that describes the damage of a file."""
 
 
 def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
-    """The numeric arrays called `names` in a .mat file of version 5, little-endian, axes in MATLAB's order.
+    """Return the numeric arrays called `names` in a .mat file of version 5, little-endian, axes in MATLAB's order.
 
     Other variables are skipped. Raises DataError naming the file when it is unreadable, of another version, truncated,
     damaged or too large, or when a name is missing.
@@ -110,7 +110,7 @@ def _check_header(header: bytes) -> None:
 
 
 def _elements(file: BinaryIO) -> Iterator[_Source]:
-    """The top-level variables one after the other; the file moves on whatever was read of them."""
+    """Yield the top-level variables in order; the file moves to the next one even if a variable is not read."""
     while tag := file.read(8):
         kind, size = _unpack("<II", tag)
         start = file.tell()
@@ -124,7 +124,7 @@ def _elements(file: BinaryIO) -> Iterator[_Source]:
 
 
 class _Raw:
-    """An element that is stored as it is, from its tag on."""
+    """An element that is stored uncompressed, from its tag on."""
 
     def __init__(self, file: BinaryIO, tag: bytes) -> None:
         self._file, self._tag = file, tag
@@ -137,7 +137,7 @@ class _Raw:
 
 
 class _Inflated:
-    """An element that is compressed: never inflated beyond what is asked for."""
+    """A compressed element, inflated only as far as it is read."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left, self._inflate = file, size, zlib.decompressobj()
@@ -164,11 +164,13 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
     sides = _part(source, _INT32, at_most=128)
     shape = struct.unpack(f"<{len(sides) // 4}i", sides[: 4 * (len(sides) // 4)])
     name = _part(source, _INT8, at_most=64).decode("latin-1")
-    if name not in names or len(flags) != 8 or flags[0] not in _NUMERIC or flags[1] & 0x08:  # 0x08: complex
+    if (
+        name not in names or len(flags) != 8 or flags[0] not in _NUMERIC or flags[1] & 0x08
+    ):  # 0x08 marks complex numbers
         return name, None
     stored, size, small = _tag(source)
     width = np.dtype(_STORED.get(stored, "V1")).itemsize
-    spanned = width * math.prod(max(side, 1) for side in shape)  # an empty array, too, has strides
+    spanned = width * math.prod(max(side, 1) for side in shape)  # an empty array has strides, too
     if (
         stored not in _STORED
         or min(shape, default=-1) < 0
@@ -181,7 +183,7 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
 
 
 def _part(source: _Source, expected: int, *, at_most: int) -> bytes | bytearray:
-    """The content of the next small part."""
+    """Return the content of the next small part."""
     kind, size, small = _tag(source)
     if kind != expected or size > at_most:
         raise _Damaged(f"a part of type {kind} and {size} bytes where type {expected} and at most {at_most} belong")
@@ -189,7 +191,7 @@ def _part(source: _Source, expected: int, *, at_most: int) -> bytes | bytearray:
 
 
 def _tag(source: _Source) -> tuple[int, int, bytes | bytearray]:
-    """Type, bytes, and where they are few the content itself, which then shares the eight bytes of the tag."""
+    """Return type, number of bytes, and the content itself if it is short enough to be in the tag's eight bytes."""
     tag = _exactly(source, 8)
     kind, size = _unpack("<II", tag)
     if kind >> 16:

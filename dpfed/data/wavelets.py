@@ -17,13 +17,13 @@ from dpfed.errors import ConfigError
 _AT_ONCE = 250
 _MARGIN = 8
 _STRIDE = 4
-_SMALLEST = _MARGIN + _STRIDE  # the margin is a mirror image, which has to be there
+_SMALLEST = _MARGIN + _STRIDE  # the margin mirrors the image, which must be large enough
 
 
 def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
-    """The same samples with `scattering` in place of their images. ConfigError where they are no images.
+    """Return the data set with `scattering` in place of its images. ConfigError if inputs are no images.
 
-    The features of the last data set are kept: the runs of a sweep have the same.
+    The features of the last data set are kept for the other runs of a sweep.
     """
     dataset, before = dataset.as_floats(), dict(_kept)
     _kept.clear()
@@ -45,7 +45,8 @@ def _digest(images: NDArray[np.float32]) -> str:
 
 
 def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray[np.float32]:
-    """Features [N, channels (1 + L)^2, height / 4, width / 4] of images [N, channels, height, width], L orientations.
+    """Return features [N, channels (1 + L)^2, height / 4, width / 4] of images [N, channels, height, width], L
+    orientations.
 
     The scattering transform of depth 2 over two octaves (Bruna and Mallat 2013; for private learning Tramer and Boneh
     2021), with Morlet wavelets psi of scale 1 and 2 and a Gaussian low-pass phi, every fourth pixel of
@@ -53,9 +54,9 @@ def scattering(images: NDArray[np.float32], *, orientations: int = 8) -> NDArray
         x * phi,   |x * psi_1| * phi,   |x * psi_2| * phi,   ||x * psi_1| * psi_2'| * phi,
 
     moduli of psi_2 being on every second pixel. Each of these four groups minus its mean, over its deviation (the root
-    of variance + 1e-5), within a sample. A function of one sample by itself: nothing is learnt from data, so features
-    of a client's samples are that client's as the samples were, and no privacy is spent.
-    ConfigError unless inputs are images of at least 12 by 12 pixels.
+    of variance + 1e-5), within a sample. The features of a sample depend on that sample only. Nothing is learnt from
+    data, so a client's features depend on that client only, and no privacy is spent. ConfigError unless inputs are
+    images of at least 12 by 12 pixels.
     """
     if images.ndim != 4 or min(images.shape[2:]) < _SMALLEST:
         raise ConfigError(
@@ -87,7 +88,7 @@ class _Filters:
         return channels * (1 + self.orientations) ** 2, self.rows, self.columns
 
     def features(self, images: Tensor) -> Tensor:
-        """[n, channels (1 + L)^2, height / 4, width / 4] of images [n, channels, height, width]."""
+        """Return features [n, channels (1 + L)^2, height / 4, width / 4] of images [n, channels, height, width]."""
         image = torch.nn.functional.pad(images, self.pads, mode="reflect")[:, :, None]
         spectrum = torch.fft.fft2(image)
         first = torch.fft.ifft2(spectrum * self.fine).abs()
@@ -98,14 +99,14 @@ class _Filters:
         return torch.cat([_normalised(one) for one in groups], 2).flatten(1, 2)
 
     def _smooth(self, image: Tensor, every: int) -> Tensor:
-        """Every fourth pixel of image * phi without its margin, where the image has every first or second one."""
+        """Return every fourth pixel of image * phi without its margin; the image has every first or second pixel."""
         down, right = (_low_pass(wide, every) for wide in self.wide)
         smoothed: Tensor = down @ image @ right.T
         return smoothed
 
 
 def _low_pass(wide: int, every: int) -> Tensor:
-    """phi along one side, [wide / 4 without the margin, wide / every]."""
+    """Return phi along one side, [wide / 4 without the margin, wide / every]."""
     kernel = torch.fft.ifft(_wave((wide, 1), 1.6, 0.0, 0.0, 1.0).flatten()).real
     kernel /= kernel.sum()
     to = torch.arange(_MARGIN, wide - _MARGIN, _STRIDE)
@@ -114,7 +115,7 @@ def _low_pass(wide: int, every: int) -> Tensor:
 
 
 def _normalised(group: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over a sample's values in all of the group's channels and places."""
+    """Return features with mean 0 and variance 1 over a sample's values in all channels and places of the group."""
     flat = group.flatten(1)
     return ((flat - flat.mean(1, keepdim=True)) / (flat.var(1, keepdim=True, correction=0) + 1e-5).sqrt()).view_as(
         group
@@ -122,7 +123,9 @@ def _normalised(group: Tensor) -> Tensor:
 
 
 def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
-    """The spectrum of every second pixel, in both directions, of what is filtered: four frequencies become one."""
+    """Return the spectrum of every second pixel, in both directions, of the filtered image: four frequencies become
+    one.
+    """
     height, width = (side // 2 for side in spectrum.shape[-2:])
     total = torch.zeros((), dtype=spectrum.dtype)
     for row in (slice(None, height), slice(height, None)):
@@ -132,15 +135,18 @@ def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
 
 
 def _morlet(size: tuple[int, ...], scale: int, angle: float, slant: float) -> Tensor:
-    """A Gabor wave of centre frequency 3 pi / (4 scale) without its mean."""
+    """Return a Gabor wave of centre frequency 3 pi / (4 scale) without its mean."""
     wave = _wave(size, 0.8 * scale, 0.75 * math.pi / scale, angle, slant)
     bump = _wave(size, 0.8 * scale, 0.0, angle, slant)
     return (wave - bump * (wave[0, 0] / bump[0, 0])).float()
 
 
 def _wave(size: tuple[int, ...], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
-    """The spectrum [height, width] of a Gaussian window of deviation `sigma` (`sigma / slant` across) times a plane
-    wave, sampled on pixels: copies of the continuous spectrum 2 pi apart are added."""
+    """Return the spectrum [height, width] of a Gaussian window times a plane wave.
+
+    The window has deviation `sigma` (`sigma / slant` across). Sampling on pixels adds copies of the continuous
+    spectrum, 2 pi apart.
+    """
     row, column = (2 * math.pi * torch.fft.fftfreq(side, dtype=torch.float64) for side in size)
     copies = 2 * math.pi * torch.arange(-2, 3, dtype=torch.float64)
     y, x = row[:, None, None, None] + copies[:, None], column[None, :, None, None] + copies

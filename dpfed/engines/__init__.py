@@ -1,1 +1,1 @@
-"""Engines whose nodes hold the clients of a round; `dpfed.runs.loop` trains them in this process."""
+"""Engines on whose nodes the clients of a round train; `dpfed.runs.loop` trains them in one process."""

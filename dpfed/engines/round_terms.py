@@ -1,5 +1,7 @@
-"""Terms of a round that a server sends to a client, and the client's update in bytes: project, clip, encode. For apps
-of other frameworks (Flower, NVFlare) that become private."""
+"""Terms of a round that a server sends to a client, and the client's update in bytes: project, clip, encode.
+
+They serve apps of other frameworks (Flower, NVFlare) that become private.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ _OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """One client's part of a round; all of it is public but that it is asked at all.
+    """Terms of one client in a round; all are public, except that the client is asked at all.
 
     round, client: their numbers, from 0
     dimension:     d, floating-point numbers in the model
-    kept:          coordinates that are sent (Fed-SMP's shared mask, drawn by `seed` for the round); d: all
-    scheme:        of `dpfed.compress`, with its options as JSON
+    kept:          number of coordinates that are sent (Fed-SMP's shared mask, drawn by `seed` for the round); d: all
+    scheme:        name in `dpfed.compress`, with its options as JSON
     arrays:        on Flower, the name of the model's ArrayRecord
     """
 
@@ -54,7 +56,7 @@ class RoundTerms:
 
     @property
     def plain(self) -> bool:
-        """True if a node sends its arrays as they are."""
+        """True if a node sends its arrays unchanged."""
         return self.scheme == "dense" and self.kept == self.dimension
 
     @property
@@ -65,15 +67,17 @@ class RoundTerms:
         return RandomSharedMask(size=self.dimension, kept=self.kept)
 
     def encode(self, update: Tensor) -> bytes:
-        """On the node: an update [d] through the round's map, clipped to clip_norm, in the scheme's bytes. One byte in
-        place of zeros or of a row that is not finite, as `dpfed run` sends."""
+        """Return, on the node, the update [d] through the round's map, clipped to clip_norm, in the scheme's bytes.
+
+        Zeros, or a row that is not finite, are sent as one byte, as in `dpfed run`.
+        """
         now, ids = self._round()
         rows = Clip().client(now.projection.forward(update[None].clone(), ids), ids, now)
         (message,) = self._encode().messages(rows, ids, now)
         return message
 
     def decode(self, message: bytes) -> Tensor:
-        """At the server: the update [d] whose image under the map is what was sent. WireError for other bytes."""
+        """Return, at the server, the update [d] whose image under the map was sent. WireError for other bytes."""
         now, ids = self._round()
         (row,) = self._encode().read([message], ids, now)
         update: Tensor = row if self.kept == self.dimension else now.projection.adjoint(row)
@@ -93,7 +97,10 @@ class RoundTerms:
 
 
 def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
-    """The options of a scheme as they travel. ConfigError for a scheme that is unknown, or not of updates."""
+    """Return the options of a scheme as they are sent.
+
+    ConfigError for an unknown scheme, or one that is not for updates.
+    """
     if scheme in _OF_MODELS:
         raise ConfigError(
             f"compress={scheme!r}: its clients train masks or pruned models, not updates. Use one of "
@@ -104,12 +111,12 @@ def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
 
 
 def masked(kept: int) -> Callable[[Parts], Stages]:
-    """Fed-SMP at the server: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
+    """Return Fed-SMP at the server: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
     return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
 
 
 def checked(given: Mapping[str, Any]) -> RoundTerms:
-    """RoundTerms as they arrive at a client. WireError for such that no server of this version sends."""
+    """Return the RoundTerms that a client has received. WireError for terms that no server of this version sends."""
     kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str}
     kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
     if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):

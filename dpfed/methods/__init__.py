@@ -1,4 +1,4 @@
-"""The methods: what each is made of, what is true of it, and which settings it refuses."""
+"""The methods: their stages, their properties, and the settings that each refuses."""
 
 from dpfed.methods.registry import register
 

@@ -1,4 +1,4 @@
-"""All methods by name; each is in the file of its family, or one's own."""
+"""All methods by name; each is in the file of its family, or user-defined."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, dithered, fe
 _OURS: dict[str, FederatedMethod] = {one.facts.name: one for family in FAMILIES for one in family.METHODS}
 
 METHODS: dict[str, MethodFacts] = {name: one.facts for name, one in _OURS.items()}
-"""Specifications of the methods that come with dpfed."""
+"""Specifications of the built-in methods."""
 
 _DIMENSION = 1 << 16
 
 
 def every_method() -> dict[str, MethodFacts]:
-    """Return the specifications of these methods, of custom ones, and for each custom scheme of the method of its name,
-    the whole update through it."""
+    """Return the specifications of these methods, of custom methods, and one for each custom scheme.
+
+    The method of a custom scheme has its name, and sends the whole update through it.
+    """
     return {name: one.facts for name, one in _every().items()}
 
 
@@ -38,8 +40,8 @@ def federated_method(name: str) -> FederatedMethod:
     known = _OURS if name in _OURS else _every()
     if name not in known:
         raise ConfigError(
-            f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} One's own are in a file "
-            "that --load names."
+            f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} For your "
+            "methods, name their file by --load."
         )
     return known[name]
 
@@ -63,13 +65,15 @@ def _of_scheme(name: str, made: Any) -> FederatedMethod:
         paper="one's own",
         nominal_bits_per_parameter=most_bits(made),
         unbiased=getattr(made, "unbiased", False) is True,
-        what=(made.__doc__ or "one's own scheme").strip().splitlines()[0].rstrip("."),
+        what=(made.__doc__ or "user-defined scheme").strip().splitlines()[0].rstrip("."),
     )
     return FederatedMethod(facts=facts, stages=quantisers.quantised)
 
 
 def most_bits(made: Callable[[], Any]) -> float:
-    """A parameter, of the scheme that this makes, without headers; 0 where it has no default options."""
+    """Return the most bits a parameter of the scheme that `make` returns, without headers; 0 if it has no default
+    options.
+    """
     try:
         layout = made().layout(_DIMENSION)
     except (ConfigError, TypeError):

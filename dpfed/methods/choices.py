@@ -1,4 +1,4 @@
-"""Choices of a configuration that several keys make together."""
+"""Choices of a configuration that follow from several keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.facts import MethodFacts
 
 EDGE_OF_SIGNS = 0.1
-"""privacy.edge where none is given."""
+"""Value of privacy.edge if it is not given."""
 
 
 def sends_coins(config: Config, facts: MethodFacts) -> bool:
@@ -19,7 +19,7 @@ def sends_coins(config: Config, facts: MethodFacts) -> bool:
 
 
 def bound_of_moves(config: Config) -> float | None:
-    """Return mask.bound if the coins of masks say how far probabilities move, and 1/2 is no move; else None."""
+    """Return mask.bound if masks are stochastic signs of the move of a probability, with 1/2 for no move; else None."""
     return config.mask.bound if config.privacy is not None and config.mask is not None else None
 
 
@@ -31,16 +31,16 @@ def in_integers(config: Config) -> bool:
 def is_linear(config: Config, facts: MethodFacts) -> bool:
     """Return True if the sum of uploads can be decoded, and what is summed is what was bounded.
 
-    Not floats of 16 bits, which rounding may lengthen.
+    Floats of 16 bits are excluded: rounding may lengthen a row.
     """
     rounded = facts.scheme == "dense" and config.method.options.get("bits", 32) != 32
     return not rounded and (facts.linear or (facts.linear_if_shared and config.method.shared))
 
 
 def weighs_samples(config: Config, facts: MethodFacts) -> bool:
-    """Return True if clients may count by their numbers of samples in the mean: of updates, where nothing is private.
+    """Return True if the mean may weigh clients by their numbers of samples: for updates without privacy.
 
-    Not in Fed-SMP without noise, which differs from the private method in its noise alone.
+    Fed-SMP without noise is excluded: it differs from the private method in its noise only.
     """
     if config.privacy is not None or config.method.noiseless or config.method.purge == "clients":
         return False
@@ -48,10 +48,11 @@ def weighs_samples(config: Config, facts: MethodFacts) -> bool:
 
 
 def edge_of(config: Config, facts: MethodFacts) -> float:
-    """c: probabilities of coins lie in [c, 1 - c].
+    """Return c: probabilities of Bernoulli samples lie in [c, 1 - c].
 
-    Coins of moves from 1/2 that are clipped to t lie in [1/2 - t, 1/2 + t] whatever the edge is, so c = 1/2 - t moves
-    none of them. Where others are "anywhere" it relies on them to keep to [c, 1 - c], so as much as on their clip.
+    Probabilities of moves from 1/2 that are clipped to t lie in [1/2 - t, 1/2 + t] for any edge, so c = 1/2 - t changes
+    none of them. If others are "anywhere", the account relies on their probabilities in [c, 1 - c], which is as strong
+    as relying on their clip.
     """
     table = config.privacy
     assert isinstance(table, CoinPrivacy)
@@ -66,13 +67,12 @@ def edge_of(config: Config, facts: MethodFacts) -> float:
 
 
 def others_of(config: Config) -> str:
-    """Return the bound that the other clients' coins of a sum are relied on to keep.
+    """Return the bound on the other clients' probabilities that a sum of Bernoulli samples relies on.
 
     It is `others` of `accounting.mechanisms.BernoulliAggregate`.
 
-    In a plain sum of one process every client is one that the run clips itself. In a secure sum, and on nodes that have
-    data of their own, others may send what they like within the edge, so that they are relied on to keep to their clip
-    only where privacy.others says so.
+    In a plain sum of one process the run clips every client. In a secure sum, and on nodes with local data, others may
+    send anything within the edge: the account relies on their clip only if privacy.others says so.
     """
     table = config.privacy
     if isinstance(table, CoinPrivacy) and table.others is not None:
@@ -82,9 +82,10 @@ def others_of(config: Config) -> str:
 
 
 def tolerance_of(config: Config) -> float | None:
-    """The fraction of uploads that may be missing: as given; where clients add noise shares, what dropouts suggest.
+    """Return the fraction of uploads that may be missing: the given one, or what dropouts imply if clients add noise
+    shares.
 
-    ConfigError if so many clients drop out that no share of noise is sure to arrive.
+    ConfigError if every share of noise may drop out.
     """
     table, federation = config.aggregation, config.federation
     if table.tolerance is not None or config.privacy is None or config.privacy.placement != "clients":
@@ -103,8 +104,10 @@ def tolerance_of(config: Config) -> float | None:
 
 
 def counts_errors(config: Config, *, on_nodes: bool = False) -> bool:
-    """True if an exception in a client's training is counted and ends nothing: as run.on_error says, else in a run for
-    release and on the nodes of an engine."""
+    """Return True if an exception in a client's training is counted and does not end the run.
+
+    The choice is run.on_error; by default True in a run for release and on the nodes of an engine.
+    """
     if config.run.on_error is not None:
         return config.run.on_error == "count"
     private = config.privacy is not None or config.local.record is not None

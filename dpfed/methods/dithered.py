@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def dithered_update(s: Settings) -> Stages:
-    """All d coordinates, clipped; what they are decoded to has Gaussian noise on it."""
+    """Return the chain of all d coordinates, clipped; decoding them adds Gaussian noise."""
     return s.dithered(stages.SendAll(size=s.size))
 
 

@@ -21,7 +21,7 @@ class Expected:
 
 @cache
 def expected() -> dict[str, Expected]:
-    """Return the results by preset, of those that were measured (`benchmarks/presets.py` writes the file)."""
+    """Return the results of the measured presets, by preset (`benchmarks/presets.py` writes the file)."""
     tables = tomllib.loads((files("dpfed.config") / "expected.toml").read_text(encoding="utf-8"))
     return {
         name: Expected(

@@ -14,8 +14,8 @@ DECODED = "gaussian noise on the sum of uploads that a trusted server decodes an
 NOISED_UPLOADS = "gaussian noise before the compression, every upload seen"
 SHARED_SUM = "gaussian noise on the sum, if method.shared"
 DITHERED = "the gaussian error of the quantiser, before a trusted server decodes"
-COINS_SUMMED = "coins under a sum of fixed size"
-COINS_SEEN = "coins, every upload seen"
+COINS_SUMMED = "Bernoulli samples in a sum of fixed size"
+COINS_SEEN = "Bernoulli samples, every upload seen"
 
 SPARSE = ("method.keep", "method.k")
 COMPRESSED = ("method.options", "method.error_feedback")
@@ -25,26 +25,26 @@ NOISELESS = ("method.noiseless",)
 PUBLIC = ("method.public_epochs",)
 
 ADAPTIVE = ("adam", "yogi", "adagrad")
-"""Server rules that move every entry by about as much."""
+"""Server rules that move every entry by about the same amount."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFacts:
     """Specification of a method: one row of `dpfed methods`.
 
-    `nominal_bits_per_parameter` is what a client sends over d, at the preset's compression, without headers. `linear`
-    says that the server can decode a sum of uploads without seeing one (what secure aggregation needs);
-    `linear_if_shared`: if method.shared is set. `scheme` is the compressor's name in `dpfed.compress`, None for masks.
-    `takes`: the keys of the configuration that this method has beside those of all; "mask" is a whole table. `sparse`
-    methods need method.keep or method.k, unless `sparse` is "optional". `noise`: the only noise that uploads can have,
-    None if [privacy] says which. `options_of_coins`: the compressor's options that are left where privacy.noise is
-    "coins"; None where it cannot be. `needs_public_data`: the coordinates come from data that must be public.
-    `same_coordinates`: uploads of all rounds are of the same coordinates. `privacy`: whether a [privacy] table is
-    required, optional or never possible, which `never_because` explains, with the `nearest_private` method.
-    `seed_purpose`: of the seeds that the compressor draws from. `sends_models`: what is sent is a sparse model and not
-    an update. `follows_rounds`: what of the method follows from federation.rounds. `audited_clip_norm`: the clip norm
-    at which one upload is audited, None for that of the preset. `presets`: tables by the preset's name, default one of
-    the method's name that sets nothing more (`dpfed.methods.presets`).
+    `nominal_bits_per_parameter` is the number of bits of an upload over d, at the preset's compression, without
+    headers. `linear` says that the server can decode a sum of uploads without seeing one (what secure aggregation
+    needs); `linear_if_shared`: if method.shared is set. `scheme` is the compressor's name in `dpfed.compress`, None for
+    masks. `takes`: the configuration keys that this method has beside the common ones; "mask" is a whole table.
+    `sparse` methods need method.keep or method.k, unless `sparse` is "optional". `noise`: the only noise that uploads
+    can have, None if [privacy] chooses it. `options_of_coins`: the compressor's options that apply with privacy.noise =
+    "coins"; None if it is not possible. `needs_public_data`: coordinates follow from data that must be public.
+    `same_coordinates`: uploads of all rounds have equal coordinates. `privacy`: required, optional, or never possible,
+    which `never_because` explains, with the `nearest_private` method. `seed_purpose`: purpose of the seeds that the
+    compressor draws from. `sends_models`: uploads are sparse models and not updates. `follows_rounds`: the setting that
+    follows from federation.rounds. `audited_clip_norm`: the clip norm at which one upload is audited, None for the
+    preset's. `presets`: tables by the preset's name, default one of the method's name that sets nothing more
+    (`dpfed.methods.presets`).
     """
 
     name: str
@@ -97,7 +97,7 @@ class MethodFacts:
 
     @property
     def dithered(self) -> bool:
-        """True if the quantiser's own error is the noise."""
+        """True if the quantiser's error is the noise."""
         return self.noise == "dithered"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""FedAvg and DP-FedAvg: the whole update; and, as baselines, each client's own choice of coordinates."""
+"""FedAvg and DP-FedAvg: the whole update; and baselines in which each client chooses its coordinates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation
 
 
 def whole_update(s: Settings) -> Stages:
-    """All d coordinates; clipped and noised in dp-fedavg."""
+    """Return the chain of all d coordinates; clipped and noised in dp-fedavg."""
     return s.updates(stages.SendAll(size=s.size))
 
 
 def own_coordinates(s: Settings) -> Stages:
-    """k coordinates that each client chooses by itself, so that the sum of uploads is not sparse."""
+    """Return the chain of k coordinates that each client chooses separately, so that the sum of uploads is not
+    sparse.
+    """
     return s.updates(stages.SendAll(size=s.size))
 
 

@@ -1,4 +1,4 @@
-"""FedMRN: clients train and send which entries of seeded random noise make up their update."""
+"""FedMRN: clients train and send a mask that selects, from seeded random noise, the entries of their update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEDMRN = "Li et al. 2024: Masked Random Noise for Communication-Efficient Feder
 
 
 def masked_noise(s: Settings) -> Stages:
-    """A bit a weight; with privacy.noise = "coins" (fedmrns) the signs are private coins."""
+    """Return the chain of one bit a weight; with privacy.noise = "coins" (fedmrns) the signs are the noise."""
     if s.signs_are_coins:
         return s.coins(s.public_signs(s.noise_size, noise_purpose=s.facts.seed_purpose))
     return s.updates(stages.SendAll(size=s.size))
@@ -32,7 +32,9 @@ def trained_under_the_mask(parts: TrainingParts) -> Course:
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield messages for optimizers that masked noise is not trained by, and for signs that are private coins."""
+    """Yield messages for optimizers that cannot train masked noise, and for settings that private signs do not
+    allow.
+    """
     local, table, method = config.local, config.privacy, config.method
     if local.optimizer != "sgd" or local.weight_decay:
         yield (
@@ -54,7 +56,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 
 _NOISE_SEEDS = "fedmrn.noise"
-"""The purpose of the seeds of clients' noise (`dpfed.clients.masked_noise`)."""
+"""Purpose of the seeds of clients' noise (`dpfed.clients.masked_noise`)."""
 
 _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 

@@ -21,7 +21,7 @@ _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient F
 
 
 def masks(s: Settings) -> Stages:
-    """Coins of the trained probabilities; under [privacy] their randomness is the noise."""
+    """Return the chain of masks sampled from the trained probabilities; under [privacy] that sampling is the noise."""
     bound = s.bound_of_moves
     return s.coins(s.coordinates_of_coins() if bound is None else s.public_signs(bound))
 
@@ -63,11 +63,11 @@ def refusals(config: Config) -> Iterator[str]:
         if moves:
             yield (
                 f"mask.bound={config.mask and config.mask.bound!r} has no effect here: it is for fedpm with [privacy], "
-                "whose coins are the noise. Set that, or remove the key."
+                "whose Bernoulli samples are the noise. Set that, or remove the key."
             )
         return
     if server.rule == "posterior" and moves:
-        yield "server.rule='posterior' with mask.bound: the coins are of moves, not of a mask. Use rule 'step'."
+        yield "server.rule='posterior' with mask.bound: the masks are stochastic signs of moves. Use rule 'step'."
     if config.privacy.trials > 1 and not moves:
         yield (
             f"privacy.trials={config.privacy.trials} with method.name={name!r}: is for stochastic-sign, and for fedpm "
@@ -76,7 +76,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 
 def refusals_of_thresholds(config: Config) -> Iterator[str]:
-    """Yield messages for keys of random masks, which a threshold does not have."""
+    """Yield messages for keys of random masks, which threshold masks do not have."""
     if config.mask is not None and config.mask.forward != "coins":
         yield (
             f"mask.forward={config.mask.forward!r} has no effect here: it is for method.name='fedpm', whose masks are "
@@ -86,10 +86,10 @@ def refusals_of_thresholds(config: Config) -> Iterator[str]:
 
 
 _PRIVATE: dict[str, Any] = {
-    # Coins under a sum of fixed size are the noise: clip_norm follows from epsilon, so the data sets' own is taken out.
+    # Bernoulli samples in a sum of fixed size are the noise: clip_norm follows from epsilon, not from the data set.
     "privacy": {"release": "sum", "adjacency": "zero-out", "clip_norm": False},
-    # All scores start at 0 and the mean of all masks is trained and read out: with so noisy a sum a sampled mask says
-    # little.
+    # All scores start at 0 and the mean of all masks is trained and read out: after so noisy a sum a sampled mask has
+    # a low accuracy.
     "mask": {"edge": 0.2, "spread": 0.0, "forward": "mean", "readout": "mean"},
     "server": {"learning_rate": 0.05, "momentum": 0.9},
 }
@@ -104,7 +104,7 @@ METHODS = (
             noise=NOISE["fedpm"],
             nominal_bits_per_parameter=1.0,
             linear=True,
-            what="coins of each weight's probability: a mask, range-coded; integers under a sum",
+            what="Bernoulli samples of each weight's probability: a mask, range-coded; integers under a sum",
             scheme=None,
             sparse="optional",
             takes=(*SPARSE, *PUBLIC, "mask"),

@@ -1,4 +1,4 @@
-"""FedScalar: a client sends its update's products with p random directions."""
+"""FedScalar: a client sends the inner products of its update with p random directions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _FEDSCALAR = "Rostami, Kia 2024: FedScalar: A Communication Efficient Federated 
 
 
 def projections(s: Settings) -> Stages:
-    """Directions of each client, or (method.shared) of the round, whose products can be summed before decoding."""
+    """Return the chain of directions of each client, or (method.shared) of the round, whose products can be summed
+    first.
+    """
     return s.updates(s.shared_directions() if s.config.method.shared else stages.SendAll(size=s.size))
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield a message for directions that stay for the run without being shared."""
+    """Yield a message for directions that are kept for the run without being shared."""
     if config.method.stays and not config.method.shared:
         yield (
             "method.stays=True has no effect here: it is for directions that all clients share. Set "

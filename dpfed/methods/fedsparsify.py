@@ -1,4 +1,4 @@
-"""FedSparsify: clients prune their models further every round, and send what is left of them."""
+"""FedSparsify: clients prune their models further in every round, and send the remaining weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pruned_models(s: Settings) -> Stages:
-    """The model's nonzero weights and a bitmap."""
+    """Return the chain of the model's nonzero weights and a bitmap."""
     return s.updates(stages.SendAll(size=s.size))
 
 
@@ -29,12 +29,12 @@ def pruned_training(parts: TrainingParts) -> Course:
 
 
 def purging(parts: ServerParts) -> ServerRule:
-    """Return a rule that purges the smallest weights, unless clients purge their own."""
+    """Return a rule that purges the smallest weights, unless clients purge their models."""
     return parts.purging()
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield messages for what would not keep, or vote on, the zeros of sparse models."""
+    """Yield messages for settings that would not keep, or vote on, the zeros of sparse models."""
     name, clients_purge = config.method.name, config.method.purge == "clients"
     if config.privacy is not None and clients_purge and config.privacy.release == "sum":
         yield (

@@ -1,4 +1,4 @@
-"""Reference of the keys of a configuration: type, default, meaning, methods, and the choices that have them."""
+"""Reference of the keys of a configuration: type, default, meaning, methods, and the choices that need them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXCLUDES: dict[str, tuple[str, ...]] = {
     "method.keep": ("method.k",),
     "aggregation.lost": ("aggregation.dropout",),
 }
-"""Keys and tables that cannot be set together; the reference says so at both."""
+"""Keys and tables that cannot be set together; the reference names each at the other."""
 
 _BOUNDS = (
     ("minimum", "from"),
@@ -34,8 +34,11 @@ _BOUNDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class KeyFacts:
-    """One key: `type` and `default` in words, `methods` that take it (None: all), the choice that it `needs` to have an
-    effect (None: it always has), and the keys that it `excludes`."""
+    """One key: `type` and `default` as text, `methods` that take it (None: all), the choice that it `needs`, keys that
+    it `excludes`.
+
+    `needs` is None if the key always has an effect.
+    """
 
     name: str
     type: str
@@ -46,7 +49,7 @@ class KeyFacts:
     excludes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of `dpfed config --json`."""
+        """Return the JSON object of `dpfed config --json`."""
         lists = {"methods": None if self.methods is None else list(self.methods), "excludes": list(self.excludes)}
         return {**vars(self), **lists}
 
@@ -57,13 +60,13 @@ def every_table() -> dict[str, str]:
 
 
 def keys_of(table: str) -> list[KeyFacts]:
-    """Return the keys of one table, whatever its kind, in their order."""
+    """Return the keys of one table, over all its kinds, in their order."""
     return _keys(table, dict(sections())[table])
 
 
 @dataclass(frozen=True, kw_only=True)
 class KindOfTable:
-    """The keys of a table beside one choice; `choice` is empty for the keys that the table always has."""
+    """Keys of a table that depend on one choice; `choice` is empty for the keys that the table always has."""
 
     choice: str
     meaning: str
@@ -95,7 +98,7 @@ def _common(table: type[BaseModel]) -> type[BaseModel]:
 
 
 def key(name: str) -> KeyFacts:
-    """The key of this dotted name; ConfigError with the one that may be meant otherwise."""
+    """Return the key of this dotted name; ConfigError with the closest key if there is none."""
     table = name.rpartition(".")[0]
     known = {one.name: one for table in every_table() for one in keys_of(table)}
     if name not in known:
@@ -106,7 +109,7 @@ def key(name: str) -> KeyFacts:
 
 
 def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
-    """The JSON schema of a table, every reference in it replaced by what it refers to."""
+    """Return the JSON schema of a table, every reference replaced by its content."""
     schema = model.model_json_schema()
     resolved: dict[str, Any] = _resolved(schema, schema.get("$defs", {}))
     return resolved
@@ -132,14 +135,14 @@ def _facts(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyFacts:
 
 
 def _choice(table: str, key: str) -> str | None:
-    """Return the choices beside which the table has the key; None if it always has it."""
+    """Return the choices with which the table has the key; None if it always has it."""
     kinds = kinds_of(table) if table in CHOICES else {}
     able = [kind for kind, one in kinds.items() if key in one.model_fields]
     return None if len(able) == len(kinds) else f"{table}.{CHOICES[table]}={' or '.join(map(quoted, able))}"
 
 
 def in_words(schema: dict[str, Any]) -> str:
-    """Return the values that a JSON schema allows, in words."""
+    """Return the values that a JSON schema allows, as text."""
     parts = list(_branches(schema))
     # The order of the values in a schema is that of the first import.
     choices = [part.get("enum", [part["const"]] if "const" in part else []) for part in parts]

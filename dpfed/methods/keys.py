@@ -1,4 +1,4 @@
-"""Keys of the configuration that only some methods take, or that have an effect beside one choice only."""
+"""Keys of the configuration that only some methods take, or that have an effect with one choice only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpfed.methods.facts import MethodFacts
 
 
 def takers(methods: Mapping[str, MethodFacts]) -> dict[str, list[str]]:
-    """Return the methods that take a key, for every key that not all of them take."""
+    """Return the methods that take a key, for every key that only some methods take."""
     keys = dict.fromkeys(key for facts in methods.values() for key in facts.takes)
     return {key: [name for name, facts in methods.items() if key in facts.takes] for key in keys}
 
@@ -32,7 +32,7 @@ def not_taken(config: Config, facts: MethodFacts, methods: Mapping[str, MethodFa
 
 
 def is_set(config: Config, key: str) -> bool:
-    """Return True if the key, or the table, is away from its default."""
+    """Return True if the key, or the table, differs from its default."""
     *path, name = key.split(".")
     table = value_of(config, ".".join(path)) if path else config
     if table is None or name not in type(table).model_fields:
@@ -51,7 +51,7 @@ def value_of(config: Config, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Needs:
-    """Keys that have an effect beside one choice only: the choice in words, and whether a run has made it."""
+    """Keys that have an effect with one choice only: the choice as text, and a test that a run has made it."""
 
     keys: tuple[str, ...]
     what: str
@@ -94,7 +94,7 @@ RULES = (
     ),
     Needs(
         ("privacy.correction",),
-        "privacy.noise_std > 0 (coins that are private without noise need no correction)",
+        "privacy.noise_std > 0 (Bernoulli samples that are private without noise need no correction)",
         lambda config, facts: isinstance(config.privacy, CoinPrivacy) and bool(config.privacy.noise_std),
     ),
     Needs(
@@ -138,7 +138,7 @@ RULES = (
 
 
 def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Yield a message for each key that is away from its default and has no effect beside the others."""
+    """Yield a message for each key that differs from its default and has no effect with the other settings."""
     for rule in RULES:
         for name in rule.keys:
             if is_set(config, name) and not rule.made(config, facts):
@@ -147,5 +147,5 @@ def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def needs(name: str) -> str | None:
-    """The choice that gives the key an effect, in words; None where it always has one."""
+    """Return the choice that gives the key an effect, as text; None if it always has one."""
     return next((rule.what for rule in RULES if name in rule.keys), None)

@@ -1,4 +1,4 @@
-"""The fewest clients whose uploads a secure sum may hold: what every node holds against the server's word."""
+"""The fewest clients whose uploads a secure sum may hold, enforced by every node against the server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dpfed.methods.choices import tolerance_of
 
 
 def least_participants(config: Config, table: SecureAggregation, named: int | None) -> int:
-    """`aggregation.least_participants`, or the fewest uploads that a round of `named` clients may end with.
+    """Return `aggregation.least_participants`, or the fewest uploads that a round of `named` clients may end with.
 
-    Shares of noise are sized for that many, so a node that keeps to it adds its share to no sum with less noise than
-    the account says. named: None where cohorts have no known size and no noise depends on it; then `FEWEST`.
-    ConfigError for a minimum below what the shares are sized for, or that no round could reach; and for sums of a
+    Shares of noise are sized for that number, so a node that enforces it never adds its share to a sum with less noise
+    than charged. named: None if cohorts have no known size and no noise depends on it; then `FEWEST`. ConfigError for a
+    minimum below the number that shares are sized for, or that no round could reach. ConfigError also for sums of a
     single upload, which no secure sum hides and every client refuses.
     """
     if named is not None and named < FEWEST:
@@ -31,7 +31,7 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
     least = max(FEWEST, tolerated) if shares else FEWEST
     most = config.federation.clients if named is None else named
     if table.least_participants is not None and not least <= given <= most:
-        why = f"shares of noise are sized for {least} uploads" if shares else "fewer hide nobody"
+        why = f"shares of noise are sized for {least} uploads" if shares else "fewer hide no client"
         raise ConfigError(
             f"aggregation.least_participants={given}: must be from {least} ({why}) to {most}, the clients of a round. "
             "Change it, or remove it for the fewest that aggregation.tolerance and aggregation.threshold allow."

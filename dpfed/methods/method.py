@@ -34,7 +34,7 @@ def refuses_nothing(config: Config) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedMethod:
-    """Specification and functions of a method; nothing else depends on its name.
+    """Specification and functions of a method; no other code depends on the method's name.
 
     stages:   the chain of stages of an upload; course: local training; server: the server's rule
     refusals: messages for settings that this method cannot have together

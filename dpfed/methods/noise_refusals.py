@@ -1,4 +1,6 @@
-"""Refusals of what makes a round private: noise, coins, dithers, and how each is drawn (`dpfed.methods.refusals`)."""
+"""Refusals of private noise: Gaussian, integer, Bernoulli and dithered, and how each is drawn
+(`dpfed.methods.refusals`).
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,18 @@ def noise_of_method(config: Config, facts: MethodFacts) -> Iterator[str]:
             "which has no other. Remove it, or use dp-fedavg."
         )
     if facts.coins and not isinstance(table, CoinPrivacy):
-        yield f"privacy.noise={table.noise!r} with masks: their noise is coins. Remove it."
+        yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
     if facts.coins and isinstance(table, CoinPrivacy) and table.edge is not None and bound_of_moves(config) is None:
-        yield "privacy.edge: is for signs and moves as coins; fedpm without mask.bound has mask.edge. Remove it."
+        yield "privacy.edge: is for stochastic signs and moves; fedpm without mask.bound has mask.edge. Remove it."
     if isinstance(table, CoinPrivacy) and not facts.coins and not facts.coins_possible:
         able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
-        yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have coins."
+        yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have Bernoulli samples."
 
 
 def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Noise of the server, which does not get lost; Bernoulli uploads of several trials."""
+    """Yield messages for the server's noise, which has no missing shares, and for Bernoulli samples of several
+    trials.
+    """
     table, sums = config.privacy, config.aggregation
     if isinstance(table, GaussianPrivacy | IntegerPrivacy) and table.placement == "server":
         integers = isinstance(table, IntegerPrivacy) and bool(sums.tolerance) and sums.kind == "plain"
@@ -46,7 +50,7 @@ def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Noise that is the error of a quantiser, whose uploads a trusted server decodes one by one."""
+    """Yield messages for noise that is the error of a quantiser, whose uploads a trusted server decodes one by one."""
     table, kind = config.privacy, config.aggregation.kind
     if not isinstance(table, DitheredPrivacy):
         return
@@ -63,16 +67,19 @@ def dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
     if table.adjacency == "add-remove":
         yield (
-            f"privacy.adjacency='add-remove' with method.name={facts.name!r}: a client more or less is an upload, and "
-            "its noise, more or less. Use adjacency 'zero-out' or 'replace-one', or dp-fedavg."
+            f"privacy.adjacency='add-remove' with method.name={facts.name!r}: adding or removing a client adds or "
+            "removes an upload and its noise. Use adjacency 'zero-out' or 'replace-one', or dp-fedavg."
         )
     if config.audit.canaries:
         yield f"audit.canaries with method.name={facts.name!r}: is not built. Remove them, or use dp-fedavg."
 
 
 def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Noise that is fit for release is discrete: in a floating-point number's last bits even perfect randomness leaves
-    traces of what it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022)."""
+    """Yield messages for noise that is not fit for release.
+
+    Noise for release is discrete: in a floating-point number's last bits even perfect randomness leaves traces of the
+    value it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022).
+    """
     if config.run.randomness != "secure":
         return
     record = config.local.record
@@ -85,14 +92,15 @@ def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
         return
     if config.run.on_error == "raise":
         yield (
-            "run.on_error='raise' with run.randomness='secure': a run that ends by an exception tells that a client's "
-            "samples caused it, which no epsilon covers. Remove run.on_error, or use 'simulated' to find the cause."
+            "run.on_error='raise' with run.randomness='secure': a run that ends by an exception reveals that a "
+            "client's samples caused it, which no epsilon covers. Remove run.on_error, or use 'simulated' "
+            "to find the cause."
         )
     table = config.privacy
     if isinstance(table, CoinPrivacy) and table.noise_std:
         yield (
             f"run.randomness='secure' with privacy.noise_std={table.noise_std}: it is floating-point Gaussian "
-            "noise. Remove it: the coins are private without it."
+            "noise. Remove it: the Bernoulli samples are private without it."
         )
     if isinstance(table, GaussianPrivacy | DitheredPrivacy):
         yield (
@@ -102,7 +110,7 @@ def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Noise that is taken back over rounds, where it would not cancel or has no account."""
+    """Yield messages for noise correlated over rounds, where it would not cancel or has no account."""
     table, federation = config.privacy, config.federation
     yield from lane_problems(config)
     lanes = getattr(federation, "lanes", None) not in (None, 1)
@@ -138,7 +146,7 @@ def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def changing_noise(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Noise that differs from round to round by a plan, where rounds have no account of their own."""
+    """Yield messages for noise that changes over rounds, where rounds have no separate account."""
     table, sampling = config.privacy, config.federation.sampling
     if not isinstance(table, GaussianPrivacy) or table.noise_schedule is None:
         return

@@ -49,7 +49,7 @@ class TrainingParts:
     def masks(self, *, forward: Forward | None = None) -> MaskTraining:
         """Return the training of a mask's probabilities over frozen weights; `forward` by default that of [mask]."""
         local, table = self.config.local, self.config.mask or Mask()
-        assert local.optimizer != "adamw"  # refused
+        assert local.optimizer != "adamw"  # refused before
         assert self.network is not None
         return MaskTraining(
             network=self.network,
@@ -86,7 +86,7 @@ class TrainingParts:
 
     @property
     def _descent(self) -> dict[str, Any]:
-        """The learning rate, and its schedule over rounds."""
+        """Return the learning rate, and its schedule over rounds."""
         local, rounds = self.config.local, self.config.federation.rounds
         if isinstance(local, StepLocal):
             chosen = step(local.schedule_rounds, local.learning_rate_decay)
@@ -120,7 +120,7 @@ class ServerParts:
         return self._step(edge=edge)
 
     def purging(self) -> ServerRule:
-        """Return a rule after which the smallest weights are purged, unless clients purge their own."""
+        """Return a rule after which the smallest weights are purged, unless clients purge their models."""
         if self.config.method.purge == "clients":
             return self.step()
         prunable = self.model.indices("weight").to(self.device)
@@ -128,7 +128,7 @@ class ServerParts:
 
     def _step(self, edge: float | None) -> ServerRule:
         server = self.config.server
-        assert not isinstance(server, PosteriorServer)  # refused
+        assert not isinstance(server, PosteriorServer)  # refused before
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
         if isinstance(server, StepServer):
             rate, momentum = server.learning_rate, server.momentum

@@ -1,6 +1,7 @@
-"""Presets METHOD-DATASET: a data set's tables, the method's on top, then what the data set's [adjust.METHOD] says.
+"""Presets METHOD-DATASET: a data set's tables, then the method's, then the data set's [adjust.METHOD], each over the
+last.
 
-Methods and schemes of one's own have them, too.
+Custom methods and schemes have presets, too.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _DATA = files("dpfed.config") / "data_presets"
 
 
 def names() -> list[str]:
-    """Every preset, by name."""
+    """Return the names of all presets."""
     return [f"{method}-{data}" for data in data_sets() for method in sorted(of_methods())]
 
 
 def tables(name: str) -> dict[str, Any]:
-    """The unchecked tables of a preset; ConfigError with the nearest name if there is none."""
+    """Return the unchecked tables of a preset; ConfigError with the nearest name if there is none."""
     for data in data_sets():
         method = name.removesuffix(f"-{data}")
         if method != name and method in of_methods():
@@ -37,7 +38,7 @@ def tables(name: str) -> dict[str, Any]:
 
 
 def of_methods() -> dict[str, dict[str, Any]]:
-    """Return the tables that methods set, by the preset's name; `privacy = False` takes the data set's table away."""
+    """Return the tables that methods set, by the preset's name; `privacy = False` removes the data set's table."""
     found = {}
     for method in every_method().values():
         for name, given in (method.presets or {method.name: {}}).items():
@@ -47,12 +48,14 @@ def of_methods() -> dict[str, dict[str, Any]]:
 
 
 def data_sets() -> list[str]:
-    """Data sets that have presets."""
+    """Return the data sets that have presets."""
     return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` wins key by key; `privacy = False` and `clip_norm = False` take away what is below."""
+    """Return `below` overridden by `above`, key by key; `privacy = False` and `clip_norm = False` remove entries of
+    `below`.
+    """
     merged = deepcopy(dict(below))
     for key, value in above.items():
         if value is False:

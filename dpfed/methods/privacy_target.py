@@ -1,4 +1,4 @@
-"""Privacy target of a run: the mechanism that draws the noise, is charged and is audited; delta; and a budget."""
+"""Privacy target of a run: the mechanism that is drawn, charged and audited; delta; and a budget."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from dpfed.stages.stage import Private, Stage, part
 class PrivacyTarget:
     """The mechanism of a run's rounds, delta, and the epsilon it may not exceed (None: only stated).
 
-    private: the stage that draws the noise and is charged for it; bound: the stages right before it, which its account
-             rests on. noise_multiplier: None for coins. least: the fewest uploads that a round may end with, where
-             rounds are charged with what arrived (`varies`)
+    private: the stage that draws the noise and is charged for it; bound: the stages directly before it, which its
+    account relies on. noise_multiplier: None for Bernoulli samples. least: the fewest uploads that a round may end
+    with, if rounds are charged with the noise that arrived (`varies`)
     """
 
     private: Private
@@ -63,12 +63,12 @@ class PrivacyTarget:
 
     @property
     def advice(self) -> str:
-        """The change of the configuration that lowers epsilon of a round."""
+        """Text that names the change of the configuration which lowers epsilon of a round."""
         return "Lower privacy.clip_norm" if self.noise_multiplier is None else "Raise privacy.noise_multiplier"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Bound and noise, for rows of a chain."""
+        """Stages that clip and add noise, for rows of a chain."""
         return *self.bound, self.private
 
     @property
@@ -77,7 +77,7 @@ class PrivacyTarget:
 
     @property
     def mechanism(self) -> SingleRelease:
-        """Mechanism of a round, with the largest charge that it may have."""
+        """Mechanism of a round, with its largest possible charge."""
         return self.private.mechanism(self.least)
 
     @property
@@ -87,7 +87,7 @@ class PrivacyTarget:
 
     @property
     def integers(self) -> IntegerNoise | None:
-        """The noise, where it is on sums of integers."""
+        """Integer noise, if it is on sums of integers; else None."""
         return self.private if isinstance(self.private, IntegerNoise) else None
 
     @property
@@ -95,12 +95,12 @@ class PrivacyTarget:
         return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
 
     def of_round(self, number: int) -> SingleRelease:
-        """The mechanism of round `number`, counted from 0, at the most that it may be charged."""
+        """Return the mechanism of round `number`, from 0, with its largest possible charge."""
         released: SingleRelease = part(self.private, "in_round")(number, self.least)
         return released
 
     def run(self, rounds: int) -> Composed:
-        """The first `rounds` rounds, at the most that they may be charged."""
+        """Return the first `rounds` rounds, with their largest possible charge."""
         released: Composed = part(self.private, "run")(rounds, self.least)
         return released
 
@@ -112,15 +112,17 @@ class PrivacyTarget:
         )
 
     def planned(self, rounds: int) -> Planned:
-        """The plan of a run of so many rounds, for the header of its ledger."""
+        """Return the plan of a run of `rounds` rounds, for the header of its ledger."""
         delta = None if self.budget is None else self.delta
         return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
 
     def require_statement(self, rounds: int) -> None:
-        """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: none may be run."""
+        """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: then no round may
+        be run.
+        """
         with suppress(
             InvalidParameter, UnsupportedMechanism
-        ):  # more rounds than have an account, of which fewer are run
+        ):  # the plan has more rounds than an account covers; fewer are run
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
@@ -134,7 +136,9 @@ def target_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
         check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
     rounds = config.federation.rounds
     if goal.noise_multiplier is not None or goal.accountant != "best":
-        epsilons(goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant)  # refuses what has none
+        epsilons(
+            goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
+        )  # raises if there is no account
     return goal
 
 
@@ -175,14 +179,16 @@ def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     )
     assert table.clip_norm is not None
     if table.certificate == "sampled":
-        sampled_run(noise.run(config.federation.rounds, None))  # refuses what no certificate is about
+        sampled_run(noise.run(config.federation.rounds, None))  # raises if no certificate covers the run
     least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
     return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
 def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
-    """m trials are m coins for each number that is sent, whose probabilities move together: sqrt(m) times as far."""
+    """Return the Bernoulli mechanism. m trials are m samples of each probability, which move together: sqrt(m) times
+    as far.
+    """
     table, who = config.privacy, sampler_of(config)
     assert isinstance(table, CoinPrivacy)
     coins, clip = PrivateCoins.calibrated(
@@ -239,7 +245,7 @@ _MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyTarget
 
 
 def slots_of(goal: PrivacyTarget) -> int | None:
-    """The fixed number of uploads that the account of a round rests on, if it does."""
+    """Return the fixed number of uploads that the account of a round relies on; None without one."""
     inside = unsampled(goal.mechanism)
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort

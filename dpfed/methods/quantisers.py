@@ -19,25 +19,27 @@ _EDEN = "Vargaftik et al. 2022: EDEN: Communication-Efficient and Robust Distrib
 
 
 def quantised(s: Settings) -> Stages:
-    """The scheme that has the method's name."""
+    """Return the chain of updates through the scheme that has the method's name."""
     return s.updates(stages.SendAll(size=s.size))
 
 
 def random_signs(s: Settings) -> Stages:
-    """The same; with privacy.noise = "coins" the random signs are what makes the round private."""
+    """Return the chain of stochastic signs; with privacy.noise = "coins" their randomness makes the round private."""
     if s.signs_are_coins:
         return s.coins(s.public_signs(float(s.config.method.options["bound"])))
     return s.updates(stages.SendAll(size=s.size))
 
 
 def refuse_data_as_bound(config: Config) -> Iterator[str]:
-    """Yield messages for private signs whose size would come from the data, and for coordinates without signs."""
+    """Yield messages for private signs whose size would be computed from the data, and for coordinates without
+    signs.
+    """
     table, method = config.privacy, config.method
     if table is None or table.noise != "coins":
         if method.keep is not None or method.k is not None:
             yield (
-                f"method.keep or method.k with method.name={method.name!r}: is for signs as coins. Set "
-                "privacy.noise='coins', or remove it."
+                f"method.keep or method.k with method.name={method.name!r}: is for private stochastic signs. "
+                "Set privacy.noise='coins', or remove it."
             )
         return
     bound = method.options.get("bound")

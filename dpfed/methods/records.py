@@ -23,7 +23,7 @@ from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
-"""Probability that some client is drawn more often than the calibration of the noise foresaw."""
+"""Probability that some client is drawn more often than the calibration of the noise assumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,9 @@ class RecordTarget:
         """Accept every plan: bounds on records are compared when the statement is made."""
 
     def planned(self, rounds: int) -> Planned:
-        """The plan of a run of so many rounds, for the header of its ledger: a client of each size in every round."""
+        """Return the plan of a run of `rounds` rounds, for its ledger's header: a client of each size in every
+        round.
+        """
         batches, sizes = self.local.poisson_batches, np.unique(self.local.partition.sizes)
         most = [
             Composed(parts=((step_of(self.noise, batches, int(size)), rounds * batches.count(int(size))),))
@@ -63,11 +65,11 @@ class RecordTarget:
 
 
 Goal = PrivacyTarget | RecordTarget
-"""Privacy target of a run, by its unit: a client or a record. Both answer the same questions."""
+"""Privacy target of a run, by its unit: a client or a record. Both have the same methods."""
 
 
 def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordTarget]:
-    """Local training with private records, and what that promises. ConfigError, CalibrationError."""
+    """Return local training with private records, and its privacy target. ConfigError, CalibrationError."""
     table = config.local.record
     assert table is not None
     delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
@@ -91,7 +93,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
 
 
 def _stated(table: Record, level: RecordLevel) -> float:
-    """Return the noise multiplier that a run states: the given one, or that of the noise that is added."""
+    """Return the noise multiplier in a run's statement: the given one, or that of the noise that is added."""
     if table.noise_multiplier is not None or level.integers is None:
         return level.noise_multiplier
     return level.integers.noise_std / level.clip_norm
@@ -113,7 +115,7 @@ def _integers(table: Record, noise_multiplier: float, size: int, randomness: Ran
 
 
 def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta: float) -> float:
-    """The one given, or the smallest with which a client of the worst size stays within epsilon."""
+    """Return the given noise multiplier, or the smallest with which a client of the worst size is within epsilon."""
     if table.noise_multiplier is not None:
         return table.noise_multiplier
     if table.epsilon is None:
@@ -130,7 +132,7 @@ def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta
 
 
 def _most_rounds(config: Config) -> int:
-    """Return the most rounds that a client takes part in, which with probability 99% no client exceeds."""
+    """Return the number of rounds that, with probability 99%, no client exceeds."""
     from scipy.stats import binom
 
     federation = config.federation

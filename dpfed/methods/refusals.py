@@ -1,9 +1,9 @@
 """The one place where a wrong combination of settings is refused: what was given, what is allowed, what to do.
 
-`refuse` looks at the configuration alone, before anything is loaded. What needs more is refused where that is known:
-the network (`refuse_network`), the number of processes (`refuse_ranks`), clients and delta (`dpfed.methods.aborts`,
-`dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and unsound chains when they are
-made (`dpfed.stages.chain`).
+`refuse` reads the configuration only, before anything is loaded. Checks that need more are elsewhere: the network
+(`refuse_network`), the number of processes (`refuse_ranks`), clients and delta (`dpfed.methods.aborts`,
+`dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and unsound chains when they are made
+(`dpfed.stages.chain`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": 
 
 
 def refuse(config: Config, facts: MethodFacts) -> None:
-    """ConfigError for settings that cannot work together, or that nothing would look at."""
+    """Raise ConfigError for settings that cannot work together, or that would have no effect."""
     for message in problems(config, facts):
         raise ConfigError(message)
 
@@ -55,7 +55,7 @@ def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Methods that are never, or always, private, and compressions that no account covers."""
+    """Yield messages for methods that are never, or always, private, and for compressors that no account covers."""
     name, private = facts.name, config.privacy is not None
     if private and facts.privacy == "never":
         yield (
@@ -79,13 +79,13 @@ def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Yield messages for rules of masks without masks, and for coordinates that come from public data."""
+    """Yield messages for rules of masks without masks, and for coordinates from public data."""
     if not facts.coins and config.server.rule == "posterior":
         yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
     if facts.needs_public_data and config.data.public == 0:
         yield (
-            f"method.name={facts.name!r} with data.public=0: its mask comes from public data. Set data.public to a "
-            "number of samples, and data.public_from to the data set they come from if it is another."
+            f"method.name={facts.name!r} with data.public=0: its mask needs public data. Set data.public to a "
+            "number of samples, and data.public_from to their data set if it is another."
         )
     if config.data.public_from is not None and config.data.public_from == config.data.name:
         yield (
@@ -95,7 +95,7 @@ def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Options of the compressor."""
+    """Yield messages for options of the compressor."""
     table = config.method
     if table.error_feedback:
         yield from _error_feedback(config, facts)
@@ -106,13 +106,15 @@ def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
             yield f"method.options.{option}: is written as {_OWN_KEYS[option]}."
         left = facts.options_of_coins if config.privacy is not None and config.privacy.noise == "coins" else None
         if left is not None and option not in left:
-            yield f"method.options.{option} with privacy.noise='coins': coins have no such thing. Remove it."
+            yield f"method.options.{option} with privacy.noise='coins': its signs have no such option. Remove it."
     check_scheme(config, facts)
 
 
 def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Yield messages for error feedback that is not built, or that no account covers (theory-participation.md, Theorem
-    4): a client's own past may decide what it sends, and must not decide what others do."""
+    """Yield messages for error feedback that is not built, or that no account covers.
+
+    A client's past may decide that client's upload only, not another client's (theory-participation.md, Theorem 4).
+    """
     table, sampling = config.privacy, config.federation.sampling
     if config.aggregation.kind != "plain":
         yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
@@ -145,7 +147,7 @@ def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
 
 
 def _cap(config: Config) -> Iterator[str]:
-    """A cap where nothing is drawn that could exceed it, or clients have a memory."""
+    """Yield messages for a cap on cohorts that never exceed it, or on clients with a memory."""
     federation, cap = config.federation, config.federation.cohort_cap
     if cap is not None and federation.sampling != "poisson":
         yield (
@@ -170,7 +172,7 @@ def _units(config: Config) -> Iterator[str]:
 
 
 def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
-    """Choices of [aggregation] that cannot work with the rest."""
+    """Yield messages for choices of [aggregation] that cannot work with the other tables."""
     table, privacy = config.aggregation, config.privacy
     if table.lost and table.dropout:
         yield "aggregation.lost with aggregation.dropout: say who drops out in one way. Remove one of them."
@@ -201,12 +203,12 @@ def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield (
             f"aggregation.kind={table.kind!r} or integer noise with method.name={facts.name!r} and [privacy]: its "
             "uploads cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, fed-smp-randk, "
-            "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' where signs are coins."
+            "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' for stochastic signs."
         )
 
 
 def _schedules(config: Config) -> Iterator[str]:
-    """Participation over many rounds that has no account, or cannot be carried out."""
+    """Yield messages for participation over many rounds that has no account, or cannot be carried out."""
     name = config.federation.sampling
     if name in ("poisson", "fixed", "all"):
         return
@@ -224,7 +226,7 @@ def _schedules(config: Config) -> Iterator[str]:
 
 
 def refuse_network(config: Config, facts: MethodFacts, model: FlatModel) -> None:
-    """ConfigError for running statistics where noise, or whole numbers, would spoil them."""
+    """Raise ConfigError for running statistics that noise, or rounding to integers, would spoil."""
     if model.has_statistics and config.privacy is not None:
         raise ConfigError(
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
@@ -239,7 +241,7 @@ def refuse_network(config: Config, facts: MethodFacts, model: FlatModel) -> None
 
 
 def refuse_ranks(config: Config, ranks: Ranks) -> None:
-    """ConfigError for what several processes cannot share."""
+    """Raise ConfigError for choices that several processes cannot share."""
     if ranks.count == 1:
         return
     for wrong, what in (

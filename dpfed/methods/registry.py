@@ -1,4 +1,4 @@
-"""A method of one's own: a function from a run's settings to its chain of stages, and what stages cannot say."""
+"""A user-defined method: a function from a run's settings to its chain of stages, and properties that stages lack."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def register(
     course: Callable[[TrainingParts], Course] | None = None,
     server: Callable[[ServerParts], ServerRule] | None = None,
 ) -> Callable[[MakesStages], MakesStages]:
-    """A decorator: the function, from `dpfed.methods.settings.Settings` to `dpfed.stages.chain.Stages`, is from now on
-    the method `name` of this process, and presets NAME-DATASET are there.
+    """Register the decorated function as the method `name` of this process, with presets NAME-DATASET.
 
-    scheme:   of `dpfed.compress`, one's own is registered first; "dense" where the chain alone decides what is sent
-    what:     what a client sends, for `dpfed methods`; paper: where it is from
-    unbiased: without clipping; bits: a parameter, by default the most that the scheme takes
-    sparse:   whether method.keep or method.k must be given (`s.kept`)
-    privacy:  whether a [privacy] table may, must or cannot be there
-    preset:   tables of its presets, beside those of the data set: {"method": {"keep": 0.4}}
-    masks:    clients train and send a mask over frozen weights, as in fedpm: its chain is `s.coins(...)`, its noise
-              under [privacy] that of coins, and [mask] belongs to it
-    course:   how clients train, from `dpfed.methods.parts.TrainingParts`; by default as [local] and [mask] say
-    server:   the server's rule, from `dpfed.methods.parts.ServerParts`; by default as [server] says
+    The function maps `dpfed.methods.settings.Settings` to `dpfed.stages.chain.Stages`.
 
-    Claim: a private run of it is charged by the stage of its chain that makes it private, and is refused where the
-    bound of that charge does not hold (`dpfed.mechanisms.soundness`). ConfigError for a name that is taken or a scheme
-    that is not there.
+    scheme: name in `dpfed.compress`, where a custom scheme is registered first; "dense" if only the chain decides what
+    is sent what: content of an upload, for `dpfed methods`; paper: its source unbiased: True if unbiased without
+    clipping; bits: bits a parameter, by default the most of the scheme sparse: True if method.keep or method.k must be
+    given (`s.kept`) privacy: a [privacy] table is "optional", "required" or "never" allowed preset: tables of its
+    presets, beside those of the data set: {"method": {"keep": 0.4}} masks: clients train and send a mask over frozen
+    weights, as in fedpm: its chain is `s.coins(...)`, its noise
+              under [privacy] that of Bernoulli samples, and it has the table [mask]
+    course:   local training, from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
+    server:   the server's rule, from `dpfed.methods.parts.ServerParts`; by default that of [server]
+
+    Claim: a private run of it is charged by the stage of its chain that makes it private, and is refused if the bound
+    of that charge does not hold (`dpfed.mechanisms.soundness`). ConfigError for a name that is taken or a scheme that
+    does not exist.
     """
 
     def known(makes: MakesStages) -> MakesStages:

@@ -1,4 +1,4 @@
-"""Runs whose model is for release (run.release = true): what they need is set, or refused with every reason at once."""
+"""Runs whose model is for release (run.release = true): requirements are set, or refused with every reason at once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dpfed.methods.refusals import problems
 
 
 def check_release(config: Config, facts: MethodFacts) -> None:
-    """Raise ConfigError, with every reason and what to change, if this method or setting has no release.
+    """Raise ConfigError, with every reason and remedy, if this method or setting cannot be released.
 
     Noise, cohorts and dropouts of a release come from the operating system, and noise that is added is drawn exactly,
-    in whole numbers: run.randomness is "secure" and privacy.noise "discrete-gaussian" where they are not given, set
-    when the configuration is read. Coins are exact as they are.
+    in integers: run.randomness is "secure" and privacy.noise "discrete-gaussian" if they are not given, set when the
+    configuration is read. Bernoulli samples are exact already.
     """
     if not config.run.release:
         return
     reasons, checked = list(_reasons(config, facts)), config
-    if reasons:  # what else is wrong, apart from the release
+    if reasons:  # errors that do not concern the release
         checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
     reasons += problems(checked, facts)
     if reasons:

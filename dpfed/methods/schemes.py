@@ -16,14 +16,14 @@ from dpfed.stages.shared_mask import kept_coordinates
 
 
 def scheme(config: Config, facts: MethodFacts, size: int) -> compress.Scheme:
-    """The compressor of so many coordinates with its options."""
+    """Return the compressor of `size` coordinates with its options."""
     table = config.method
     sparse = facts.scheme in ("topk", "randk")
     return _made(config, facts, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size)
 
 
 def check_scheme(config: Config, facts: MethodFacts) -> None:
-    """ConfigError for options that the compressor does not have."""
+    """Raise ConfigError for options that the compressor does not have."""
     _made(config, facts, kept=1)
 
 
@@ -35,7 +35,7 @@ def _made(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
     if facts.scheme in ("topk", "randk"):
         options["k"] = kept
     if config.method.shared:
-        options["shared_seed"] = 0  # stands for one a round
+        options["shared_seed"] = 0  # any schedule of the run will do
     try:
         return compress.get(facts.scheme or "", **options)
     except ConfigError as error:
@@ -43,7 +43,7 @@ def _made(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
 
 
 def sparsity_schedule(config: Config) -> Callable[[int], float]:
-    """FedSparsify's schedule over the rounds of the run, from method.options.initial to method.options.sparsity.
+    """Return FedSparsify's schedule over the run's rounds, from method.options.initial to method.options.sparsity.
 
     With both equal the sparsity is fixed, as in FedMRN's comparison (Section 5.1.3).
     """

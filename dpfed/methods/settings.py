@@ -1,4 +1,4 @@
-"""Settings from which a method's function makes its chain of stages, and the orders that chains have."""
+"""Settings from which a method's function makes its chain of stages, and the possible orders of chains."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from dpfed.stages.wires import MaskWire, Words
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settings:
-    """The settings of a run, as a method's function sees them (there: `s`)."""
+    """Settings of a run for a method's function (its argument `s`)."""
 
     config: Config
     facts: MethodFacts
@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def sparse(self) -> bool:
-        """True if method.keep or method.k says how many coordinates are sent."""
+        """True if method.keep or method.k sets the number of coordinates that are sent."""
         return self.config.method.keep is not None or self.config.method.k is not None
 
     @property
@@ -85,13 +85,14 @@ class Settings:
 
     @property
     def signs_are_coins(self) -> bool:
-        """True if an update's signs are private by their own coins."""
+        """True if an update's stochastic signs are private without further noise."""
         return isinstance(self.config.privacy, CoinPrivacy)
 
     @property
     def bound_of_moves(self) -> float | None:
-        """Size of the stochastic signs by which a mask's coins say how far its probabilities move; None if they do
-        not."""
+        """Size of the stochastic signs for the moves of mask probabilities; None if masks are samples of the
+        probabilities.
+        """
         return bound_of_moves(self.config)
 
     @property
@@ -100,8 +101,8 @@ class Settings:
         return float(self.config.method.options.get("alpha", FedMrnSigned.alpha))
 
     def updates(self, choice: MapChoice, *own: Stage) -> Stages:
-        """A chain for updates. Its order follows from where they are bounded and what their noise is added to; stages
-        of one's `own` stand right behind the map:
+        """Return a chain for updates, ordered by what is bounded and what the noise is added to; `own` stages follow
+        the map.
 
         nothing private          Project > DropNotFinite > Encode > Weigh
         noiseless, clipped       Project > FixedClip > Encode
@@ -127,7 +128,7 @@ class Settings:
         return Stages(project, *own, encode, *goal.stages)
 
     def noise(self, choice: MapChoice) -> GaussianNoise:
-        """The Gaussian noise of a private run, for a chain of one's own: it stands right behind `Clip`."""
+        """Return the Gaussian noise of a private run, for a custom chain, directly behind `Clip`."""
         goal = self.goal(choice.sent)
         if goal is None:
             raise ConfigError("a chain with noise, without [privacy]: set it, or leave the noise out where it is not.")
@@ -135,14 +136,15 @@ class Settings:
         return goal.private
 
     def encode(self, choice: MapChoice) -> Encode:
-        """The method's scheme, for a chain of one's own."""
+        """Return the method's scheme, for a custom chain."""
         return self._encode(choice)
 
     def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
-        """Return the chain for masks, drawn or (not `stochastic`) of probabilities above 1/2, or for signs as coins:
+        """Return the chain for masks, sampled or (not `stochastic`) of probabilities above 1/2, or for private
+        stochastic signs.
 
-        nothing private   Project > DropNotFinite > Coins > MaskWire (Words under a secure sum)
-        private           Project > ClipMoves > PrivateCoins > MaskWire (Words for sums)
+        nothing private   Project > DropNotFinite > Coins > MaskWire, or Coins > Words in a secure sum
+        private           Project > ClipMoves > PrivateCoins > MaskWire, or PrivateCoins > Words in sums
         """
         project, goal = Project(choice=choice), self.goal(choice.sent)
         secure = self.config.aggregation.kind != "plain"
@@ -162,7 +164,7 @@ class Settings:
         return Stages(project, *goal.bound, private, self._mask_wire(choice.sent, an_entry, trials))
 
     def dithered(self, choice: MapChoice) -> Stages:
-        """Project > Clip > DitheredNoise: encoding is the noise."""
+        """Return the chain Project > Clip > DitheredNoise, whose encoding is the noise."""
         goal = self.goal(choice.sent)
         if goal is None or not isinstance(goal.private, DitheredNoise):
             raise ConfigError(
@@ -172,7 +174,7 @@ class Settings:
         return Stages(Project(choice=choice), *goal.stages)
 
     def largest_in_public(self, kept: int) -> MapChoice:
-        """Fed-SMP's top-k: the coordinates that move most in training on public data."""
+        """Return Fed-SMP's top-k: the coordinates that move most in training on public data."""
         assert self.public is not None
         steps = public_steps(self.config, self.clients, len(self.public.labels))
         trainer = replace(self.clients, epochs=None, steps=steps)
@@ -180,13 +182,15 @@ class Settings:
         return PublicTopMask(size=self.size, kept=kept, trainer=trainer, inputs=inputs, labels=labels)
 
     def shared_directions(self) -> MapChoice:
-        """FedScalar with directions of the round, in place of each client's."""
+        """Return FedScalar's directions of the round, shared by all clients."""
         made = scheme(self.config, self.facts, self.size)
         assert isinstance(made, FedScalar)
         return SharedProjection(size=self.size, scheme=made, purpose="code", stays=self.config.method.stays)
 
     def coordinates_of_coins(self) -> MapChoice:
-        """All; with method.keep those that public data rank highest, or that the round draws where there are none."""
+        """Return all coordinates; with method.keep those that public data rank highest, or random ones without
+        public data.
+        """
         if not self.sparse:
             return SendAll(size=self.size)
         if self.public is not None:
@@ -207,7 +211,7 @@ class Settings:
 
     @cached_property
     def _goals(self) -> dict[int, PrivacyTarget]:
-        """Calibrated once."""
+        """Return the privacy targets by the number of values sent, each calibrated once."""
         return {}
 
     def canaries(self, goal: PrivacyTarget | None) -> Canaries | None:
@@ -215,7 +219,7 @@ class Settings:
         config = self.config
         if not config.audit.canaries:
             return None
-        assert goal is not None  # refused
+        assert goal is not None  # refused before
         return Canaries(
             count=config.audit.canaries,
             first=config.federation.clients,
@@ -237,7 +241,7 @@ class Settings:
         return Stages(project, *own, *bound, words)
 
     def _symbols(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
-        """ConfigError for a scheme whose sums cannot be decoded."""
+        """Return the scheme's symbols; ConfigError for a scheme whose sums cannot be decoded."""
         made = scheme(self.config, self.facts, project.sent)
         alphabet = alphabet_of(made, project.sent)
         bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, goal))).bit_length()
@@ -250,7 +254,7 @@ class Settings:
         config, pruned = self.config, self.facts.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.facts.scheme == "dense" or isinstance(choice, SharedProjection):
-            dense = dense[:0]  # everything is
+            dense = dense[:0]  # every coordinate moves
         if pruned:
             made = sparse_scheme(config, 0)
         elif isinstance(choice, SharedProjection):
@@ -274,7 +278,9 @@ class Settings:
         return () if weights is None else (Weigh(weights=weights),)
 
     def _weights(self) -> NDArray[np.float64] | None:
-        """Numbers of examples; None where every client counts the same: private, votes, or by aggregation.weights."""
+        """Return the clients' numbers of samples; None if all clients have equal weights: private, votes, or by
+        aggregation.weights.
+        """
         if not weighs_samples(self.config, self.facts) or self.config.aggregation.weights == "uniform":
             return None
         return self.clients.partition.sizes.astype(np.float64)
@@ -286,8 +292,8 @@ class Settings:
 def public_steps(config: Config, clients: LocalTraining, samples: int) -> int:
     """Return the server's steps on its public samples in a round (method.public_epochs).
 
-    The coordinates reveal this number. "client-steps" is the number of steps of the client with most samples only where
-    data are dealt evenly or nothing is private; elsewhere it is local.epochs passes over the public samples.
+    The coordinates reveal this number. "client-steps" is the number of steps of the client with most samples only if
+    data are divided evenly or nothing is private; else it is local.epochs passes over the public samples.
     """
     given, one_pass = config.method.public_epochs, -(-samples // clients.batch_size)
     if isinstance(given, int):

@@ -19,7 +19,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.wires import Words
 
 _ROUNDING_LOSS = 1e-4
-"""Relative growth of the bound on an update by rounding, where nothing is private: 1.4% of its norm is rounding."""
+"""Relative growth of the bound on an update by rounding, if nothing is private: 1.4% of its norm is rounding."""
 
 
 def sums_of(config: Config, stages: Stages, goal: PrivacyTarget | None, seeds: Seeds) -> PlainSums | SecureSums:
@@ -41,7 +41,7 @@ def sums_of(config: Config, stages: Stages, goal: PrivacyTarget | None, seeds: S
 
 
 def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
-    """The simulated dropouts of aggregation.dropout or aggregation.lost; None: no client drops out."""
+    """Return the simulated dropouts of aggregation.dropout or aggregation.lost; None: no client drops out."""
     table = config.aggregation
     if not table.dropout and not table.lost:
         return None
@@ -55,7 +55,7 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
 
 
 def _named(config: Config, goal: PrivacyTarget | None) -> int | None:
-    """Return the least number of clients in every secure sum; None: as many as are drawn."""
+    """Return the least number of clients in every secure sum; None: the number of drawn clients."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
@@ -63,7 +63,7 @@ def _named(config: Config, goal: PrivacyTarget | None) -> int | None:
 
 
 def _check_neighbours(config: Config, neighbours: int, goal: PrivacyTarget | None) -> None:
-    """Before the first round, not in it."""
+    """Raise ConfigError, before the first round, for a number of neighbours that a sum cannot have."""
     federation = config.federation
     usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
     if neighbours:
@@ -74,11 +74,11 @@ def _check_neighbours(config: Config, neighbours: int, goal: PrivacyTarget | Non
 
 
 def filled_to(config: Config, goal: PrivacyTarget | None) -> int | None:
-    """Return the number of clients in every sum, drawn or not; None: those who were drawn.
+    """Return the fixed number of clients in every sum, drawn or not; None: the drawn clients only.
 
-    A private sum under Poisson sampling, if it is a secure one or the clients add the noise: whoever counts uploads
-    must not learn how many were drawn, and the shares of noise must always be as many. If more are drawn than that,
-    some are left out, which the account of the cap is of.
+    A private sum under Poisson sampling is filled up if it is secure or the clients add the noise. An observer who
+    counts uploads must not learn the number of drawn clients, and the number of noise shares must be fixed. Drawn
+    clients beyond it are left out, which the account of the cap includes.
     """
     if goal is None or config.federation.sampling != "poisson":
         return None
@@ -87,8 +87,11 @@ def filled_to(config: Config, goal: PrivacyTarget | None) -> int | None:
 
 
 def most_uploads(config: Config, slots: int | None) -> int:
-    """The most rows that a sum holds, canaries' too; under Poisson sampling without [privacy], that of all clients.
-    slots: to which it is filled, if it is (`filled_to`)."""
+    """Return the most rows that a sum holds, canaries included; under Poisson sampling without [privacy] that of all
+    clients.
+
+    slots: fixed number of uploads of a sum, if there is one (`filled_to`).
+    """
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
     if federation.sampling in ("fixed", "all"):
@@ -97,9 +100,9 @@ def most_uploads(config: Config, slots: int | None) -> int:
 
 
 def integers_of(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
-    """Rows of `sent` numbers as integers, in a secure sum without integer noise."""
+    """Return rows of `sent` numbers as integers, in a secure sum without integer noise."""
     table = config.aggregation
-    assert clip is not None  # refused
+    assert clip is not None  # refused before
     padded = padded_dimension(sent, rotate=table.rotation)
     return Integers.fitting(
         table,

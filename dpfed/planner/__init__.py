@@ -1,1 +1,1 @@
-"""The planner: what is asked, what the answer is, and the page that shows it."""
+"""The planner: questions about a plan, their answers, and the page that shows them."""

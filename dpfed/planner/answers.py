@@ -1,6 +1,7 @@
-"""Answers to a question: the number, epsilon over rounds, a map, and the same plan with another sampling.
+"""Answers to a question: the third number, epsilon over rounds, a map, and the same plan with another sampling.
 
-Every epsilon is an upper bound. Those of `dpfed budget` are by the account "best"; others are quicker and state more.
+Every epsilon is an upper bound. `dpfed budget` uses the account "best"; the others are faster and their bounds are
+larger.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ACROSS, _UP, _REACH = 9, 7, 4.0
 
 
 def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any]:
-    """Solve for the third number, and return it with all that a page shows beside it.
+    """Solve for the third number, and return it with everything that a page shows beside it.
 
     Epsilon and noise are rounded upwards, rounds downwards. Errors: ConfigError, AccountingError.
     """
@@ -77,7 +78,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
 
 
 def described(found: Budget) -> dict[str, object]:
-    """Return what an epsilon holds for: cohort, neighbours, sensitivity, sampling in words."""
+    """Return the conditions of an epsilon: cohort, neighbours, sensitivity, and sampling as text."""
     record, words = found.to_dict(), sampler_words(found.plan)
     return {
         "cohort": record["cohort"],
@@ -111,7 +112,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
     found = []
     for change in changes:
         other = question.changed(**change)
-        with suppress(AccountingError, DpfedError):  # no account of it, so no row
+        with suppress(AccountingError, DpfedError):  # without an account there is no row
             there = other.plan()
             found.append(
                 {
@@ -125,7 +126,7 @@ def others(question: Question, plan: Plan) -> list[dict[str, Any]]:
 
 
 def curve(question: Question, *, account: Accountant = "best") -> dict[str, object]:
-    """Epsilon over rounds, up to a fifth more than the plan has; `question` has rounds, and noise if there is any."""
+    """Return epsilon over rounds, up to a fifth more than planned; `question` has rounds, and noise if there is any."""
     plan, last = question.plan(), int(question.rounds or 1)
     most = min(math.ceil(1.2 * last), plan.most_rounds or math.inf)
     steps = np.linspace(1, most, _POINTS if account == "best" else _QUICK_POINTS)
@@ -140,13 +141,17 @@ def curve(question: Question, *, account: Accountant = "best") -> dict[str, obje
 
 
 def unhurried(plan: Plan) -> Accountant:
-    """The default account, but where many of it take minutes (adaptive, 1 s each) that of loss distributions."""
+    """Return the default account, or loss distributions if the default takes minutes for many answers (adaptive, 1 s
+    each).
+    """
     gaussian = plan.mechanism.name in ("gaussian", "distributed-gaussian")
     return "pld" if plan.sampling.name == "fixed" and gaussian else "best"
 
 
 def grid(question: Question, over: Over, *, account: Accountant = "best") -> dict[str, object]:
-    """A map of epsilon, rounds upwards, and `over` (noise multiplier or cohort) from left to right, around the plan."""
+    """Return a map of epsilon around the plan: rounds upwards, and `over` (noise multiplier or cohort) from left to
+    right.
+    """
     plan = question.plan()
     accountant = unhurried(plan) if account == "best" else account
     noise, rounds = float(question.noise_multiplier or 0), int(question.rounds or 1)
@@ -182,7 +187,7 @@ def axis(middle: float, count: int, *, whole: bool, most: float) -> list[float]:
 
 
 def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accountant) -> float | None:
-    """Return epsilon at one point, or None if it has no account."""
+    """Return epsilon at one point, or None without an account."""
     try:
         there = plan if cohort == plan.cohort else plan.changed(cohort=cohort)
         return budget.epsilon(there, noise_multiplier=noise or None, rounds=rounds, accountant=accountant)
@@ -207,7 +212,7 @@ def brief(epsilon: float) -> str:
 
 
 def done(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a job of the page; {"error": text} for a question without one.
+    """Return the answer to a job of the page; {"error": text} if the question has none.
 
     {"unknown": True} if another account may have an answer.
     """

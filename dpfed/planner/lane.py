@@ -18,18 +18,18 @@ _LIGHT = {"clients": 100, "cohort": 1, "rounds": 1, "epsilon": 1}
 
 
 class Superseded(Exception):
-    """A newer question came."""
+    """Raised when a newer question has replaced this one."""
 
 
 class Lane:
-    """Jobs of the newest turn, in the order in which they came. `with Lane() as lane` ends its process."""
+    """Jobs of the newest turn, in the order of arrival. `with Lane() as lane` ends its process."""
 
     def __init__(self) -> None:
         self._newest = 0
-        self._state, self._turn = threading.Lock(), threading.Lock()  # of the fields; held by whoever computes
+        self._state, self._turn = threading.Lock(), threading.Lock()  # guards the fields; held during a computation
         self._running = 0
         self._process: subprocess.Popen[str] | None = None
-        self._spare: subprocess.Popen[str] | None = None  # has loaded what it needs when it is wanted
+        self._spare: subprocess.Popen[str] | None = None  # the spare process has loaded its modules before it is needed
 
     def __enter__(self) -> Lane:
         self._process, self._spare = _started(), _started()
@@ -84,7 +84,7 @@ class Lane:
         process.kill()
         process.wait()
         _close(process.stdin)
-        if not self._running or process is self._spare:  # else who waits for its answer closes it
+        if not self._running or process is self._spare:  # else the thread that waits for its answer closes it
             _close(process.stdout)
 
 
@@ -102,7 +102,7 @@ def _line_of(process: subprocess.Popen[str], job: Mapping[str, object]) -> str:
 
 def _close(stream: IO[str] | None) -> None:
     if stream is not None:
-        with contextlib.suppress(OSError):  # words that nobody reads any more
+        with contextlib.suppress(OSError):  # the reader of this message is gone
             stream.close()
 
 
@@ -112,8 +112,8 @@ def _started() -> subprocess.Popen[str]:
 
 
 def main() -> None:
-    """Answer a line of JSON on standard input with one on standard output, until there are no more."""
-    done({"kind": "answer", "options": _LIGHT, "account": "best"})  # loads what the first question needs
+    """Answer each line of JSON on standard input by one on standard output, until the input ends."""
+    done({"kind": "answer", "options": _LIGHT, "account": "best"})  # load the modules that the first question needs
     for line in sys.stdin:
         print(json.dumps(done(json.loads(line)), allow_nan=False), flush=True)
 

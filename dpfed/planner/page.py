@@ -21,16 +21,16 @@ _ANY, _INTEGERS = MECHANISMS, ("discrete-gaussian", "skellam")
 _COINS = ("bernoulli-channel", "bernoulli-aggregate")
 SAMPLERS: dict[str, str] = {
     "poisson": "Poisson: every client with the same chance, independently",
-    "fixed": "fixed size: exactly so many, without replacement",
+    "fixed": "fixed size: exactly this number, without replacement",
     "all": "all clients in every round",
     "balls-and-bins": "balls and bins: once in every epoch, in a secret round",
-    "allocation": "allocation: in so many secret rounds of all",
+    "allocation": "allocation: in a fixed number of secret rounds",
     "min-separation": "min-separation: by chance, then a rest",
     "cyclic": "public order: clients take turns",
 }
 NEIGHBOURS: dict[str, str] = {
     "": "as the sampling needs",
-    "add-remove": "add-remove: one client more or less",
+    "add-remove": "add-remove: one client added or removed",
     "zero-out": "zero-out: one client sends zeros, as without samples",
     "replace-one": "replace-one: one client is another",
 }
@@ -39,8 +39,8 @@ MECHANISM_WORDS: dict[str, str] = {
     "distributed-gaussian": "Gaussian noise in shares of the clients",
     "discrete-gaussian": "integers: discrete Gaussian noise",
     "skellam": "integers: Skellam noise",
-    "bernoulli-channel": "coins, seen one by one",
-    "bernoulli-aggregate": "coins, in sums",
+    "bernoulli-channel": "Bernoulli samples, seen one by one",
+    "bernoulli-aggregate": "Bernoulli samples, in sums",
 }
 assert set(SAMPLERS) == set(SAMPLING_CLASSES)
 assert set(MECHANISM_WORDS) == set(MECHANISMS)
@@ -49,8 +49,9 @@ assert set(NEIGHBOURS) == {"", *map(str, Adjacency)}
 
 @dataclass(frozen=True, kw_only=True)
 class InputBox:
-    """A number, or one of some choices. `when`: shown where these options have one of these values; `slider`: its
-    ends."""
+    """A number, or one of several choices. `when`: shown if these options have one of these values; `slider`: its
+    ends.
+    """
 
     name: str
     label: str
@@ -77,7 +78,7 @@ NUMBERS = (
     ),
     InputBox(name="epsilon", label="Epsilon", slider=(0.05, 50)),
 )  # fmt: skip
-"""Two of them are given, the third is the answer."""
+"""The three numbers of a plan: two are given, the third is the answer."""
 
 PEOPLE = (
     InputBox(name="clients", label="Clients", slider=(10, 100_000_000), whole=True),
@@ -121,7 +122,7 @@ DETAILS = (
         ),
     ),
     InputBox(
-        name="bands", label="Bands", whole=True, hint="balls and bins: empty for as many as lanes",
+        name="bands", label="Bands", whole=True, hint="balls and bins: empty for the number of lanes",
         when={"noise": ["banded"], "mechanism": ["gaussian"]},
     ),
     InputBox(
@@ -157,7 +158,7 @@ DETAILS = (
         when={"mechanism": ["distributed-gaussian", *_INTEGERS]},
     ),
     InputBox(name="dimension", label="Coordinates, d", whole=True, when={"mechanism": [*_INTEGERS, *_COINS]}),
-    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding costs 1%", when=_SCALED),
+    InputBox(name="scale", label="Steps per clip norm", hint="empty: rounding adds 1%", when=_SCALED),
     InputBox(name="rotate", label="Random rotation", choices=(("", "yes"), ("false", "no")), when=_SCALED),
     InputBox(
         name="placement", label="Noise from", when=_SCALED,
@@ -191,7 +192,7 @@ def planner_page(
     details: Sequence[InputBox] = DETAILS,
     grid: Mapping[str, object] | None = None,
 ) -> str:
-    """Return the page, which asks its server, or with a `grid` of answers needs none."""
+    """Return the page, which requests answers from its server, or uses a `grid` of answers."""
     known = {
         "boxes": [box.to_dict() for box in (*numbers, *people, *details)],
         "start": question.texts,

@@ -1,4 +1,4 @@
-"""Numbers of a budget: the one of epsilon, noise multiplier and rounds that is solved for; refusals of options."""
+"""Numbers of a budget (epsilon, noise multiplier, rounds), which one is solved for, and refusals of options."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def wanted(
     epsilon: float | None,
     targets: Mapping[str, float] = _NO_TARGETS,
 ) -> Solved:
-    """Return the one of the three numbers that follows from the others; with coins, from rounds or epsilon.
+    """Return the one of the three numbers that follows from the other two; for Bernoulli samples, from rounds or
+    epsilon.
 
-    targets: in place of epsilon, by name. ConfigError unless exactly one is left to solve for.
+    targets: targets in place of epsilon, by name. ConfigError unless exactly one number is left to solve for.
     """
     if targets:
         refuse("--epsilon: a budget meets one target", **(targets if epsilon is not None else {}))
@@ -62,10 +63,12 @@ def solve(
     precise: bool = False,
     targets: Mapping[str, float] = _NO_TARGETS,
 ) -> Budget:
-    """Return the budget with the third of the three numbers. ConfigError unless exactly one of them lacks."""
+    """Return the budget with the third of the three numbers. ConfigError unless exactly one is missing."""
     wanted(plan, rounds=rounds, noise_multiplier=noise_multiplier, epsilon=epsilon, targets=targets)
     if not plan.has_noise_multiplier and accountant not in ("best", "rdp", "exact"):
-        raise ConfigError(f"--accountant {accountant} with coins: use best, rdp, or exact (few coordinates).")
+        raise ConfigError(
+            f"--accountant {accountant} with Bernoulli samples: use best, rdp, or exact (few coordinates)."
+        )
     return budget.solve(
         plan,
         epsilon=epsilon,
@@ -81,7 +84,7 @@ def solve(
 
 
 def refuse(why: str, **given: object) -> None:
-    """ConfigError naming the options that were given and must not be."""
+    """Raise ConfigError naming the options that were given and are not allowed."""
     named = [flag(name) for name, value in given.items() if value is not None]
     if named:
         raise ConfigError(f"{', '.join(named)} with {why}. Remove it.")

@@ -53,7 +53,7 @@ OPTIONS = {
     **{name: _OF_PLANS[name] for name in ("mechanism", "noise")},
     **_OF_PLANS,
 }
-"""Options that describe a plan, and the three numbers of which two are given: those of the classes of `Plan`."""
+"""Options that describe a plan, from the classes of `Plan`, and the three numbers of which two are given."""
 
 
 def _field(name: str, one: Option) -> tuple[str, object, object]:
@@ -75,12 +75,14 @@ _Options: Any = dataclasses.make_dataclass(
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Question(_Options):  # type: ignore[misc]
-    """Two of epsilon, noise multiplier and rounds, or one with coins; the rest describes the plan (`OPTIONS`)."""
+    """Two of epsilon, noise multiplier and rounds, or one for Bernoulli samples; further options describe the plan
+    (`OPTIONS`).
+    """
 
     def plan(self, **more: Any) -> Plan:
         """Return the plan, without the three numbers; `more`: options that are not on the page.
 
-        Errors: ConfigError, AccountingError for what describes no plan.
+        Errors: ConfigError, AccountingError for options that describe no plan.
         """
         if self.clients is None:
             raise ConfigError("--clients is missing: how many there are.")
@@ -98,7 +100,9 @@ class Question(_Options):  # type: ignore[misc]
         return replace(self, **options)
 
     def _cohort_of_participations(self) -> int:
-        """Return the cohort, to whole clients, that so many participations in so many rounds come to."""
+        """Return the cohort, to whole clients, that follows from this number of participations in this number of
+        rounds.
+        """
         times, rounds = self.participations, self.rounds
         if times is None or rounds is None:
             raise ConfigError("--cohort is missing: how many clients take part in a round.")
@@ -112,23 +116,23 @@ class Question(_Options):  # type: ignore[misc]
 
     @property
     def solved(self) -> Solved:
-        """The one of the three numbers to solve for. ConfigError unless exactly one lacks."""
+        """The one of the three numbers to solve for. ConfigError unless exactly one is missing."""
         return wanted(self.plan(), rounds=self.rounds, noise_multiplier=self.noise_multiplier, epsilon=self.epsilon)
 
     @property
     def given(self) -> dict[str, object]:
-        """The options that are not at their defaults."""
+        """Return the options that are not at their defaults."""
         named = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: getattr(self, name) for name, default in named.items() if getattr(self, name) != default}
 
     @property
     def texts(self) -> dict[str, str]:
-        """The same as text that reads back as it is: for a link, a page, a command."""
+        """Return the given options as text that parses to equal values: for a link, a page, a command."""
         return {name: _as_text(value) for name, value in self.given.items()}
 
     @property
     def command(self) -> str:
-        """Command line of `dpfed budget` that prints the answer."""
+        """Return the command line of `dpfed budget` that prints the answer."""
         words = ["dpfed", "budget"]
         for name, value in self.given.items():
             match value:
@@ -140,7 +144,7 @@ class Question(_Options):  # type: ignore[misc]
 
     @property
     def python(self) -> str:
-        """Lines of Python whose last prints the very number."""
+        """Return lines of Python, the last of which prints the same number."""
         two = ", ".join(
             f"{name}={getattr(self, name)!r}" for name in get_args(Solved) if getattr(self, name) is not None
         )
@@ -148,7 +152,7 @@ class Question(_Options):  # type: ignore[misc]
 
     @property
     def python_plan(self) -> str:
-        """Lines of Python that make the plan."""
+        """Return lines of Python that make the plan."""
         resolved = {"adjacency": self.adjacency, "delta": self.delta, "scale": self.scale}
         told = {name: resolved.get(name, value) for name, value in self.plan().options.items()}
         arguments = ", ".join(f"{name}={value!r}" for name, value in told.items() if value is not None)
@@ -173,7 +177,7 @@ def _as_text(value: object) -> str:
 
 
 def question_of(options: Mapping[str, object]) -> Question:
-    """Read names and values, as a page, a link or a file has them. ConfigError names the option that is wrong."""
+    """Return the question of names and values from a page, a link or a file. ConfigError names the wrong option."""
     readers = _readers()
     read: dict[str, object] = {}
     for name, value in options.items():
@@ -189,7 +193,7 @@ def question_of(options: Mapping[str, object]) -> Question:
 
 
 def opened(where: str) -> Question:
-    """Read a plan file, or a link whose fragment has the plan. ConfigError where there is none."""
+    """Return the question in a plan file, or in a link whose fragment has the plan. ConfigError if there is none."""
     before, mark, fragment = where.partition("#")
     if mark and (not before or "://" in before):
         return question_of(dict(parse_qsl(fragment, keep_blank_values=True)))
@@ -219,7 +223,7 @@ _OF_TYPE: dict[type, _Reader] = {
 
 @cache
 def _readers() -> dict[str, _Reader]:
-    """Converter of each option's text (KeyError or ValueError for a wrong one), and the allowed texts."""
+    """Return the converter of each option's text (KeyError or ValueError for a wrong text), and the allowed texts."""
     found = {}
     for name, hint in get_type_hints(_Options).items():
         if get_origin(hint) in (Union, types.UnionType):

@@ -38,7 +38,7 @@ class Pace:
         self._took[_kind_of(job, account)] = now - began, now
 
     def quick_ones(self, job: Mapping[str, object]) -> list[Accountant]:
-        """The accounts to ask in turn; the last is always quick."""
+        """Return the accounts to try in turn; the last is always quick."""
         return [account for account in _FIRST if self._is_quick(job, account)]
 
     def _is_quick(self, job: Mapping[str, Any], account: Accountant) -> bool:
@@ -55,7 +55,7 @@ class Pace:
 
 
 def _kind_of(job: Mapping[str, Any], account: Accountant) -> tuple[str, ...]:
-    """Return a key of jobs that take about as long."""
+    """Return a key for jobs that take about equally long."""
     options = job["options"]
     chosen = (options.get(name) for name in ("sampling", "mechanism", "adjacency", "noise"))
     wanted = (name for name in ("epsilon", "noise_multiplier", "rounds") if not options.get(name))
@@ -68,7 +68,7 @@ _ODD = {"error": "a request of the planner's page is {options: {...}, kind: ...,
 
 
 class PlannerServer(LoopbackServer):
-    """Server of quick answers at once, and of others by a process in which newer questions end older ones."""
+    """Server that answers quick questions at once, and others by a process in which newer questions end older ones."""
 
     def __init__(self, question: Question, *, port: int) -> None:
         page = planner_page(question)
@@ -93,7 +93,7 @@ class PlannerServer(LoopbackServer):
 
 
 class PlannerHandler(LoopbackHandler):
-    """GET of the page, POST of a question by the page itself; everything else is refused."""
+    """Handler of GET for the page and POST for a question from the page; other requests are refused."""
 
     server: PlannerServer
 
@@ -130,4 +130,4 @@ class PlannerHandler(LoopbackHandler):
             found = self.server.soon(asked) if job.get("quick") else self.server.later(asked, turn)
         except Superseded:
             found = {"superseded": True}
-        return HTTPStatus.OK, found  # an error too: browsers complain of other answers
+        return HTTPStatus.OK, found  # a body even for an error: browsers complain without one

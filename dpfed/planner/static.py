@@ -1,8 +1,8 @@
 """The planner as one file: a page with a grid of answers, which takes the next larger epsilon of its grid.
 
-More noise never costs more: more Gaussian noise is less noise and an independent rest, which is post-processing. Fewer
-rounds never cost more: they are what the first of more rounds release. So the epsilon of a point with at most that
-noise and at least those rounds is an upper bound. Nothing is interpolated between cohorts.
+More noise never increases epsilon: more Gaussian noise is less noise plus independent noise, which is post-processing.
+Fewer rounds never increase epsilon: they are the first of more rounds. So the epsilon of a grid point with at most the
+noise and at least the rounds is an upper bound. Nothing is interpolated between cohorts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def static_page(
     rounds: int = _ROUNDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> str:
-    """Return the page with its answers, for so many noise multipliers and rounds around the plan.
+    """Return the page with its answers, for these numbers of noise multipliers and rounds around the plan.
 
     ConfigError for noise that is not Gaussian. `progress` is called with the points done and all points.
     """
@@ -75,14 +75,14 @@ def static_page(
             "tables": tables,
             "delta": upwards(plan.delta),
             "fixed": question.at().texts,
-            "words": f"For {plan.clients:,} clients and delta {upwards(plan.delta)}, from a grid of answers that lies "
-            "in this page: between its points it takes less noise and more rounds, so every number is an upper bound.",
+            "words": f"For {plan.clients:,} clients and delta {upwards(plan.delta)}, from a grid of answers in this "
+            "page: between grid points the answer is for less noise and more rounds, so numbers are upper bounds.",
         },
     )  # fmt: skip
 
 
 def _plans(question: Question) -> list[Question]:
-    """Return the plan's own sampling, and others whose account is quick, each with some cohorts."""
+    """Return the plan's sampling, and others whose account is quick, each with some cohorts."""
     plan = question.plan()
     cohorts = sorted({min(max(round(share * plan.cohort), 1), plan.clients) for share in _SHARES})
     found = []
@@ -101,7 +101,7 @@ def _plans(question: Question) -> list[Question]:
 
 
 def _table(question: Question, across: list[float], up: list[int]) -> dict[str, Any]:
-    """Return epsilon at every point, a row for each number of rounds, and what it holds for."""
+    """Return epsilon at every point, a row for each number of rounds, and the conditions under which it holds."""
     plan = question.plan()
     account = unhurried(plan)
     rows = [

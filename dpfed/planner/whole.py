@@ -1,4 +1,4 @@
-"""Whole numbers of the command line: a fraction is refused and not rounded."""
+"""Integers of the command line: a fraction is refused and not rounded."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,12 +8,12 @@ from cyclopts import Parameter, Token
 
 
 def whole(kind: object, tokens: Sequence[Token]) -> int:
-    """Return the whole number that is written, such as 7, 7.0 or 1e6. ValueError for anything else."""
+    """Return the integer in a text such as 7, 7.0 or 1e6. ValueError for anything else."""
     (text,) = (token.value for token in tokens)
     with suppress(ValueError):
         return int(text)
     with suppress(ValueError):
-        if (number := float(text)).is_integer() and abs(number) < 1 << 53:  # as 1e6
+        if (number := float(text)).is_integer() and abs(number) < 1 << 53:  # text such as 1e6
             return int(number)
     raise ValueError(f"{text!r} is no whole number")
 

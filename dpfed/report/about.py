@@ -1,4 +1,4 @@
-"""Facts that a statement of privacy needs and no run knows: given in a file, or left marked."""
+"""Answers that a statement of privacy needs and a run does not contain: from a file, or marked as missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUESTIONS: Mapping[str, str] = {
     "authors": "who writes this statement (a list of names)",
     "description": "what the model does, in a sentence or two",
     "intended_use": "what it is meant for",
-    "region": "which region the data describe, or whose law applies",
+    "region": "which region the data describe, or whose legislation applies",
     "sector": f"one of {', '.join(SECTORS)}",
     "publication_date": "when it was published, as YYYY-MM-DD",
     "data_domain": "whose data it was trained on, and which data sets could have been there",
@@ -45,7 +45,7 @@ class About:
         return tuple(key for key in QUESTIONS if key not in self.answers)
 
     def words(self, key: str, *, mark: str) -> str:
-        """The answer, or the mark with the question."""
+        """Return the answer, or the mark with the question."""
         return str(self.answers.get(key, mark.replace("{}", QUESTIONS[key], 1)))
 
     def list_of(self, key: str, *, mark: str) -> list[str]:
@@ -54,7 +54,7 @@ class About:
 
 
 def read_about(file: Path | None) -> About:
-    """The answers in a TOML file; none where there is no file. ConfigError for what is no answer."""
+    """Return the answers in a TOML file; none without a file. ConfigError for an invalid answer."""
     if file is None:
         return About()
     try:
@@ -65,10 +65,11 @@ def read_about(file: Path | None) -> About:
 
 
 def ask(about: About, *, read: Callable[[str], str], say: Callable[[str], None]) -> About:
-    """`about` with answers to what it lacks, one question after the other; an empty answer leaves a key marked.
+    """Return `about` with answers to its missing questions, asked one after the other; an empty answer leaves a key
+    marked.
 
-    read: shows a question and returns what was typed; say: shows what is wrong with an answer; then it is asked anew.
-    EOFError of `read` (Ctrl-D) ends the questions.
+    read: shows a question and returns what was typed; say: shows the error of an answer, whose question is then
+    repeated. EOFError of `read` (Ctrl-D) ends the questions.
     """
     answers = dict(about.answers)
     for key in about.missing:
@@ -101,7 +102,7 @@ def _checked(where: str, key: str, value: object) -> object:
     if key == "publication_date":
         return _date(where, value)
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{where}: must be words ({QUESTIONS[key]}).")
+        raise ConfigError(f"{where}: must be text ({QUESTIONS[key]}).")
     if key == "sector" and value not in SECTORS:
         raise ConfigError(f"{where}={value!r}: must be {QUESTIONS[key]}.")
     return value

@@ -20,7 +20,7 @@ from dpfed.runs.durable_files import put
 
 _FARTHEST = 50.0
 _PLAIN = ("filter", "direction")
-"""Scores that need no name in the figure."""
+"""Scores that the figure does not name."""
 
 
 def write_audit(audit: AnyAudit, folder: Path) -> None:
@@ -34,14 +34,14 @@ def write_audit(audit: AnyAudit, folder: Path) -> None:
 
 
 def moved_words(audit: AnyAudit) -> str:
-    """Return what whole scores show of the pair that moves the release the farthest; empty if they show nothing."""
+    """Return what scores of whole rounds show for the pair that moves the release most; empty if they show nothing."""
     known = [(one.moved.factor, one.pair, one.moved.epsilon) for one in audit.tests if one.moved is not None]
     factor, pair, epsilon = max(known, key=lambda one: one[0], default=(0.0, "", None))
     if not factor > 0:
         return ""
     return (
-        f"Known law: the client of “{pair}” moves the release at least {downwards(factor, digits=3)} times as far as "
-        "is claimed"
+        f"Known distribution: the client of “{pair}” moves the release at least {downwards(factor, digits=3)} "
+        "times as far as is claimed"
         + ("." if epsilon is None else f", an epsilon of at least {downwards(epsilon)} if all else is as claimed.")
     )
 

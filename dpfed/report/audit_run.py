@@ -28,7 +28,7 @@ _HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell",
 
 
 def write_audit_report(found: RunAudit, out: Path) -> Path:
-    """Write audit.png and audit.html into `out`; the path of the page. RunError where that is not possible."""
+    """Write audit.png and audit.html into `out`, and return the path of the page. RunError if that is not possible."""
     page = out / "audit.html"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _canaries(found: RunAudit) -> CanaryScores | None:
 
 
 def _noise(found: RunAudit) -> NoiseRatios | None:
-    """Standard deviations, with the limits of the test of single rounds."""
+    """Return standard deviations of the noise, with the limits of the test of single rounds."""
     try:
         rounds, _ = measured(found.files)
     except (DpfedError, AccountingError):

@@ -1,4 +1,4 @@
-"""The finished runs that a report is about: of a sweep's folder, or of run folders."""
+"""The finished runs of a report: from a sweep's folder, or from run folders."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _MOST_KEYS = 3
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collection:
-    """Runs of a report. `missing` runs are listed but not finished; `repeat` are the commands that make them all.
-    differing: of run folders, the keys in which their configurations differ, with the value in each of `folders`;
-    empty for a sweep, whose axes say it."""
+    """Runs of a report. `missing` runs are listed but not finished; `repeat` are the commands that make all of them.
+
+    differing: for run folders, the keys in which their configurations differ, with the value in each of `folders`;
+    empty for a sweep, whose axes name them.
+    """
 
     title: str
     paper: str = ""
@@ -43,7 +45,7 @@ class Collection:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """In what run folders differ, a line for each key."""
+        """Return the differences between run folders, a line for each key."""
         found = []
         for key, values in self.differing.items():
             by_value: dict[str, list[str]] = {}
@@ -54,7 +56,7 @@ class Collection:
 
 
 def collect(folders: Sequence[Path]) -> Collection:
-    """Read a sweep's folder, or one or more run folders. RunError where nothing is finished there."""
+    """Return the runs of a sweep's folder, or of run folders. RunError if none is finished."""
     if len(folders) == 1 and (folders[0] / NAME).exists():
         return _of_sweep(folders[0], read_sweep(folders[0]))
     for folder in folders:
@@ -64,7 +66,7 @@ def collect(folders: Sequence[Path]) -> Collection:
 
 
 def write_results(runs: Sequence[FinishedRun], target: Path) -> None:
-    """results.csv: one line a run, with where it is on the axes and everything in its summary."""
+    """Write results.csv: one line a run, with its place on the axes and everything in its summary."""
     axes = list(dict.fromkeys(name for run in runs for name in run.at))
     summaries = [run.summary.to_dict() for run in runs]
     keys = list(dict.fromkeys(key for one in summaries for key in one if key not in ("not_protected", "notes")))
@@ -112,7 +114,9 @@ def _note(sweep: Sweep) -> str:
 
 
 def _of_runs(folders: Sequence[Path]) -> Collection:
-    """Rows are methods; axes are the keys in which runs of one method differ, or the folder where these are many."""
+    """Return run folders as a collection: rows are methods; axes are the keys that differ within a method, or the
+    folder.
+    """
     runs = [read_finished(folder) for folder in folders]
     configs = [{key: value for key, value in flat(run.config).items() if key != SEED} for run in runs]
     placed = []
@@ -137,7 +141,7 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
 
 
 def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str, object]]) -> None:
-    """Refuse a run that is given twice: it is no second seed."""
+    """Raise ConfigError for a run that is given twice: it is no second seed."""
     for number, run in enumerate(runs):
         for earlier, other in zip(runs[:number], configs, strict=False):
             same = (run.summary.method, run.summary.seed) == (earlier.summary.method, earlier.summary.seed)
@@ -149,7 +153,7 @@ def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str,
 
 
 def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
-    """Every key in which configurations differ, the seed too, and what each has."""
+    """Return every key in which configurations differ, the seed included, and its values."""
     configs = [flat(run.config) for run in runs]
     found = {key: tuple(_shown(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})}
     return {key: values for key, values in found.items() if len(set(values)) > 1}

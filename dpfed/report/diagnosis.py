@@ -1,6 +1,6 @@
-"""Why a run does not learn: causes that its evidence names, the likeliest first, and the key to change.
+"""Causes why a run does not learn, the likeliest first, and the key to change.
 
-These are rules of thumb with the thresholds below, not theorems: no privacy claim rests on them.
+These are rules of thumb with the thresholds below, not theorems: no privacy claim depends on them.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from dpfed.report.evidence import Evidence
 from dpfed.report.units import percent, significant
 
 BROKEN = 0.01
-"""Share of updates that are not finite."""
+"""Threshold for the share of updates that are not finite."""
 TOO_FAR, HARDLY = 5.0, 1e-3
-"""One client's update over the model it starts from: training diverges, or does not begin."""
+"""Thresholds for one client's update over the model it starts from: above, training diverges; below, it hardly
+moves.
+"""
 LOUD = 0.4
-"""Noise of the whole run, over what clients that all agree could add up to."""
+"""Threshold for the noise of the whole run, over the sum of clients that all agree."""
 IDLE = 0.25
-"""Updates are so much shorter than the clip norm that the noise is scaled to nothing that is there."""
+"""Threshold for updates so much shorter than the clip norm that the noise is far too large for them."""
 TIED = 0.5
-"""The model cannot get further than this part of its own norm."""
+"""Threshold for the distance, over the model's norm, that the model can move."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A cause, what speaks for it, and what to change. `operator_only`: it rests on what no epsilon covers."""
+    """A cause, its evidence, and the key to change. `operator_only`: the evidence is covered by no epsilon."""
 
     cause: str
     words: str
@@ -37,7 +39,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """A number of the evidence as a person reads it."""
+    """A number of the evidence as text."""
 
     name: str
     value: str
@@ -45,7 +47,7 @@ class Measure:
 
 
 def findings_of(found: Evidence) -> list[Cause]:
-    """The likeliest cause first; empty where nothing stands out."""
+    """Return the causes, the likeliest first; empty if none was found."""
     rules: tuple[Callable[[Evidence], Cause | None], ...] = (
         _diverges,
         _does_not_begin,
@@ -58,7 +60,10 @@ def findings_of(found: Evidence) -> list[Cause]:
 
 
 def is_learning(found: Evidence) -> bool | None:
-    """Return True if the last evaluation is better than the first, None for fewer than two. Public."""
+    """Return True if the last evaluation is better than the first, None for fewer than two.
+
+    It uses public numbers only.
+    """
     if len(found.losses) >= 2 and len(found.accuracies) < 2:
         return found.losses[-1] < 0.9 * found.losses[0]
     if len(found.accuracies) < 2:
@@ -177,7 +182,7 @@ def _noise_too_large(found: Evidence) -> Cause | None:
         f"be, and {significant(over_run)} of it is left after {found.rounds:,} rounds.",
         key="federation.cohort",
         advice="Use more clients a round, fewer coordinates (method.keep), a larger privacy.epsilon, or a smaller "
-        "network; `dpfed budget` says what each costs.",
+        "network; `dpfed budget` prints epsilon for each.",
     )
 
 

@@ -1,7 +1,7 @@
-"""Evidence in a run's files of why it learns, or does not: measures, each public or for the operator alone.
+"""Measures in a run's files that show why it learns, or does not: each is public or for the operator only.
 
-Public: from what was released (ledger, metrics) and from the configuration. Operator-only: from diagnostics.jsonl,
-which no epsilon covers; do not publish what is computed from it.
+Public measures are computed from released files (ledger, metrics) and from the configuration. Operator-only measures
+are from diagnostics.jsonl, which no epsilon covers: do not publish them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LONGEST = 300
 class Evidence:
     """Measures of a run; None if its files lack one.
 
-    rounds, planned:  done, and configured
+    rounds, planned:  numbers of rounds done, and configured
     accuracies, losses: of the rounds that were evaluated
-    epsilon, budget:  spent, and allowed
+    epsilon, budget:  epsilon spent, and allowed
     noise:            L2 norm of the noise in a round's mean update, over the clip norm; 1 is as long as the mean of
                       clipped updates that all agree. Root mean square over rounds
     reach:            how far clipped updates that all agree can take the model, over the norm that it starts with
     typical:          operator-only: the median norm of updates before they are clipped, over the clip norm
-    move:             operator-only: the same, over the norm of the model that the run starts with
+    move: operator-only: the median norm of updates, over the norm of the model that the run starts with
     clipped, broken:  operator-only: the shares of updates that were clipped, and that were not finite
     """
 
@@ -56,7 +56,9 @@ class Evidence:
 
     @property
     def noise_over_run(self) -> float | None:
-        """Noise of all rounds together: it grows as the root of their number, agreement of clients as their number."""
+        """Noise of all rounds together: it grows as the root of their number, the agreement of clients as their
+        number.
+        """
         return None if self.noise is None else self.noise / math.sqrt(max(1, self.rounds))
 
 
@@ -99,7 +101,7 @@ def _evidence(
 
 
 def _noise(file: Path) -> float | None:
-    """Root mean square over the ledger's releases of the noise norm in the mean, in clip norms."""
+    """Return the root mean square, over the ledger's releases, of the noise norm in the mean, in clip norms."""
     if not file.exists():
         return None
     found = []
@@ -111,7 +113,7 @@ def _noise(file: Path) -> float | None:
 
 
 def _share(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
-    """Return the sum of parts over the sum of wholes, of the rounds that have both."""
+    """Return the sum of parts over the sum of wholes, over the rounds that have both."""
     known = [(part, whole) for part, whole in pairs if part is not None and whole]
     total = sum(whole for _, whole in known)
     return sum(part for part, _ in known) / total if total else None

@@ -23,7 +23,7 @@ _MOST_CARDS = 12
 
 
 def write_experiment_report(collection: Collection, folder: Path) -> Path:
-    """Write report.html, the figures, results.csv and table.csv into `folder`; returns the page."""
+    """Write report.html, the figures, results.csv and table.csv into `folder`; return the page."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_results(collection.runs, folder / "results.csv")
@@ -72,7 +72,7 @@ def _content(collection: Collection) -> dict[str, Any]:
 
 
 def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, Card]]:
-    """Return for few run folders the card of each row's run with the largest epsilon, which bounds the others'."""
+    """Return, for few run folders, the card of each row's run with the largest epsilon, which bounds the others'."""
     if collection.x is not None or not collection.differences or len(groups) > _MOST_CARDS:
         return []
     worst = [max(group.runs, key=lambda run: run.summary.epsilon or 0.0) for group in groups]
@@ -94,10 +94,10 @@ def _decimals(published: Sequence[float]) -> int | None:
 
 
 def _cell(one: Mean, decimals: int | None) -> dict[str, object]:
-    """`decimals` of the published column, None if there is none."""
+    """Return a table cell. `decimals`: of the published column, None if there is none."""
     digits, there = one.digits, one.published
     ours = "–" if one.mean is None else one.quantity.printed(one.mean, digits)
-    if one.std is not None and (one.std or one.quantity.unit == "%"):  # sizes are often the same for every seed
+    if one.std is not None and (one.std or one.quantity.unit == "%"):  # sizes are often equal for every seed
         ours += f" ± {one.std:,.{digits}f}"
     return {
         "ours": ours,
@@ -111,12 +111,12 @@ def _cell(one: Mean, decimals: int | None) -> dict[str, object]:
 def _places(collection: Collection) -> str:
     places = list(dict.fromkeys(one.where for one in collection.published if one.where))
     if len(places) > _MOST_PLACES:
-        return "Where each published number stands: table.csv."
+        return "Sources of the published numbers: table.csv."
     return f"Published: {'; '.join(places)}." if places else ""
 
 
 def _notes(said: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the notes of summaries, given with the rows of their runs; each note names its rows if not all have it."""
+    """Return the notes of the runs' summaries; each note names its rows unless all rows have it."""
     rows: dict[str, dict[str, None]] = {}
     for row, notes in said:
         for note in notes:

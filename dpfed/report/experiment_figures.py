@@ -26,7 +26,7 @@ _AXES = {
 
 
 def draw_figures(collection: Collection, folder: Path) -> list[ChartGroup]:
-    """Write the figures that the runs have data for, as PNG and PDF; return them for a page."""
+    """Write the figures that the runs have data for, as PNG and PDF, and return them for a page."""
     groups = groups_of(collection)
     drawn = (_over_x, _over_epsilon, _over_bytes, _curves)
     return [figure for draw in drawn for figure in draw(collection, groups, folder)]
@@ -88,7 +88,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
 
 
 def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
-    """Accuracy against the uplink of all clients."""
+    """Draw accuracy against the uplink of all clients."""
     sent = {group.name: mean_of(group, _UPLINK, collection).mean for group in groups}
     different = {f"{megabytes:.4g}" for megabytes in sent.values() if megabytes}
     if len(different) < 2 or collection.x is not None:
@@ -111,7 +111,7 @@ def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -
 
 
 def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
-    """All in one figure where they have room, else one figure for each point of the axes."""
+    """Draw all curves in one figure if they fit, else one figure for each point of the axes."""
     parts: dict[str, list[Group]] = {}
     for group in groups:
         words = group.name.removeprefix(group.row).removeprefix(", ")
@@ -127,12 +127,12 @@ def _curves(collection: Collection, groups: Sequence[Group], folder: Path) -> It
 
 
 def _looks(collection: Collection) -> dict[str, Look]:
-    """Return a look for each row, the same in every figure."""
+    """Return a look for each row, equal in every figure."""
     return looks_of([run.row for run in collection.runs])
 
 
 def _curve(group: Group, row_only: bool) -> Curve | None:
-    """The rounds in which every seed was evaluated."""
+    """Return the curve over the rounds in which every seed was evaluated."""
     each = [{line.round: line for line in run.metrics if line.test_accuracy is not None} for run in group.runs]
     rounds = sorted(set.intersection(*map(set, each)))
     if not rounds:
@@ -146,7 +146,7 @@ def _curve(group: Group, row_only: bool) -> Curve | None:
 
 
 def _axes_beside(groups: Sequence[Group], epsilons: dict[str, float | None]) -> list[str]:
-    """The axes along which epsilon changes: points along them belong to one line."""
+    """Return the axes along which epsilon changes: points along them belong to one line."""
     axes = dict.fromkeys(name for group in groups for name in group.at)
     found = []
     for axis in axes:

@@ -17,7 +17,7 @@ from dpfed.records.summary import Summary
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinishedRun:
-    """Records of a run's folder. config: tables of config.toml; row, at: place in an experiment (row, axes)."""
+    """Records of a run's folder. config: tables of config.toml; row, at: its row and axes in an experiment."""
 
     folder: Path
     row: str = ""
@@ -28,7 +28,7 @@ class FinishedRun:
 
 
 def read_finished(folder: Path) -> FinishedRun:
-    """Read the run in this folder. Raise RunError if it is not finished, or a file is not what a run writes."""
+    """Return the run in this folder. Raise RunError if it is not finished, or a file is invalid."""
     try:
         summary, metrics = Summary.in_folder(folder), lines_of(folder / "metrics.jsonl", MetricsLine)
         config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
@@ -36,7 +36,7 @@ def read_finished(folder: Path) -> FinishedRun:
         seconds = sum(line.seconds for line in lines_of(rounds, RoundRecord, running=True)) if rounds.exists() else 0.0
     except (ValueError, RecursionError, Unavailable) as error:
         raise RunError(f"{folder}: is no folder of a finished run ({error}). `dpfed run` makes them.") from None
-    # The summary of a resumed run counts from where it was resumed.
+    # The summary of a resumed run counts from the round where it was resumed.
     return FinishedRun(
         folder=folder, summary=replace(summary, seconds=max(summary.seconds, seconds)), metrics=metrics, config=config
     )

@@ -1,4 +1,4 @@
-"""A run's ledger in a few lines: what was released, how often, under which noise and sampling."""
+"""A run's ledger in a few lines: releases, their number, noise and sampling."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _KINDS = {
     "gaussian-shares": "Gaussian noise in shares",
     "discrete-gaussian": "discrete Gaussian noise",
     "skellam": "Skellam noise",
-    "bernoulli-aggregate": "coins under a sum of fixed size",
-    "bernoulli-channel": "coins in every upload",
+    "bernoulli-aggregate": "Bernoulli samples in a sum of fixed size",
+    "bernoulli-channel": "Bernoulli samples in every upload",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerWords:
-    """`lines`: releases of one kind each; `head`: the hash of the last entry, which stands for all; `error`: why there
-    is nothing to say."""
+    """Description of a ledger.
+
+    `lines`: one for each kind of release; `head`: the hash of the last entry; `error`: why there are none.
+    """
 
     lines: tuple[str, ...] = ()
     entries: int = 0

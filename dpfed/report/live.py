@@ -1,4 +1,4 @@
-"""The page of a run that is under way, from what it has written so far; of a finished one, its report."""
+"""The page of a running run, from its files so far; for a finished run its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST = 300
 
 
 def live_page(folder: Path) -> str:
-    """RunError where there is no run in this folder."""
+    """Return the page of a run. RunError if there is no run in this folder."""
     if (folder / "summary.json").exists():
         found = read_finished(folder)
         return page_of(folder, found.summary, plot_run(found.summary.method, found.metrics, None), live=True)

@@ -13,7 +13,7 @@ _HOST = "127.0.0.1"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Server of one page, listening at once. ConfigError for a port that is taken."""
+    """Server of one page, listening from the start. ConfigError if the port is taken."""
 
     daemon_threads = True
 
@@ -59,7 +59,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
             self.answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
     def is_for(self, path: str) -> bool:
-        """True if the request is for the secret path and `path` behind it."""
+        """Return True if the request is for the secret path followed by `path`."""
         expected = f"/{self.server.secret}/{path}".encode()
         return self.headers.get("Host") in self.server.names and secrets.compare_digest(self.path.encode(), expected)
 

@@ -24,7 +24,7 @@ _IMAGES = ("digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", 
 
 
 def model_card(run: FinishedRun, about: About) -> str:
-    """The whole file. Epsilon and delta are rounded upwards."""
+    """Return the whole model card. Epsilon and delta are rounded upwards."""
     summary = run.summary
     name = str(about.answers.get("name", f"{summary.method} on {summary.dataset}"))
     text = (files(__package__) / "model-card.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def model_card(run: FinishedRun, about: About) -> str:
 
 
 def _without_html(value: object) -> object:
-    """Return text of a run, which may be a stranger's, without tags."""
+    """Return text of a run, which may be untrusted, without tags."""
     return value.replace("<", "&lt;") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -70,7 +70,7 @@ def _front(name: str, summary: Summary, about: About) -> dict[str, object]:
 
 
 def _result(summary: Summary, accuracy: float) -> dict[str, object]:
-    """One result as the hub lists it; epsilon is part of what was measured under."""
+    """Return one result as the hub lists it, with epsilon among its conditions."""
     metrics = [{"type": "accuracy", "value": round(100 * accuracy, 2), "name": "test accuracy, %"}]
     if summary.epsilon is not None:
         words = f"epsilon, at most (delta {upwards(summary.delta)}, one {summary.unit})"

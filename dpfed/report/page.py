@@ -1,5 +1,4 @@
-"""One look for every page: self-contained HTML that loads nothing, follows the light or dark of its reader, and fits a
-telephone."""
+"""One template for every page: self-contained HTML that loads nothing, with light and dark colours, also for phones."""
 
 from __future__ import annotations
 
@@ -28,8 +27,11 @@ def rendered(
     style: str | None = None,
     **content: object,
 ) -> str:
-    """Return the page of a template. `connects`: it may ask its own server, and nothing else; `state` changes when
-    there is news. The template, `scripts` and `style` are files of `room`, or else of this one."""
+    """Return the page of a template.
+
+    connects: the page may send requests to its own server only; `state` changes when there is news. The template,
+    `scripts` and `style` are files of `room`, or else of this folder.
+    """
 
     def text(name: str) -> str:
         file = room / name

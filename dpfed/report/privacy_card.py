@@ -1,4 +1,4 @@
-"""The privacy card of a run: what it promises, to whom, and what it does not, before anything else is said."""
+"""The privacy card of a run: its guarantee, for whom, and the guarantee's limitations, before any other result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Mood = Literal["good", "bad", "mind"]
 
 @dataclass(frozen=True, kw_only=True)
 class Badge:
-    """A word or two in a colour."""
+    """Short label in a colour."""
 
     words: str
     mood: Mood
@@ -33,7 +33,7 @@ class Badge:
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """A number in large type, its name, and what must be read with it."""
+    """Number in large type, its name, and the conditions to read with it."""
 
     name: str
     value: str
@@ -42,7 +42,7 @@ class Number:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A name, and words or a list of them."""
+    """A name, and a text or a list of texts."""
 
     name: str
     words: str = ""
@@ -51,7 +51,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Badges, numbers and facts at the top of a run's page."""
+    """Badges, numbers and named texts at the top of a run's page."""
 
     badges: tuple[Badge, ...]
     numbers: tuple[Number, ...]
@@ -59,12 +59,12 @@ class Card:
 
 
 def card_of(summary: Summary) -> Card:
-    """The card of a finished run. Epsilon and delta are rounded upwards, what no account can go below downwards."""
+    """Return the card of a finished run. Epsilon and delta are rounded upwards, lower bounds downwards."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=tuple(_facts(summary)))
 
 
 def short_card_of(summary: Summary) -> Card:
-    """Return the card without its facts, to be shown beside others."""
+    """Return the card without its named texts, to be shown beside others."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
 
 
@@ -107,7 +107,7 @@ def _traffic(summary: Summary) -> str:
 
 
 def score_of(summary: Summary) -> Number:
-    """Accuracy where there are classes, else the loss."""
+    """Return the accuracy for classes, else the loss."""
     if summary.test_accuracy is not None:
         best = summary.best_test_accuracy
         beside = "last round" if best is None else f"last round; best over rounds {percent(best)}, which flatters"

@@ -1,4 +1,4 @@
-"""The privacy of a run in words, from its summary: what is promised, for whom, against whom."""
+"""The privacy of a run as text, from its summary: the guarantee, for whom, against whom."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FACTORS = 8
 
 
 def statement(summary: Summary) -> str:
-    """The privacy of the run in one sentence, with everything that must be named; then what makes it unfit."""
+    """Return the privacy of the run in one sentence with all its conditions, followed by its limitations."""
     if summary.no_statement:
         return f"No statement: nothing is claimed of this run's privacy. {summary.no_statement}"
     if summary.epsilon is None:
@@ -48,7 +48,7 @@ def statement(summary: Summary) -> str:
 
 
 def certificate_words(summary: Summary) -> str:
-    """Return what sampling certifies beside the epsilon of a run; nothing without a certificate."""
+    """Return the certificate by simulation beside the epsilon of a run as text; empty without a certificate."""
     if not summary.certificate:
         return ""
     try:
@@ -70,8 +70,9 @@ def _statement(summary: Summary) -> str:
     if summary.unit == "record":
         return (
             f"Record-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
-            f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, whoever sees the "
-            f"uploads; {summary.rounds} rounds, each client charged for its own, Poisson batches, noise multiplier "
+            f"{upwards(summary.delta)} for {summary.adjacency} of one record of any one client, against "
+            f"observers of the uploads; {summary.rounds} rounds, each client charged for its own, Poisson "
+            f"batches, noise multiplier "
             f"{upwards(summary.noise_multiplier)} in every local step; accountant {summary.accountant}."
             + (
                 ""
@@ -95,7 +96,11 @@ def noise_words(summary: Summary) -> str:
     if placement is None:
         return "no release at all"
     if z is None:
-        return "coins under sums of a fixed number of uploads" if placement == "coins" else "coins in every upload"
+        return (
+            "Bernoulli samples in sums of a fixed number of uploads"
+            if placement == "coins"
+            else "Bernoulli samples in every upload"
+        )
     law = {"discrete-gaussian": "discrete Gaussian, ", "skellam": "Skellam, "}.get(summary.noise or "", "")
     where = {
         "server": "on the sum, added by the server",
@@ -117,7 +122,9 @@ def _changes(summary: Summary) -> str:
 
 
 def readings_words(readings: Readings) -> tuple[str, str]:
-    """Two sentences: the best membership test, and mu of Gaussian DP with the delta down to which it describes."""
+    """Return two sentences: the best membership test, and mu of Gaussian DP with the smallest delta that it
+    describes.
+    """
     rates = ", ".join(
         f"{upwards(most)} at {100 * rate:g}% false positives" for rate, most in readings.true_positive_rates.items()
     )
@@ -129,14 +136,14 @@ def readings_words(readings: Readings) -> tuple[str, str]:
 
 
 def factors_words(factors: Sequence[float]) -> str:
-    """Factors of a noise multiplier, in their order; of many the first, the last, the least and the number."""
+    """Return the factors of a noise multiplier in order; of many the first, the last, the least and the number."""
     if len(factors) <= _FACTORS:
         return ", ".join(f"{one:.6g}" for one in factors)
     return f"{factors[0]:.6g} to {factors[-1]:.6g} ({len(factors)} factors, the least {min(factors):.6g})"
 
 
 def sampling_words(summary: Summary, sampler: str | None = None) -> str:
-    """The sampling that the account rests on, before "... clients"; sampler: another name of it."""
+    """Return the sampling of the account, to precede "... clients"; sampler: another name of it."""
     if summary.noise_placement == "uploads":
         if summary.sampling == "cyclic":
             return "every upload seen and charged by the public order of"
@@ -145,7 +152,7 @@ def sampling_words(summary: Summary, sampler: str | None = None) -> str:
 
 
 def sampler_name(name: object) -> str:
-    """Poisson was a person."""
+    """Return the name of a sampler, Poisson with a capital: he was a person."""
     return "Poisson" if name == "poisson" else str(name)
 
 
@@ -194,7 +201,7 @@ _NEIGHBOURS = {
 
 
 def unit_words(summary: Summary) -> str:
-    """For whom the guarantee holds."""
+    """Return the unit that the guarantee protects, as text."""
     changed = _NEIGHBOURS.get(str(summary.adjacency), f"{{unit}}: {summary.adjacency}")
     changed = changed.format(unit=summary.unit)
     if summary.unit == "record":
@@ -203,17 +210,19 @@ def unit_words(summary: Summary) -> str:
 
 
 def adversary_words(summary: Summary) -> str:
-    """Against whom the stated epsilon holds, and what it trusts (SECURITY.md has the whole table)."""
+    """Return the observers against whom the stated epsilon holds, and whom it trusts (SECURITY.md has the whole
+    table).
+    """
     if summary.unit == "record":
-        return "Everybody who sees uploads or models, the server included."
+        return "All who see uploads or models, the server included."
     if summary.noise_placement == "uploads":
         charged = (
             "A client is charged for the rounds that the public order gives it."
             if summary.sampling == "cyclic"
             else "Every round is charged to every client."
         )
-        return f"Everybody who sees uploads or models, the server included. {charged}"
-    words = "Whoever sees the models of all rounds"
+        return f"All who see uploads or models, the server included. {charged}"
+    words = "All who see the models of all rounds"
     if summary.sampling != "all":
         words += " but does not know who took part in which round"
     return f"{words}. {_server_words(summary)}"
@@ -223,7 +232,7 @@ def _server_words(summary: Summary) -> str:
     if summary.aggregation == "plain":
         return "The server is trusted: it sees every upload."
     if summary.noise_placement == "coins":
-        return "The server sees sums of coins and who took part: no epsilon is stated against it."
+        return "The server sees sums of Bernoulli samples and who took part: no epsilon is stated against it."
     if summary.noise_placement == "server":
         return "The server is trusted with sums before their noise; single uploads are masked."
     if summary.server_epsilon is None:
@@ -235,7 +244,7 @@ def _server_words(summary: Summary) -> str:
 
 
 def delta_words(summary: Summary) -> str:
-    """Return delta as text, beside the number of clients it protects."""
+    """Return delta as text, beside the number of clients that it protects."""
     delta, clients = summary.delta or 0.0, summary.clients
     words = f"at delta {upwards(delta)}"
     if summary.unit == "client" and clients:

@@ -1,4 +1,4 @@
-"""Epsilon of a private group under each reading: as papers compute it, and as it holds for the sampler that ran."""
+"""Epsilon of a private group under each reading: the paper's computation, and the bound for the sampler that ran."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Readings:
 
 
 def readings_of(group: Group) -> Readings | None:
-    """The readings of a group, of its longest run; None where nothing is private."""
+    """Return the readings of a group, from its longest run; None if no run is private."""
     summary = max(group.runs, key=lambda run: run.summary.rounds).summary
     if summary.epsilon is None or summary.delta is None:
         return None

@@ -1,7 +1,7 @@
 """An entry for OpenDP's registry of deployments (github.com/opendp/deployments-registry-data), by its schema of tier 3.
 
-What the run knows is filled in; what only people know is taken from `About` or marked with TODO. An entry is a draft:
-its authors answer for it.
+Fields that the run contains are filled in; other fields are from `About` or marked with TODO. An entry is a draft for
+which its authors are responsible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _MARK = "TODO: {}"
 
 
 def registry_entry(folder: Path, run: FinishedRun, about: About) -> dict[str, object]:
-    """The entry as nested tables. Epsilon and delta are rounded upwards. RunError for a run that is not private."""
+    """Return the entry as nested tables. Epsilon and delta are rounded upwards. RunError for a run that is not
+    private.
+    """
     summary = run.summary
     if summary.epsilon is None:
         if summary.no_statement:
@@ -108,7 +110,7 @@ def _model(summary: Summary) -> dict[str, object]:
         "data_source_type": "Static",
         "data_source_type_details": "The clients and their data were fixed for the run.",
         "access_type": "Non-interactive",
-        "access_type_details": "Nobody asks questions of the data; the model is published.",
+        "access_type_details": "There are no queries of the data; the model is published.",
     }
 
 

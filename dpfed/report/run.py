@@ -37,7 +37,9 @@ def write_report(outcome: Outcome) -> None:
 
 
 def page_of(folder: Path, summary: Summary, group: ChartGroup, *, live: bool = False) -> str:
-    """The page of a finished run in this folder; `live`: as a server shows it that has shown the run under way."""
+    """Return the page of a finished run in this folder; `live`: for a server that has shown the run before it
+    finished.
+    """
     return rendered(
         "run.html",
         title=f"{summary.method} on {summary.dataset}",
@@ -64,7 +66,7 @@ def _with_audits(card: Card, folder: Path) -> Card:
 
 
 def what_ran(summary: Summary) -> list[Fact]:
-    """Return network, clients, rounds, scores, traffic and seed of a run, as far as it has them."""
+    """Return network, clients, rounds, scores, traffic and seed of a run, if they are recorded."""
     clients = f"{summary.clients:,}, {_sampling(summary)}"
     facts = [
         Fact(name="Network", words=f"{summary.model or 'unknown'}, {summary.parameters or 0:,} parameters"),
@@ -97,7 +99,7 @@ def _rounds(summary: Summary) -> str:
 
 
 def _scores(summary: Summary) -> list[Fact]:
-    """Scores that the card does not have."""
+    """Return the scores that the card does not have."""
     found = []
     for key, value in summary.scores.items():
         if key.startswith(("test_", "validation_")) and key != "test_accuracy" and value is not None:

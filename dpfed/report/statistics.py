@@ -1,4 +1,4 @@
-"""Means over seeds, beside what the paper prints."""
+"""Means over seeds, beside the published numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpfed.runs.sweep_folder import Published
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
-    """The runs of a row at one point of its axes: they differ in the seed."""
+    """Runs of a row at one point of its axes: they differ in the seed."""
 
     row: str
     at: Mapping[str, str]
@@ -27,16 +27,17 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The row, and where it is on its axes."""
+        """Name of the row and its values on the axes."""
         words = ", ".join(f"{short(name)} {value}" for name, value in self.at.items())
         return f"{self.row}, {words}" if words else self.row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A quantity of a group in the unit it is printed in: the mean over seeds, or what `quantity.over_seeds` says.
+    """A quantity of a group in its printed unit: the mean over seeds, or the statistic `quantity.over_seeds`.
 
-    `std` is the sample deviation over seeds, None for one and where it is no mean; `difference` is ours minus theirs.
+    `std` is the sample deviation over seeds, None for one seed and for statistics other than a mean; `difference` is
+    measured minus published.
     """
 
     quantity: Quantity
@@ -51,7 +52,7 @@ class Mean:
 
     @property
     def digits(self) -> int:
-        """Decimals to print: the quantity's, or as many as show two digits of a small mean."""
+        """Return the decimals to print: the quantity's, or enough to show two digits of a small mean."""
         usual = self.quantity.digits
         if self.quantity.unit == "%" or usual == 0 or not self.mean or not math.isfinite(self.mean):
             return usual
@@ -69,7 +70,7 @@ _OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def groups_of(collection: Collection) -> list[Group]:
-    """The groups, in the order of their first runs."""
+    """Return the groups, in the order of their first runs."""
     found: dict[tuple[str, tuple[tuple[str, str], ...]], list[FinishedRun]] = {}
     for run in collection.runs:
         at = tuple((name, value) for name, value in run.at.items() if name != SEED)
@@ -78,7 +79,7 @@ def groups_of(collection: Collection) -> list[Group]:
 
 
 def mean_of(group: Group, key: str, collection: Collection) -> Mean:
-    """The mean of a summary's key over the runs of a group; runs that have no such number are not counted."""
+    """Return the mean of a summary's key over the runs of a group that have such a number."""
     quantity = QUANTITIES[key]
     values = [quantity.scale * value for run in group.runs if (value := run.summary.number(key)) is not None]
     return Mean(
@@ -91,7 +92,7 @@ def mean_of(group: Group, key: str, collection: Collection) -> Mean:
 
 
 def write_table(collection: Collection, target: Path) -> None:
-    """table.csv: one line for each group and quantity."""
+    """Write table.csv: one line for each group and quantity."""
     groups = groups_of(collection)
     axes = list(dict.fromkeys(name for group in groups for name in group.at))
     stream = io.StringIO(newline="")
@@ -112,12 +113,12 @@ def write_table(collection: Collection, target: Path) -> None:
 
 
 def _written(key: str, number: float) -> str:
-    """Guarantees with all their digits: to nearest they would be none."""
+    """Return a number as text. Guarantees have all their digits: rounded to nearest they would guarantee nothing."""
     return repr(number) if key in SAFELY else f"{number:.8g}"
 
 
 def short(axis: str) -> str:
-    """The last part of an axis's name."""
+    """Return the last part of an axis's name."""
     return axis.rpartition(".")[2].replace("_", " ")
 
 

@@ -1,4 +1,4 @@
-"""Quantities as a person reads them, to nearest: for guarantees see `accounting.rounding`."""
+"""Quantities as text, rounded to nearest: for guarantees see `accounting.rounding`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def percent(value: float | None) -> str:
-    """0.8885 -> "88.85%"; a dash for None."""
+    """Return a percentage: 0.8885 -> "88.85%"; a dash for None."""
     return "–" if value is None else f"{value:.2%}"
 
 
 def size(count: float) -> str:
-    """Bytes, in powers of 1000, with three significant digits: 3884 -> "3.88 kB"."""
+    """Return bytes, in powers of 1000, with three significant digits: 3884 -> "3.88 kB"."""
     value, power = float(count), 0
     while abs(value) >= 999.5 and power < len(_BYTES) - 1:
         value, power = value / 1000, power + 1
@@ -22,7 +22,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """9.23 -> "9.2 s"; 75 -> "1 min 15 s"; 3700 -> "1 h 2 min"."""
+    """Return a duration: 9.23 -> "9.2 s"; 75 -> "1 min 15 s"; 3700 -> "1 h 2 min"."""
     if seconds < _MINUTE:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -1,1 +1,1 @@
-"""Runs: the loop, a run's folder, checkpoint, ledger book and summary; loops of your own (`client_level`)."""
+"""Runs: the loop, a run's folder, checkpoint, ledger book and summary; custom training loops (`client_level`)."""

@@ -19,14 +19,16 @@ from dpfed.runs.experiment import Experiment
 from dpfed.server.readout import network_of
 
 FORMAT = "dpfed-run-2"
-"""A version of this package that would go on with a run in another way (other streams, other steps) has another one."""
+"""Version of the streams and steps of a run: a version of dpfed that would continue a run differently has another
+one.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """configuration: of config.toml as it was written. population: `dpfed.data.population.fingerprint`. start: of what
-    rounds start from, the broadcast and the frozen network where there is one. own_code: of the user's own files,
-    empty where a run needs none (and in no file then)."""
+    """Hashes that bind a run's files together. configuration: of config.toml as it was written. population:
+    `dpfed.data.population.fingerprint`. start: of the broadcast, and of the frozen network if there is one. own_code:
+    of the user's files; empty, and not recorded, if a run needs none."""
 
     configuration: str
     population: str
@@ -54,12 +56,14 @@ PARTS = {
     "own_code": "the code of your own that it needs (--load)",
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
-"""Description of the content of each hash, for messages."""
+"""Description of each hash for messages."""
 
 
 def configuration_hash(tables: Mapping[str, Any]) -> str:
-    """Return the hash of config.toml without federation.rounds: the ledger has the length of a run, and a run can be
-    prolonged (`dpfed.runs.resuming`)."""
+    """Return the hash of config.toml without federation.rounds.
+
+    The ledger has the length of a run, and a run can be prolonged (`dpfed.runs.resuming`).
+    """
     federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
     tables = {**tables, "federation": federation}
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
@@ -86,8 +90,10 @@ def binding_of(experiment: Experiment, configuration: str, key: bytes) -> Bindin
 
 
 def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
-    """Return the key of a new run: of its project, or its own. A key from the seed is, like noise from the seed, not
-    for release, and the same whenever the run is repeated."""
+    """Return the key of a new run: its project's key, or a new one.
+
+    A key from the seed is, like noise from the seed, not for release, and is equal whenever the run is repeated.
+    """
     if project is not None:
         return project.key()
     simulated = experiment.method.randomness.name == "simulated"
@@ -95,7 +101,7 @@ def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
 
 
 def population_of(experiment: Experiment, key: bytes) -> str:
-    """Fingerprint of the run's clients under this key."""
+    """Return the fingerprint of the run's clients under this key."""
     return fingerprint(
         key,
         experiment.dataset,
@@ -106,7 +112,7 @@ def population_of(experiment: Experiment, key: bytes) -> str:
 
 
 def start_of(experiment: Experiment) -> str:
-    """Hash of the model and the constants that the run starts from."""
+    """Return the hash of the model and the constants that the run starts from."""
     frozen = network_of(experiment.readout)
     constants = [] if frozen is None else [frozen.constants]
     return start_hash([experiment.start.broadcast, *constants, *experiment.model.fixed.values()])

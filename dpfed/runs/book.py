@@ -19,14 +19,14 @@ from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.runs.binding import PARTS, Heads
 
 TAKEN_BACK = "the project was not charged for the line of this nonce, so nothing was released"
-"""Reason of the mark in a run's ledger."""
+"""Reason in a run's ledger for the mark of a charge that released nothing."""
 
 
 class Book:
     """Charges of one run, in its own ledger and in its project's.
 
-    With simulated randomness an interrupted round is repeated with the same noise: the same release, so its line
-    stands, in the project too, which is charged first. With secure randomness the repetition is a new release and is
+    With simulated randomness an interrupted round is repeated with the same noise: the same release, so its line is
+    kept, in the project too, which is charged first. With secure randomness the repetition is a new release and is
     charged on top. In a project each charge of such fresh noise has a nonce. Under the project's lock the run's line is
     written, then the project's line with the same nonce, then the round is released. A project's line whose nonce the
     folder lacks shows an old copy of the folder. A run's line whose nonce the project lacks released nothing.
@@ -45,8 +45,11 @@ class Book:
     def open(
         cls, path: Path, header: Header, *, rounds_done: int, heads: Heads, project: ProjectLedger | None = None
     ) -> Book:
-        """A new ledger, or the one that is there. RunError if it, or the project, holds less than was done or seen
-        (`heads`), or if it is of another run or project. LedgerError if the project is on other clients."""
+        """Open a new ledger, or continue an existing one.
+
+        RunError if it, or the project, holds less than was done or seen (`heads`), or if it is of another run or
+        project. LedgerError if the project is on other clients.
+        """
         if project is not None and project.ledger.header.clients != header.clients:
             raise RunError(
                 f"{project.ledger.path}: is for {project.ledger.header.clients} clients, this run has "
@@ -54,7 +57,7 @@ class Book:
             )
         if project is not None:
             project.look()
-        if has_no_header(path):  # killed while it was made: before the first round
+        if has_no_header(path):  # the process ended while it created the ledger, before the first round
             path.unlink()
         if path.exists():
             book = cls(Ledger.resume(path), project)
@@ -77,7 +80,7 @@ class Book:
         return book
 
     def _check_header(self, header: Header) -> None:
-        """RunError unless the ledger is this run's, and charged to a project or not as before."""
+        """Raise RunError unless the ledger is this run's, and is charged to a project or not as before."""
         path, there = self.ledger.path, self.ledger.header
         for name in ("unit", "clients", "randomness"):
             if getattr(there, name) != getattr(header, name):
@@ -98,7 +101,7 @@ class Book:
             )
 
     def _check_seen(self, head: str) -> None:
-        """RunError unless the ledger has the line that was its last line when the checkpoint was written."""
+        """Raise RunError unless the ledger has the line that was its last line when the checkpoint was written."""
         if head and self.ledger.entries_after(head) is None:
             raise RunError(
                 f"{self.ledger.path}: has no line of hash {head[:12]}..., its last one when the checkpoint was "
@@ -106,14 +109,19 @@ class Book:
             )
 
     def _check_project(self, seen: str, rounds_done: int) -> None:
-        """RunError unless the project has all charges of this run and every line that the run has seen (otherwise it is
-        another project, or has lost lines), and unless this folder has all charges of the project."""
+        """Raise RunError unless the project and this folder have all charges of this run.
+
+        A missing charge in the project means another project, or lost lines. A missing charge in the folder means an
+        old copy.
+        """
         if self.project is None:
             return
         project = self.project.ledger
         own, charged = self.ledger.shared_releases, lines_of(self.run, self.project)
         paid = {line.nonce for line in charged}
-        before = Counter(one.round for one in own if one.nonce is None)  # simulated, or of version 0.2
+        before = Counter(
+            one.round for one in own if one.nonce is None
+        )  # a line without a nonce is simulated, or of version 0.2
         there = Counter(line.round for line in charged if line.nonce is None)
         lost = sorted((before - there).keys())
         lost += [one.round for one in own if one.nonce not in paid and one.round < rounds_done]
@@ -134,7 +142,7 @@ class Book:
             raise self._old_copy(beyond[0])
 
     def _refuse_old_copy(self) -> None:
-        """RunError where the project was charged for fresh noise of this run by another copy of its folder."""
+        """Raise RunError if the project was charged for fresh noise of this run by another copy of its folder."""
         assert self.project is not None
         entries = self.project.ledger.entries
         for line in entries[self._compared :]:
@@ -153,8 +161,10 @@ class Book:
         )
 
     def _take_back(self) -> None:
-        """Mark the run's own lines that the project was not charged for: a crash between the two released nothing. A
-        round of a schedule that only the project holds (version 0.2 wrote that line first) is entered as charged."""
+        """Mark the run's lines that the project was not charged for: a crash between the two lines released nothing.
+
+        A round of a schedule that only the project holds (version 0.2 wrote that line first) is entered as charged.
+        """
         if self.project is None or self._repeatable:
             return
         charged = lines_of(self.run, self.project)
@@ -171,7 +181,7 @@ class Book:
         self._nonces = {one.nonce for one in self.ledger.shared_releases}
 
     def record(self, entry: Entry) -> None:
-        """Charge a round: write its line, unless this very line was written before the interruption."""
+        """Charge a round: write its line, unless this line was written before the interruption."""
         before = self._written.get(entry.round) if self._repeatable else None
         if before is not None and before != entry:
             raise RunError(
@@ -192,23 +202,26 @@ class Book:
             try:
                 charge(line, first=partial(self._write, line))
             except BudgetSpent:
-                self._refuse_old_copy()  # a copy that went on has used what this one was to use
+                self._refuse_old_copy()  # a copy of the folder that continued has used this stream
                 raise
 
     def _write(self, line: Release) -> None:
-        """Write the run's own line of a charge that the project pays; under the project's lock."""
+        """Write the run's line of a charge that the project pays; under the project's lock."""
         self._refuse_old_copy()
         self.ledger.record(line)
         self._nonces.add(line.nonce)
 
     def charged_apart(self, rounds_done: int) -> bool:
-        """Return True if the next round was charged before an interruption, and would be another release if
-        repeated."""
+        """Return True if the next round was charged before an interruption, and repeating it would be another
+        release.
+        """
         return not self._repeatable and rounds_done in self._written
 
     def require_own_stream(self, release: SingleRelease) -> None:
-        """RunError where another run of the project has drawn from the stream of this one's schedule: accounted
-        together, one run's rounds would be the other's next ones."""
+        """Raise RunError if another run of the project has drawn from the stream of this run's schedule.
+
+        Accounted together, one run's rounds would be the next rounds of the other.
+        """
         schedule = schedule_of(release)
         lines = [] if schedule is None or self.project is None else self.project.ledger.shared_releases
         for line in lines:
@@ -220,9 +233,9 @@ class Book:
                 )
 
     def begin(self, goal: PrivacyTarget, *, first: int, rounds: int) -> None:
-        """Have the project pay for the rounds that it was not charged for yet. BudgetSpent where it does not.
+        """Charge the project for the rounds that it was not charged for yet. BudgetSpent if it cannot pay.
 
-        Where a charge depends on the shares that arrive, a round costs what the fewest of them would.
+        If a charge depends on the shares that arrive, a round is charged with the fewest shares.
         """
         self.worst = goal.mechanism if goal.varies else None
         if self.project is not None:
@@ -241,16 +254,18 @@ class Book:
         return str(self.ledger.header.about.get("run", "unnamed"))
 
     def standing(self, rounds_done: int) -> list[Release | LocalRelease]:
-        """Releases that count before the next round: an interrupted simulated round is charged once."""
+        """Return the releases that count before the next round: an interrupted simulated round is charged once."""
         return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
 
     def paid(self, number: int) -> bool:
-        """Return True if the project was charged for this very round before an interruption."""
+        """Return True if the project was charged for this round before an interruption."""
         return self._repeatable and number in self._of_project
 
     def interrupted(self, rounds_done: int) -> int:
-        """Count the charges, in the ledger or the project, without a finished round: of rounds that were interrupted
-        after their charge, and repeated with new noise or not at all."""
+        """Return the number of charges without a finished round, in the ledger or the project.
+
+        They are of rounds that were interrupted after their charge, and repeated with new noise or not at all.
+        """
         charges = Counter(entry.round for entry in self.ledger.releases)
         for round, count in Counter(line.round for line in lines_of(self.run, self.project)).items():
             charges[round] = max(charges[round], count)
@@ -277,6 +292,6 @@ def has_no_header(path: Path) -> bool:
 
 
 def lines_of(run: str, project: ProjectLedger | None) -> list[Release]:
-    """Charges of the run in the project."""
+    """Return the project's charges of the run."""
     lines = [] if project is None else project.ledger.shared_releases
     return [line for line in lines if line.detail.get("run") == run]

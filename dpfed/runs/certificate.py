@@ -1,4 +1,4 @@
-"""Certificate by sampling of a finished run: an epsilon beside the one that holds for sure, never in its place."""
+"""Certificate by simulation of a finished run: an epsilon beside the one that always holds, never in its place."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dpfed.config.tables import Config
 
 
 def certified(config: Config) -> bool:
-    """Return True if a run asks for a certificate (privacy.certificate)."""
+    """Return True if a run is configured to have a certificate (privacy.certificate)."""
     return isinstance(config.privacy, GaussianPrivacy) and config.privacy.certificate == "sampled"
 
 
 def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
     """Return the claim of the ledger's releases; None if there is no certificate of them.
 
-    There is one if the run asks for it, has released all of the rounds that it began with and no others, and is not
-    charged to a project. A run that ended early or was prolonged may have been so by its results, which the epsilon of
-    its releases does not cover.
+    There is one if privacy.certificate is set, the planned rounds and no others are released, and no project is
+    charged. A run that ended early or was prolonged may have been so by its results, which the epsilon of its releases
+    does not cover.
     """
     if not certified(config) or "run" in ledger.header.about or not ledger.releases:
         return None
@@ -34,7 +34,7 @@ def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
 
 
 def certificate_of(config: Config, ledger: Ledger, stated: Guarantee) -> Certificate | None:
-    """Return the certificate of a finished run; None if it has none, or no sampling is below its epsilon."""
+    """Return the certificate of a finished run; None if it has none, or none is below its epsilon."""
     claim = claim_of(config, ledger, stated)
     if claim is None:
         return None

@@ -1,4 +1,4 @@
-"""A checkpoint: what a run goes on from, as one file without pickle."""
+"""A checkpoint: the state from which a run continues, as one file without pickle."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FORMAT = "dpfed-checkpoint-5"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """After a round: the server's state, what its stages remember included, and what the run's files say of the round.
+    """State after a round: the server's, the stages' memory, and the round's lines in the run's files.
 
-    Saved at once, so a round is done or not. report: lines of the round in the other files of the run, which are
-    written on resume if a crash kept them out of there; None before the first round. heads: of the ledgers that held
-    the charges of the run.
+    It is saved atomically, so a round is done or not. report: lines of the round in the other files of the run, written
+    on resume if a crash prevented it; None before the first round. heads: last hashes of the ledgers that hold the
+    run's charges.
     """
 
     state: ServerState
@@ -38,7 +38,7 @@ class Checkpoint:
 
 
 def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
-    """The file of a checkpoint of the run that is made of this."""
+    """Return the file of a checkpoint of the run with this binding."""
     state = checkpoint.state
     tensors = {"broadcast": state.broadcast.cpu()}
     tensors |= {f"memory.{name}": kept.cpu() for name, kept in state.memory.items()}
@@ -56,7 +56,9 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
 
 
 def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
-    """The checkpoint in this file, on the device of `start`; RunError where it is damaged, edited or another run's."""
+    """Return the checkpoint in this file, on the device of `start`; RunError if it is damaged, edited or another
+    run's.
+    """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
         with safe_open(path, framework="pt") as file:
@@ -91,7 +93,7 @@ def _of_run(binding: Binding) -> dict[str, str]:
 
 
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
-    """RunError unless the checkpoint is of this run."""
+    """Raise RunError unless the checkpoint is of this run."""
     now = _of_run(binding)
     other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
     if other:
@@ -114,7 +116,7 @@ def _check(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
 
 
 def _digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Finds damage and careless edits, not a forger."""
+    """Return a digest that finds damage and careless edits, not a forger."""
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()

@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole: as they were, or as they were to be."""
+"""Files that a crash leaves complete: with the old content or the new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["append", "put"]
 
 
 def append(path: Path, lines: bytes) -> None:
-    """More lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
+    """Append lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
     descriptor = open_output(path, os.O_APPEND)
     try:
         write_through(descriptor, lines)

@@ -24,7 +24,9 @@ from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.models.flat import FlatModel
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
-"""f(outputs [N, ...], targets [N, ...]) of all test samples -> a number, or one a sample [N], whose mean is taken."""
+"""Metric of outputs [N, ...] and targets [N, ...] of all test samples: a number, or one a sample [N], which are
+averaged.
+"""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -34,46 +36,48 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
-    """[n, k], float64."""
+    """Return errors [n, k], float64."""
     return (outputs.reshape(targets.shape).double() - targets.double()).reshape(len(targets), -1)
 
 
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean absolute error."""
+    """Return the mean absolute error."""
     return _errors(outputs, targets).abs().mean()
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Root of the mean squared error."""
+    """Return the root of the mean squared error."""
     return _errors(outputs, targets).square().mean().sqrt()
 
 
 def r2(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Coefficient of determination: 1 - squared errors / squared deviations from the test targets' mean, both summed
-    over all entries. Undefined (NaN) where all targets are equal."""
+    """Return the coefficient of determination, NaN if all targets are equal.
+
+    It is 1 - squared errors / squared deviations from the test targets' mean, both summed over all entries.
+    """
     rows = targets.double().reshape(len(targets), -1)
     return 1 - _errors(outputs, targets).square().sum() / (rows - rows.mean(dim=0)).square().sum()
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "mae": mae, "rmse": rmse, "r2": r2}
-"""run.metrics."""
+"""Metrics by their name in run.metrics."""
 
 _OF_NUMBERS = ("mae", "r2")
 """Metrics of numeric targets if run.metrics is not given."""
 
 _TAKEN = ("loss", "accuracy")
-"""Names that have a meaning of their own in metrics.jsonl."""
+"""Names that already have a meaning in metrics.jsonl."""
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of this name; ConfigError with the nearest one otherwise."""
+    """Return the metric of this name; ConfigError with the nearest name if there is none."""
     if name not in METRICS:
         raise ConfigError(f"run.metrics={name!r}: known are {', '.join(METRICS)}.{did_you_mean(name, METRICS)}")
     return METRICS[name]
 
 
 def check_own(metrics: Mapping[str, Metric]) -> None:
-    """ConfigError for names that metrics.jsonl cannot have as test_NAME."""
+    """Raise ConfigError for names that metrics.jsonl cannot have as test_NAME."""
     for name in metrics:
         if not (isinstance(name, str) and name.isidentifier() and len(name) <= 100) or name in _TAKEN:
             raise ConfigError(
@@ -83,13 +87,13 @@ def check_own(metrics: Mapping[str, Metric]) -> None:
 
 
 def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
-    """The metric as one number. TrainingFailed where it fails, or is none."""
+    """Return the metric as one number. TrainingFailed if it fails, or returns no number."""
     try:
         value = torch.as_tensor(metric(outputs, targets))
         if value.dim() == 1 and len(value) == len(targets):
             value = value.double().mean()
         return float(value)
-    except Exception as error:  # it may be the user's, and raise anything
+    except Exception as error:  # a user's metric may raise anything
         raise TrainingFailed(
             f"metric {name!r}: fails for outputs {list(outputs.shape)} and targets {list(targets.shape)}: "
             f"{words_of(error)}. It must give a number, or one a sample."
@@ -97,13 +101,13 @@ def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> flo
 
 
 def as_json(value: float) -> float | None:
-    """null where a metric is not finite."""
+    """Return a metric for JSON: null if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Loss that is minimised, and metrics. classes: True if targets are labels and outputs are logits of them, so that
+    """Loss that is minimised, and metrics. classes: True if targets are labels and outputs are their logits, so that
     there is an accuracy."""
 
     loss: Loss = CROSS_ENTROPY
@@ -118,14 +122,14 @@ CLASSIFICATION = Objective()
 class TestResult:
     """Fraction of correct predictions (NaN without classes), mean loss, and other metrics by name."""
 
-    __test__ = False  # not a pytest class
+    __test__ = False  # marks for pytest that this is no test class
 
     accuracy: float
     loss: float
     others: Mapping[str, float] = field(default_factory=dict)
 
     def to_record(self, prefix: str) -> dict[str, float | None]:
-        """{prefix}_accuracy, {prefix}_loss, {prefix}_NAME; null where a number is not finite."""
+        """Return {prefix}_accuracy, {prefix}_loss, {prefix}_NAME; null if a number is not finite."""
         named = {"accuracy": self.accuracy, "loss": self.loss, **self.others}
         return {f"{prefix}_{name}": as_json(value) for name, value in named.items()}
 
@@ -139,10 +143,11 @@ def evaluate(
     *,
     objective: Objective = CLASSIFICATION,
 ) -> TestResult:
-    """Test result of weights [d] on inputs [n, ...] and labels, or other targets, [n, ...].
+    """Return the test result of weights [d] on inputs [n, ...] and labels, or other targets, [n, ...].
 
-    1000 rows at a time, or 100 images on a CPU, whose cache holds what their layers make. Evaluation runs on a copy of
-    the weights: a forward pass that writes to its parameters (an embedding with max_norm) leaves `weights` unchanged.
+    Rows are evaluated 1000 at a time, or 100 images on a CPU, whose cache holds their activations. Evaluation runs on a
+    copy of the weights: a forward pass that writes to its parameters (an embedding with max_norm) leaves `weights`
+    unchanged.
     """
     weights = weights.clone()
     turned = takes_channels_last(model, inputs)
@@ -167,7 +172,7 @@ def evaluate(
 
 
 def with_own_loss(config: Config) -> Config:
-    """The configuration of a run with a loss that is given in Python. ConfigError where it names another."""
+    """Return the configuration of a run with a loss given in Python. ConfigError if it names another loss."""
     if config.local.loss not in (None, OWN):
         raise ConfigError(f"local.loss={config.local.loss!r} with a loss of your own: give one of them.")
     return config.model_copy(update={"local": config.local.model_copy(update={"loss": OWN})})
@@ -176,7 +181,10 @@ def with_own_loss(config: Config) -> Config:
 def objective_of(
     config: Config, dataset: Dataset, model: FlatModel, loss: OfSamples | None, metrics: Mapping[str, Metric]
 ) -> Objective:
-    """Checked on two public test samples. ConfigError where network, loss and targets do not fit together."""
+    """Return the loss and metrics, checked on two public test samples.
+
+    ConfigError if network, loss and targets do not fit together.
+    """
     check_own(metrics)
     chosen = own_loss(loss) if loss is not None else _configured(config, dataset)
     of_classes = dataset.classes is not None and chosen.name in (CROSS_ENTROPY.name, OWN)

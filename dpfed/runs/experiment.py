@@ -1,4 +1,4 @@
-"""The composition root: a checked configuration becomes the objects of a run."""
+"""The composition root: makes the objects of a run from a checked configuration."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ from dpfed.stages.encode import Encode
 class Experiment:
     """The objects of a run (`dpfed.runs.loop`).
 
-    readout turns what the server holds into the weights that are evaluated and saved; downlink_bits is what a client
-    gets in a round, uplink_bits what it sends (None: measured), secure_sum_bits of them keys and shares. own_code: what
-    of it does not come with dpfed.
+    readout turns the server's state into the weights that are evaluated and saved. downlink_bits are received by a
+    client in a round, uplink_bits are sent (None: measured), of which secure_sum_bits are keys and shares. own_code:
+    the user-defined code of the run.
     """
 
     config: Config
@@ -111,7 +111,7 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 
 
 def resolved(config: Config) -> Config:
-    """Return the configuration with what follows from the rest written out: privacy.delta, cohort_cap, lanes, bands."""
+    """Return the configuration with derived settings written out: privacy.delta, cohort_cap, lanes, bands."""
     config = with_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
         config = config.with_delta(default_delta(config.federation.clients))
@@ -119,8 +119,10 @@ def resolved(config: Config) -> Config:
 
 
 def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
-    """The objects of a run, of which the caller may have some of its `own`. ConfigError for a choice that cannot work,
-    with the nearest one that does; AccountingError for one that no account of privacy covers.
+    """Return the objects of a run; the caller may give some as `own`.
+
+    ConfigError for a choice that cannot work, with the nearest one that does; AccountingError for one that no account
+    of privacy covers.
     """
     ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
     if (replay := replayed.current()) is not None:
@@ -219,7 +221,7 @@ def _samples(
 
 
 def own_code_of(config: Config) -> tuple[OwnFile, ...]:
-    """The files of a user's own that a run of this configuration is made of."""
+    """Return the user's files that a run of this configuration needs."""
     method_of, scheme_of = config.method.name, method(config.method.name).scheme
     return own_files(
         [
@@ -234,21 +236,24 @@ def own_code_of(config: Config) -> tuple[OwnFile, ...]:
 
 
 def _chain(settings: Settings) -> Stages:
-    """The method's; ConfigError with its line where a function of one's own fails."""
+    """Return the method's chain; ConfigError with its line if a custom function fails."""
     facts = settings.facts
     try:
         return require_form(federated_method(facts.name).stages(settings))
     except (DpfedError, AccountingError):
         raise
-    except Exception as error:  # the function may be the user's, and raise anything
+    except Exception as error:  # a user's function may raise anything
         if registered.file_of("method", facts.name) is None:
             raise
         raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
 
 
 def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
-    """The goal with the mechanism that the stage charges which makes rounds private: nothing else says what a run is
-    charged for. ConfigError where that charge does not cover what the chain, or a scheme of one's own, does."""
+    """Return the privacy target with the mechanism of the stage that makes rounds private; no other code sets a run's
+    charge.
+
+    ConfigError if that charge does not cover the chain, or a custom scheme.
+    """
     goal = settings.goal(stages.project.sent)
     if goal is None:
         return None
@@ -260,8 +265,9 @@ def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
 
 
 def _check_own_scheme(stages: Stages) -> None:
-    """A private run through a scheme of one's own rests on rows that do not depend on each other: what need not be
-    believed is tried."""
+    """Raise ConfigError if a custom scheme fails the test that rows do not depend on each other, which a private run
+    needs.
+    """
     encode = stages.find(Encode)
     if encode is None or registered.file_of("scheme", encode.scheme.name) is None:
         return
@@ -294,8 +300,10 @@ def _method(settings: Settings, stages: Stages, goal: PrivacyTarget | None, rank
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:
-    """Return the bits that a client receives in a round. With a reset in every round and a fixed cohort of K clients,
-    the probabilities are multiples of 1/K."""
+    """Return the bits that a client receives in a round.
+
+    With a reset in every round and a fixed cohort of K clients, the probabilities are multiples of 1/K.
+    """
     config, choice = settings.config, stages.project.choice
     server = config.server
     counted = isinstance(server, PosteriorServer) and server.reset_every == 1 and server.prior == 1

@@ -1,15 +1,15 @@
-"""The folder of a run: what it wrote, in an order that survives a crash.
+"""The folder of a run: its files, in an order of writing that survives a crash.
 
 config.toml        the resolved configuration
-own_code.json      the files of the user's own that the run needs, if any: where they were, and their hashes
-ledger.jsonl       what was released (private runs); synced before anything of a round is visible elsewhere
+own_code.json      paths and hashes of the user's files that the run needs, if any
+ledger.jsonl       releases (private runs); on the disk before any other file has the round
 metrics.jsonl      one line a round, safe to publish with the model
 diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
                    operator and audits only
-canaries.jsonl     what was seen of each canary, if there were any
-checkpoint.safetensors   the state that the next round starts from, and what the files above have to say of its round
-population.key     the secret key of the fingerprint of the clients: stays with the operator
-schedule.key       in a run with secure randomness, what its participation schedule is drawn from: as secret
+canaries.jsonl     scores of each canary, if there were any
+checkpoint.safetensors   the state that the next round starts from, and its round's lines in the files above
+population.key     the secret key of the fingerprint of the clients, for the operator only
+schedule.key       the secret key of the participation schedule in a run with secure randomness
 model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
 lock               held while a process runs here
 
@@ -52,8 +52,8 @@ SCHEDULE_KEY = "schedule.key"
 class RunFolder:
     """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
 
-    `shorter`: the configuration that the run began with, where it is to be prolonged. `release` lets the next process
-    in; the end of this one does, too, whatever ends it.
+    `shorter`: the configuration that the run began with, if it is prolonged. `release` unlocks the folder; so does the
+    end of this process, for any reason.
     """
 
     def __init__(self, path: Path, config: Mapping[str, object]) -> None:
@@ -72,7 +72,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
-        """A new folder holding the configuration; RunError if something is already there."""
+        """Create a folder with the configuration; RunError if it is not empty."""
         folder = cls(path, config)
         try:
             folder._made = tuple(one for one in (path, *path.parents) if not one.exists())
@@ -91,10 +91,11 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
-        """The folder of an interrupted run, or of one that is to be prolonged; RunError if it holds none, or one with
-        another configuration.
+        """Open the folder of an interrupted run, or of a run to prolong.
 
-        Of a setting that its version did not have yet, see `parse_written`.
+        RunError if there is none, or its configuration differs.
+
+        For settings that the run's version did not have yet, see `parse_written`.
         """
         before = configuration_in(path)
         written = parse_written(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
@@ -104,7 +105,7 @@ class RunFolder:
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
                 "or take the differences back."
             )
-        folder = cls(path, before)  # its files name the configuration as it was written
+        folder = cls(path, before)  # the run's files have the hash of the configuration as it was written
         folder._hold()
         folder.shorter = before if changed else None
         return folder
@@ -116,8 +117,11 @@ class RunFolder:
         self._write("config.toml", tomli_w.dumps(tables).encode())
 
     def key(self, new: Callable[[], bytes]) -> bytes:
-        """Return the key of the population's fingerprint; a new key for a run that has not begun, or if it is lost:
-        then no ledger and no checkpoint is this run's any more. LedgerError."""
+        """Return the key of the population's fingerprint; a new key for a run that has not begun, or if the file is
+        gone.
+
+        With a new key no ledger and no checkpoint is this run's any more. LedgerError.
+        """
         path = self.path / "population.key"
         key = population_key.read(path)
         if key is None or not (self.ledger.exists() or self._checkpoint.exists()):
@@ -126,18 +130,22 @@ class RunFolder:
         return key
 
     def schedule_key(self, new: bytes) -> bytes:
-        """Return the key that the schedule is drawn from; `new` for a run that has not begun. RunError if it is lost: a
-        schedule drawn anew is another schedule than the ledger's. LedgerError."""
+        """Return the key that the schedule is drawn from; `new` for a run that has not begun.
+
+        RunError if the file is gone: a schedule drawn anew would differ from the ledger's. LedgerError.
+        """
         path = self.path / SCHEDULE_KEY
         key = population_key.read(path)
         if key is None and (self.ledger.exists() or self._checkpoint.exists()):
-            raise RunError(f"{path}: is gone, so that nobody knows who is still to take part. Restore it from a copy.")
+            raise RunError(
+                f"{path}: is gone, and with it the remaining participation schedule. Restore it from a copy."
+            )
         if key is None:
             population_key.write(path, new)
         return key or new
 
     def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
-        """Note the code of the user's own that a new run needs; RunError where one that goes on has other code."""
+        """Record the user's code that a new run needs; RunError if a continued run has other code."""
         if not resume:
             if files:
                 content = json.dumps([one.to_dict() for one in files], indent=2) + "\n"
@@ -160,10 +168,12 @@ class RunFolder:
         self._lock.release()
 
     def discard(self) -> None:
-        """Release it; a new folder, of a run that was refused before it charged or saved anything, is taken away."""
+        """Unlock the folder; remove a new folder of a run that was refused before it charged or saved anything."""
         names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, _LOCK)
         if self._made is not None:
-            with suppress(OSError):  # what cannot be removed stays; why the run was refused is said all the same
+            with suppress(
+                OSError
+            ):  # files that cannot be removed are kept; the reason of the refusal is reported in any case
                 for name in names:
                     (self.path / name).unlink(missing_ok=True)
                 for folder in self._made:
@@ -171,7 +181,7 @@ class RunFolder:
         self.release()
 
     def _refuse_content(self) -> None:
-        """A run that was killed before it had a configuration has left nothing that counts."""
+        """Refuse a folder with content, except that of a run that ended before it had a configuration."""
         if any(one.name != _LOCK and one.suffix != ".part" for one in self.path.iterdir()):
             self.release()
             raise RunError(f"{self.path}: is not empty. Use --resume to go on with the run in it, or another --out.")
@@ -195,13 +205,17 @@ class RunFolder:
         self._append(self._metrics, line)
 
     def metrics(self, before_round: int) -> list[MetricsLine]:
-        """The lines of metrics.jsonl up to that round; later ones are dropped from this file and those beside it."""
+        """Return the lines of metrics.jsonl up to that round; later lines are removed from this file and those
+        beside it.
+        """
         self._drop_after(before_round, self._diagnostics, RoundRecord)
         self._drop_after(before_round, self._canaries, CanaryLine)
         return self._drop_after(before_round, self._metrics, MetricsLine)
 
     def _drop_after(self, last: int, file: Path, kind: type[OneLine]) -> list[OneLine]:
-        """Drop lines of later rounds than `last` from a file, with a line that a crash cut off; return the others."""
+        """Remove lines of later rounds than `last`, and a line that a crash cut off, from a file; return the other
+        lines.
+        """
         if not file.exists():
             return []
         try:
@@ -212,7 +226,7 @@ class RunFolder:
         return kept
 
     def save_checkpoint(self, saved: Checkpoint) -> None:
-        """Atomically: a crash leaves the old one or this one."""
+        """Save a checkpoint atomically: a crash leaves the old one or this one."""
         assert self._binding is not None
         self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
 
@@ -224,7 +238,9 @@ class RunFolder:
         return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
-        """The final weights by parameter name, and the fixed ones, which the header names; the SHA-256 of the file."""
+        """Save the final weights by parameter name, and the fixed ones, which the header names; return the SHA-256
+        of the file.
+        """
         flat = weights.cpu()
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
         fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
@@ -232,11 +248,11 @@ class RunFolder:
         return self._hashed("model.safetensors", save(tensors | fixed, metadata=about))
 
     def save_mask(self, content: bytes) -> str:
-        """The final mask: with the seed in it, the whole network; the SHA-256 of the file."""
+        """Save the final mask with its seed, which give the whole network; return the SHA-256 of the file."""
         return self._hashed("model.mask.safetensors", content)
 
     def save_summary(self, summary: Summary) -> None:
-        """summary.json."""
+        """Write summary.json."""
         self._write("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
 
     def _hashed(self, name: str, content: bytes) -> str:
@@ -262,13 +278,13 @@ def _named(one: OwnFile) -> str:
 
 def _not_written(file: Path, error: OSError) -> RunError:
     return RunError(
-        f"{file}: cannot be written ({error.strerror}). Nothing written before is lost; free space or fix the folder, "
-        "then --resume."
+        f"{file}: cannot be written ({error.strerror}). Files written before are complete; free space or fix the "
+        "folder, then --resume."
     )
 
 
 def free_folder(parent: Path, name: str) -> Path:
-    """parent/name, or the first of name-2, name-3, ... that does not exist."""
+    """Return parent/name, or the first of name-2, name-3, ... that does not exist."""
     candidates = (parent / (name if n == 1 else f"{name}-{n}") for n in range(1, 1_000_000))
     return next(path for path in candidates if not path.exists())
 

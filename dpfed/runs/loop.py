@@ -1,4 +1,4 @@
-"""The loop of a run: rounds, evaluation, checkpoints, and stopping before a round that the budget cannot pay."""
+"""The loop of a run: rounds, evaluation, checkpoints, and its end before a round that exceeds the budget."""
 
 from __future__ import annotations
 
@@ -79,20 +79,21 @@ def run(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run or resume the experiment in folder `out`; `on_round` gets each line of metrics.jsonl. A `project` is charged
-    too and ends the run when its budget is spent; `stop` is called before every round.
+    """Run or resume the experiment in folder `out`; `on_round` gets each line of metrics.jsonl.
+
+    A `project` is charged too and ends the run when its budget is spent; `stop` is called before every round.
 
     Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
     whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
-    LedgerError where the folder or the ledger cannot be trusted or written, or where training fails; what was written
-    before stays valid and the run can be resumed. RunInterrupted if it was asked to stop.
+    LedgerError if the folder or the ledger cannot be trusted or written, or if training fails; files written before are
+    valid and the run can be resumed. RunInterrupted if `stop` returns True.
     """
     opened: Run | None = None
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
         outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
-    except TrainingFailed:  # the other processes wait for this one's part, not for a word: its end ends them
+    except TrainingFailed:  # the other processes wait for this one's part, not for a message: its end ends them
         raise
     except BaseException:
         _let_go(experiment)
@@ -113,14 +114,14 @@ def follow(experiment: Experiment) -> None:
 
 
 def _let_go(experiment: Experiment) -> None:
-    """End the other processes; a process that has died already does not answer."""
+    """End the other processes; a process that has ended already does not answer."""
     with suppress(RuntimeError):
         experiment.method.ranks.stop()
 
 
 class Run:
-    """A run, round by round, with clients of this process or of another engine (its source of rows). The claims are
-    those of `run`."""
+    """A run, round by round, with clients of this process or of another engine (its source of rows). Claims: see
+    `run`."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class Run:
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        if saved.report is not None:  # whatever kept it out of the other files
+        if saved.report is not None:  # in case the other files lack it
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
         if scheduled and self._book is not None and self._book.charged_apart(self.state.round):
@@ -211,7 +212,7 @@ class Run:
             return
         try:
             done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
-        except BudgetSpent as why:  # another run was faster
+        except BudgetSpent as why:  # another run has spent the budget meanwhile
             self._project_refuses(why)
             return
         self._save(done, time.monotonic() - started)
@@ -230,18 +231,22 @@ class Run:
         self._write_report(report, self._spent.charge(done.release))
 
     def _leave_out(self) -> None:
-        """Skip the next round, which was charged before an interruption: a round of a schedule is not repeated with
-        other noise, but stays charged and has no result."""
+        """Skip the next round, which was charged before an interruption and has no result.
+
+        A round of a schedule is not repeated with other noise, but remains charged.
+        """
         self._save(left_out(self.state, self.experiment.method), 0.0)
 
     def _masks_with(self, record: RoundRecord) -> int | None:
-        """Bits of all rounds by FedPM's measure; None from the first round on whose uploads were not measured."""
+        """Return the bits of all rounds by FedPM's measure; None after the first round whose uploads were not
+        measured.
+        """
         if self._mask_entropy is None or (record.mask_entropy is None and record.aborted is None):
             return None
         return self._mask_entropy + (record.mask_entropy or 0)
 
     def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
-        """The lines of a round that is saved."""
+        """Write the lines of a saved round."""
         self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
         line = self._line(epsilon, report.diagnostics.aborted)
         self._folder.append(line, report.record)
@@ -249,7 +254,7 @@ class Run:
         self._on_round(line.to_dict())
 
     def _line(self, epsilon: float, aborted: str | None) -> MetricsLine:
-        """The public line of the last round; `aborted`: why it has no result, for the operator."""
+        """Return the public line of the last round; `aborted`: why it has no result, for the operator."""
         experiment, state = self.experiment, self.state
         scores: Scores = {"test_accuracy": None, "test_loss": None}
         if (
@@ -267,7 +272,7 @@ class Run:
         )
 
     def close(self) -> Outcome:
-        """The model and the summary. RunError if the budget did not pay for a single round."""
+        """Write the model and the summary. RunError if the budget did not pay for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.goal and self.state.round == 0:
             if self._book is not None and not self._book.ledger.entries:
@@ -296,7 +301,7 @@ class Run:
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
     def _project_refuses(self, why: BudgetSpent) -> None:
-        """Stop by the project's budget, which could still pay when the round began."""
+        """Stop because of the project's budget, which could still pay when the round began."""
         self._stopped_by, goal = "budget", self.experiment.goal
         assert self._project is not None
         assert goal is not None

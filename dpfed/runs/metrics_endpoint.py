@@ -1,7 +1,7 @@
-"""A run's numbers for Prometheus, and its health, over HTTP: on the loopback interface unless told otherwise.
+"""A run's numbers for Prometheus, and its health, over HTTP; by default on the loopback interface.
 
-It has what metrics.jsonl publishes and what the configuration says: the expected cohort, never the cohort that took
-part, which Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator.
+It serves numbers of metrics.jsonl and of the configuration: the expected cohort, never the cohort that took part, which
+Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class MetricsEndpoint:
 
     @property
     def address(self) -> str:
-        """http://HOST:PORT."""
+        """Return http://HOST:PORT."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def line(self, record: Mapping[str, object]) -> None:
-        """Take a line of metrics.jsonl."""
+        """Record a line of metrics.jsonl."""
         now = time.time()
         self._set("round", record["round"], "last round that has ended")
         self._set("round_seconds", now - self._last, "seconds of the last round")
@@ -79,13 +79,13 @@ class MetricsEndpoint:
         self._server.server_close()
 
     def metrics(self) -> bytes:
-        """Content of /metrics."""
+        """Return the content of /metrics."""
         from prometheus_client import generate_latest
 
         return bytes(generate_latest(self._registry))
 
     def health(self) -> dict[str, float]:
-        """Content of /health: seconds since the begin, and since the last round."""
+        """Return the content of /health: seconds since the begin, and since the last round."""
         now = time.time()
         return {"seconds": round(now - self._begun, 1), "seconds_since_round": round(now - self._last, 1)}
 
@@ -114,7 +114,7 @@ def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, *args: object) -> None:
-            """Requests are not logged."""
+            """Log no requests."""
 
     given = os.environ.get(ADDRESS, _DEFAULT)
     host, _, port = given.rpartition(":")
@@ -125,7 +125,7 @@ def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, message."""
+    """Log formatter with one JSON object a line: time, level, message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

@@ -1,4 +1,4 @@
-"""Torch's modes as a process begins with them, whatever a caller has set around a run or a release."""
+"""Context with the default modes of torch, independent of those that a caller has set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Float32 by default, new tensors on the CPU, no autocast and no inference mode inside; as before at the end."""
+    """Context with float32 by default, new tensors on the CPU, no autocast and no inference mode; modes are restored
+    at the end.
+    """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))

@@ -17,7 +17,9 @@ from dpfed.methods.choices import edge_of, others_of, sends_coins
 from dpfed.methods.records import Goal
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
-ALONE_WITHOUT_NOISE = "uploads, from whoever runs this process: the secure sum is simulated, and its total has no noise"
+ALONE_WITHOUT_NOISE = (
+    "uploads, from the operator of this process: the secure sum is simulated, and its total has no noise"
+)
 """Limitation of a secure sum in one process, without noise."""
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
@@ -29,13 +31,14 @@ CHARGED_LOSSES = (
 
 
 def on_nodes(note: str) -> str:
-    """Return the note of a run whose clients are an engine's nodes, which may be other machines."""
+    """Return the note on a run whose clients are nodes of an engine, possibly on other machines."""
     return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)
 
 
 def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
-    """Return the limitations of a stated epsilon: notes on samples (`public_samples`, `validation_samples`), then those
-    of the configuration."""
+    """Return the limitations of a stated epsilon: notes on samples (`public_samples`, `validation_samples`), then
+    the configuration's.
+    """
     notes = list(of_samples)
     if decodes_first:
         notes.append(
@@ -85,7 +88,7 @@ def _of_secure_sums(config: Config) -> str:
         "cohorts",
     ]
     if own:
-        randomness = "draw their coins" if coins else "add their noise"
+        randomness = "draw their Bernoulli samples" if coins else "add their noise"
         notes.append(f". Clients must {randomness}, which the server cannot check")
     elif config.federation.sampling != "all":
         notes.append(
@@ -103,7 +106,7 @@ def _of_other_coins(config: Config) -> list[str]:
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
     if others_of(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
-    return [f"against other clients that deviate: epsilon relies on their coins, of probabilities {kept}"]
+    return [f"against other clients that deviate: epsilon relies on their Bernoulli samples, of probabilities {kept}"]
 
 
 def _by_coins(config: Config) -> bool:
@@ -112,14 +115,14 @@ def _by_coins(config: Config) -> bool:
 
 
 _SHARE_OF_DELTA = 0.02
-"""Fraction of delta for clients that are drawn more often than is accounted for."""
+"""Fraction of delta for clients that are drawn more often than the account assumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownCohorts:
     """Epsilon of every client at the run's delta, from `rounds` rounds without their sampling.
 
-    charged: the part of delta that pays for a client being drawn in more rounds
+    charged: the part of delta for clients that are drawn in more rounds
     """
 
     epsilon: float
@@ -128,31 +131,34 @@ class KnownCohorts:
 
 
 def server_view(config: Config, goal: Goal | None, released: int) -> KnownCohorts | None:
-    """Against the server itself. None where no secure sum with the clients' own noise shields clients from it.
+    """Return epsilon against the server. None unless a secure sum with the clients' noise protects clients from it.
 
-    Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: who was drawn,
-    who was lost, every sum. Then what it learns of a client is the rounds that it was drawn in, without their sampling.
-    Adjacency: the run's own. Direction of error: upper bound.
+    Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: drawn clients,
+    dropped clients, every sum. Then its view of a client is the rounds that the client was drawn in, without their
+    sampling. Adjacency: the run's own. Direction of error: upper bound.
     """
     return _without_sampling(config, goal, released, noise_of="clients")
 
 
 def hostile_clients_view(config: Config, goal: Goal | None, released: int) -> KnownCohorts | None:
-    """Against those who see the models, whatever all other clients send. None without a secure sum whose noise is the
-    server's: a trusted sum bounds every upload, so epsilon itself holds; and shares of noise, or coins, are only there
-    if clients add them.
+    """Return epsilon against observers of the models, for any uploads of all other clients.
 
-    Claim: nothing bounds what is under masks, so that others may show in a sum who took part, the differing client
-    included, but no more than that: given who took part, what is released is post-processing of this client's own
-    integers with the server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper
-    bound. Under add-remove a client that takes part in a full round displaces another one, whose upload nothing bounds:
-    the chance of that is charged to delta.
+    None unless a secure sum has the server's noise. A trusted sum bounds every upload, so epsilon itself holds; shares
+    of noise, or Bernoulli samples, exist only if clients add them.
+
+    Claim: nothing bounds masked uploads, so other clients may reveal in a sum who took part, the differing client
+    included, but no more. Given who took part, the release is post-processing of this client's integers with the
+    server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper bound. Under
+    add-remove a client that takes part in a full round displaces another client, whose upload nothing bounds: the
+    probability of that is charged to delta.
     """
     return _without_sampling(config, goal, released, noise_of="server")
 
 
 def _displacing(sampling: Sampling, adjacency: Adjacency) -> float:
-    """Return the chance that a client takes part in a full round where its presence decides who else does."""
+    """Return the probability that a client takes part in a full round, where its presence changes the others'
+    participation.
+    """
     if not isinstance(sampling, CappedPoissonSampling) or adjacency is not Adjacency.ADD_REMOVE:
         return 0.0
     return max(zeta * p for zeta, p in sampling.full_rounds(adjacency))
@@ -165,8 +171,11 @@ def _without_sampling(
     *,
     noise_of: Literal["clients", "server"],
 ) -> KnownCohorts | None:
-    """m of the rounds without sampling. A client is drawn in more with probability at most a fiftieth of delta, which
-    is charged: the draws do not depend on data, so delta(m rounds) + P(more) is a delta for every client."""
+    """Return m rounds without sampling, and a probability to charge.
+
+    A client is drawn in more rounds with probability at most a fiftieth of delta, which is charged. Draws do not depend
+    on data, so delta(m rounds) + P(more) is a delta for every client.
+    """
     if config.aggregation.kind == "plain" or goal is None or not released:
         return None
     if goal.unit == "record" or goal.integers is None or goal.integers.placement != noise_of:

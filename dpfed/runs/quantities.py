@@ -1,4 +1,4 @@
-"""The numbers of a run's summary that a table can show: how they are called, in which unit, with how many digits."""
+"""Numbers of a run's summary that a table can show: name, unit, and number of digits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SAFELY: Mapping[str, Callable[[float], str]] = {
     "lower_bound": downwards,
     "clip_norm": downwards,
 }
-"""Keys of summary.json that are printed on the safe side; the others to nearest."""
+"""Keys of summary.json that are rounded in the safe direction; the others to nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """`key` of summary.json; what is printed, and published, is `scale` times it, in `unit`, with `digits` decimals.
+    """`key` of summary.json, printed and published as `scale` times its value, in `unit`, with `digits` decimals.
 
-    Guarantees (`SAFELY`) have as many digits as `accounting.rounding` gives them.
-    `over_seeds`: what stands for several runs. A mean of upper bounds would bound none of them: it is the largest.
+    `accounting.rounding` chooses the digits of guarantees (`SAFELY`). `over_seeds`: statistic over several runs. For
+    upper bounds it is the largest, since their mean would bound none of them.
     """
 
     key: str
@@ -43,13 +43,13 @@ class Quantity:
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
     def printed(self, value: float, digits: int | None = None) -> str:
-        """`value`, which is in `unit` already, for a person; `digits`: other decimals than usual."""
+        """Return `value`, already in `unit`, as text; `digits`: other decimals than usual."""
         if self.key in SAFELY:
             return SAFELY[self.key](value)
         return f"{value:,.{self.digits if digits is None else digits}f}"
 
     def difference(self, value: float, digits: int | None = None) -> str:
-        """A difference of two values, with its sign unless nothing is left of it; rounded to the same side."""
+        """Return a difference of two values with its sign, unless it rounds to zero; rounded in the same direction."""
         shown = self.printed(value, digits)
         if not float(shown.replace(",", "")):
             return shown.removeprefix("-")
@@ -103,7 +103,7 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 def quantity(key: str, *, where: str) -> Quantity:
-    """The quantity `key`; ConfigError that names `where` it was asked for."""
+    """Return the quantity `key`; ConfigError that names the place `where` it is used."""
     if key not in QUANTITIES:
         hint = did_you_mean(key, QUANTITIES)
         raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}.{hint}")

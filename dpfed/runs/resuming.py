@@ -21,7 +21,9 @@ OWN_CODE = "own_code.json"
 
 
 def configuration_in(path: Path) -> dict[str, object]:
-    """The tables of the configuration that a run wrote into its folder, unchecked; RunError if there are none."""
+    """Return the tables of the configuration that a run wrote into its folder, unchecked; RunError if there are
+    none.
+    """
     try:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
@@ -29,10 +31,10 @@ def configuration_in(path: Path) -> dict[str, object]:
 
 
 def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
-    """Return `tables` with the delta of the run in this folder, if neither has one written: the run is then of 0.2.
+    """Return `tables` with the delta of the run in this folder, if neither has one: the run is then of 0.2.
 
-    Of clients it is the default of 0.2 (`parse_written`); of records, whose number no configuration has, the ledger
-    states it.
+    For clients it is the default of 0.2 (`parse_written`). For records the ledger states it, because no configuration
+    has their number.
     """
     written, ledger = configuration_in(path), path / "ledger.jsonl"
     for key in ("privacy", "local.record"):
@@ -80,7 +82,7 @@ def differences(before: Mapping[str, object], after: Mapping[str, object], path:
 
 
 def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """True if the second configuration is the first with more rounds."""
+    """Return True if the second configuration is the first with more rounds."""
     then, later = before["federation"]["rounds"], now["federation"]["rounds"]
     return bool(later > then and {**now, "federation": {**now["federation"], "rounds": then}} == dict(before))
 
@@ -88,11 +90,11 @@ def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 def require_same_rounds(
     before: Mapping[str, Any], config: Config, facts: MethodFacts, goal: Goal | None, sent: int
 ) -> None:
-    """RunError unless a round of the longer run is a round of the shorter one, under a budget that was there before.
+    """Raise RunError unless a longer run has equal rounds, and a budget that was fixed before the first one.
 
-    Claim: whoever looks at the results and then prolongs the run has chosen its length by them. Under a budget that was
-    fixed before the first round this is no matter: what is released is a part of what the longest run within the budget
-    would release, so its epsilon covers it. Without a budget no number that was stated before does.
+    Claim: a run that is prolonged after its results were seen has a length chosen by them. Under a budget fixed before
+    the first round this is sound: the releases are a part of those of the longest run within the budget, so its epsilon
+    covers them. Without a budget no epsilon stated before covers them.
     """
     rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
     said = f"federation.rounds: cannot be prolonged from {rounds}, since"

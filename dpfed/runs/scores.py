@@ -17,8 +17,10 @@ Scores = dict[str, float | None]
 
 
 def tested(experiment: Experiment, state: ServerState) -> Scores:
-    """test_accuracy (null without classes), test_loss and test_NAME of other metrics; where a moving average is the
-    model, last_test_NAME of the last round's."""
+    """Return test_accuracy (null without classes), test_loss and test_NAME of other metrics.
+
+    If a moving average is the model, also last_test_NAME of the last round's model.
+    """
     dataset, device = experiment.dataset, experiment.device
     inputs = torch.from_numpy(dataset.test_inputs).to(device)
     targets = torch.from_numpy(dataset.test_labels).to(device)
@@ -42,7 +44,7 @@ def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[Metr
     if metrics:
         line = metrics[-1].scores
         last = {name: value for name, value in line.items() if name.startswith(("test_", "last_test_"))}
-        if last["test_loss"] is None:  # ended between two evaluations, or it is not finite
+        if last["test_loss"] is None:  # the run ended between two evaluations, or the score is not finite
             last = tested(experiment, state)
     found = [*(line.test_accuracy for line in metrics), last.get("test_accuracy")]
     accuracies = [one for one in found if one is not None]

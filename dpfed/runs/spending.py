@@ -26,13 +26,13 @@ _TOLERANCE = 1e-2
 
 
 class Spending(Protocol):
-    """A running account: asked before a round, charged after it."""
+    """A running account of epsilon: read before a round, charged after it."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        """Epsilon if a round of this cohort is charged, at the most it may cost."""
+        """Return epsilon if a round of this cohort is charged, with its largest possible charge."""
 
     def charge(self, release: Release | LocalRelease | None) -> float:
-        """Epsilon now that a round has released this, or nothing."""
+        """Return epsilon after charging a round's release, or None for no release."""
 
 
 def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
@@ -51,7 +51,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
 
 
 class NotSpending:
-    """The account of a run without privacy."""
+    """Account of a run without privacy."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return math.nan
@@ -61,7 +61,7 @@ class NotSpending:
 
 
 class OfEqualRounds:
-    """Every released round is the same mechanism: one convolution a round."""
+    """Account of rounds with equal mechanisms: one convolution a round."""
 
     def __init__(self, goal: PrivacyTarget, rounds: int, charged: int) -> None:
         self._goal = goal
@@ -85,8 +85,10 @@ class OfEqualRounds:
 
 
 class OfVariousRounds:
-    """Rounds that are charged with the noise that arrived, the next one at most as `goal.of_round` says; rounds whose
-    noise changes by a plan; or rounds of a participation schedule, which are accounted together."""
+    """Account of rounds that differ: in noise that arrived, by a noise schedule, or by a participation schedule.
+
+    The next round is charged at most as `goal.of_round`; rounds of a participation schedule are accounted together.
+    """
 
     def __init__(self, goal: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
         self._goal, self._released = goal, list(before)
@@ -114,7 +116,7 @@ def _stated(goal: PrivacyTarget, found: float, releases: Callable[[], Composed])
 
 
 class OfRecords:
-    """Every client is charged for its own steps; the worst one counts."""
+    """Account of private records: every client is charged for its steps, and the worst client counts."""
 
     def __init__(self, experiment: Experiment, goal: RecordTarget, before: list[Release | LocalRelease]) -> None:
         self._local, self._goal, self._histories = experiment.method.clients, goal, Histories()
@@ -136,7 +138,9 @@ class OfRecords:
 
 
 def over_budget(goal: Goal, after: float) -> str:
-    """Error text for a run whose own epsilon does not pay for the first round, which would bring it to `after`."""
+    """Return the error text for a run whose epsilon does not pay for the first round, after which it would be
+    `after`.
+    """
     return no_round_fits(
         f"{goal.table}.epsilon",
         allowed=goal.budget or 0.0,
@@ -147,7 +151,7 @@ def over_budget(goal: Goal, after: float) -> str:
 
 
 def over_project_budget(goal: Goal, project: ProjectLedger, why: str) -> str:
-    """Error text for a run whose project, for the reason `why`, does not pay for the first round."""
+    """Return the error text for a run whose project, for the reason `why`, does not pay for the first round."""
     return (
         f"{project.ledger.path} (a project ledger): not even one round fits: {why} {goal.advice}, or do without the "
         "run."

@@ -93,7 +93,7 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
             found["certificate"] = asdict(certificate)
         if readings := readings_of(stated):
             found |= readings | {"gaussian_dp": GaussianSummary(**readings["gaussian_dp"])}
-    except ContradictoryBounds as error:  # the run is saved, and states nothing
+    except ContradictoryBounds as error:  # the run is saved, and states no guarantee
         found = {"no_statement": str(error)}
     return found | {
         "delta": goal.delta,
@@ -127,7 +127,7 @@ def _of_project(book: Book | None) -> dict[str, Any]:
 
 
 def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
-    """Bytes and bits of what clients send and get; megabytes: of all uploads of so many rounds."""
+    """Return bytes and bits of a client's upload and download; megabytes: of all uploads of `rounds` rounds."""
     uploads = uploads_of_a_round(experiment) * rounds
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     return {
@@ -140,14 +140,19 @@ def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str,
 
 
 def mask_bits(experiment: Experiment, rounds: int, entropy: int | None) -> float | None:
-    """Bits a parameter and upload by FedPM's measure (Section 3.1): the entropy of the share of ones in a mask."""
+    """Return the bits a parameter and upload by FedPM's measure (Section 3.1): the entropy of the share of ones in a
+    mask.
+    """
     uploads = uploads_of_a_round(experiment) * rounds
     return entropy / uploads / experiment.model.size if entropy and uploads else None
 
 
 def delta_for_failures(ledger: Ledger) -> float:
-    """Return the part of delta that the stated epsilon charges for unlikely events: the sum over all releases of the
-    probability that more clients are drawn than a sum has uploads, which ledgers up to version 0.3 charge."""
+    """Return the part of delta that the stated epsilon charges for unlikely events.
+
+    It is the sum over all releases of the probability that more clients are drawn than a sum has uploads, which ledgers
+    up to version 0.3 charge.
+    """
     released = ledger.mechanism() if ledger.header.unit == "client" else None
     return overflow(released) if released is not None else 0.0
 
@@ -158,20 +163,23 @@ def records_of(experiment: Experiment) -> int | None:
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
-    """Sizes fixed beforehand count by the expected cohort, since the realised one is secret under Poisson sampling;
-    others as measured (nothing is private there, or every upload is seen anyway)."""
+    """Return the megabytes of all uploads.
+
+    Sizes fixed beforehand count by the expected cohort, since the realised one is secret under Poisson sampling. Other
+    sizes are measured: nothing is private there, or every upload is seen anyway.
+    """
     if experiment.uplink_bits is None:
         return measured / 1e6
     return math.ceil(experiment.uplink_bits / 8) * uploads_of_a_round(experiment) * rounds / 1e6
 
 
 def uploads_of_a_round(experiment: Experiment) -> float:
-    """Uploads of a round: those expected, or always so many."""
+    """Return the number of uploads of a round: the expected number, or the fixed number of a sum."""
     return experiment.method.fill or experiment.method.sampler.expected
 
 
 def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
-    """Factors of the noise multiplier in equal parts of the planned rounds; None where all rounds have it as it is."""
+    """Return the factors of the noise multiplier in equal parts of the planned rounds; None if they are all 1."""
     schedule = goal.schedule if isinstance(goal, PrivacyTarget) else None
     return {
         "noise_schedule": list(schedule.factors) if schedule else None,
@@ -190,13 +198,13 @@ def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases:
 
 
 def noise_placement(releases: Sequence[Release | LocalRelease]) -> str | None:
-    """Return where the last noise was added: server, clients (shares), uploads, coins; "local steps" for records."""
+    """Return where the last noise was added: server, clients (shares), uploads, `coins`; "local steps" for records."""
     last = releases[-1] if releases else None
     return last.noise_placement if isinstance(last, Release) else "local steps" if last else None
 
 
 def noise_kind(goal: PrivacyTarget | RecordTarget) -> str:
-    """Return the kind of noise: gaussian, discrete-gaussian, skellam, coins."""
+    """Return the kind of noise: gaussian, discrete-gaussian, skellam, `coins`."""
     if goal.noise_multiplier is None:
         return "coins"
     if isinstance(goal, RecordTarget):

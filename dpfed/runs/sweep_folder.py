@@ -1,4 +1,4 @@
-"""The folder of a sweep: sweep.json says what belongs to it, and where each run's folder is."""
+"""The folder of a sweep: sweep.json names its runs, and the folder of each."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _LONGEST = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One number that the paper prints, in the unit it prints (accuracies in percent); `x` is the axis's label,
-    None for the row at every x."""
+    """One number that the paper prints, in its printed unit (accuracies in percent).
+
+    `x` is the axis's label, None for the row at every x.
+    """
 
     row: str
     x: str | None
@@ -33,7 +35,7 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One run: its row, where it is on the axes, and its folder, relative to the sweep's."""
+    """One run: its row, its place on the axes, and its folder, relative to the sweep's."""
 
     row: str
     at: Mapping[str, str]

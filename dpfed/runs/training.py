@@ -1,4 +1,6 @@
-"""Parts of an experiment that train: device, network, local training, step of the server; some given in Python."""
+"""Parts of an experiment that train: device, network, local training, step of the server; some may be given in
+Python.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
     f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
 )
-"""Limitation of the guarantee where a network or a loss does not come with dpfed."""
+"""Limitation of the guarantee of a custom network or loss."""
 
 Maker = Callable[..., nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Own:
-    """Objects given in Python in place of names in a configuration; None: the name counts.
+    """Objects given in Python instead of names in a configuration; None: the configuration's name is used.
 
     model:   called as model(input_shape, classes)
     loss:    f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own"
@@ -62,8 +64,11 @@ class Own:
 
 
 def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
-    """Return a maker of networks. A module is copied and starts from its own weights; a function of nothing, or of
-    (input_shape, classes), makes a network with fresh weights from run.seed."""
+    """Return a maker of networks.
+
+    A module is copied and starts from its weights. A function without arguments, or of (input_shape, classes), makes a
+    network with fresh weights from run.seed.
+    """
     if isinstance(model, nn.Module):
         return lambda input_shape, classes: copy.deepcopy(model)
     if not callable(model):
@@ -87,7 +92,7 @@ def _takes_nothing(maker: Callable[..., nn.Module]) -> bool:
 
 
 def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
-    """Initial weights, and fixed ones where a part is not trained, are those of the run's seed."""
+    """Return the network, with initial and fixed weights from the run's seed."""
     name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
     if own is not None:
         return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed)
@@ -106,7 +111,7 @@ def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch
 
 
 def group_of(config: Config, model: FlatModel) -> int:
-    """Clients whose moves are in memory at a time."""
+    """Return the number of clients whose moves are in memory at a time."""
     return config.run.group if model.size > 100_000 else max(config.run.group, 100)
 
 
@@ -141,7 +146,7 @@ def local_training(
 
 
 def is_custom(config: Config, own: Own) -> bool:
-    """True if the network or the loss does not come with dpfed."""
+    """Return True if the network or the loss is user-defined."""
     given = own.model is not None or own.loss is not None
     return given or config.model.name not in models.MODELS or config.local.loss not in (None, *LOSSES)
 
@@ -149,7 +154,10 @@ def is_custom(config: Config, own: Own) -> bool:
 def after_trial(
     config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
 ) -> LocalTraining:
-    """Local training of a custom network or loss, tried on test samples. ConfigError (`dpfed.clients.trial`)."""
+    """Return the local training of a custom network or loss, tried on test samples.
+
+    ConfigError (`dpfed.clients.trial`).
+    """
     samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
     if config.privacy is None and config.local.record is None:
         return tried_together(clients, broadcast, samples, start)
@@ -159,7 +167,7 @@ def after_trial(
 def start_of_rounds(
     config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
 ) -> tuple[torch.Tensor, Readout]:
-    """Return the first broadcast, and the readout that makes weights of the server's state."""
+    """Return the first broadcast, and the readout from the server's state to weights."""
     readout: Readout
     if network is None:
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
@@ -186,7 +194,7 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:
-    """Return the device of run.device. ConfigError for one that is not there, or that is neither CPU nor CUDA GPU."""
+    """Return the device of run.device. ConfigError if it does not exist, or is neither a CPU nor a CUDA GPU."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
         raise ConfigError(
             f"run.device={name!r}: runs are on the CPU or on a CUDA GPU: 'auto', 'cpu', 'cuda' or 'cuda:N'. Use one of "

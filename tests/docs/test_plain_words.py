@@ -11,22 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = (
     "accounting",
-    "dpfed/aggregation",
-    "dpfed/api",
-    "dpfed/audit",
-    "dpfed/compress",
-    "dpfed/diagnostics",
-    "dpfed/mechanisms",
-    "dpfed/models",
-    "dpfed/participation",
-    "dpfed/randomness.py",
-    "dpfed/records",
-    "dpfed/replayed.py",
-    "dpfed/seeds.py",
-    "dpfed/server",
-    "dpfed/sources.py",
-    "dpfed/stages",
-    "dpfed/sweep",
+    *(f"dpfed/{path.name}" for path in sorted((ROOT / "dpfed").iterdir()) if path.name[0] not in "_."),
 )
 """Folders and files that are checked."""
 
@@ -100,7 +85,7 @@ def faults(kind, text, room=""):
     for sentence in ALLOWED:
         text = text.replace(sentence, "")
     plain = re.sub(r"`[^`]*`|^ *(>>>|\.\.\.).*$|^ *[a-z_]+: ", "", text, flags=re.MULTILINE)
-    plain = re.sub(r"[\w./-]+\.(py|md|toml)\b|[\w]+\.[\w.]+|\w+_\w+|--\w+", "", plain)
+    plain = re.sub(r"[\w./-]+\.(py|md|toml)\b|[\w]+\.[\w.]+|\w+_\w+|--\w+|= ?[\"'][\w-]+[\"']|\w+( > \w+)+", "", plain)
     found = [
         f"{match[0]!r}: write {better}"
         for word, better in LEXICON.items()

@@ -1,4 +1,4 @@
-"""Flower as the engine: its nodes train, code and send; its server app does all that `dpfed.runs.loop` does.
+"""Flower as the engine: its nodes train, encode and send; its server app runs the steps of `dpfed.runs.loop`.
 
-Importing this package needs no flwr; its modules do, but for `settings` and `app_folder`.
+Importing this package needs no flwr; its modules need flwr, except `settings` and `app_folder`.
 """

@@ -1,5 +1,7 @@
-"""An accountant of Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.42) on the accounts of this
-package, with the releases in a ledger."""
+"""Accountant with Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.42), by `accounting`.
+
+Releases are recorded in a ledger.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,7 @@ _BACKEND, _SCHEMA = "dpfed", 1
 
 @dataclass(frozen=True, kw_only=True)
 class SpentSoFar:
-    """The fields of Flower's PrivacySpent, for versions of Flower without this type. epsilon: an upper bound at
-    delta."""
+    """Fields of Flower's PrivacySpent, for versions of Flower without this type. epsilon: an upper bound at delta."""
 
     epsilon: float
     delta: float
@@ -36,32 +37,31 @@ class SpentSoFar:
 
 
 class FlowerAccountant:
-    """Flower's PrivacyAccountant on `accounting`: give it where Flower takes its RdpAccountant.
+    """Flower's PrivacyAccountant by `accounting`: pass it to Flower in place of its RdpAccountant.
 
         accountant = FlowerAccountant(PrivacyConfig(...), ledger="ledger.jsonl")
         strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(...), 1.4, 1.0, 100, accountant=accountant)
 
-    config:     Flower's PrivacyConfig, or anything with its fields
-    ledger:     a file, written before a release counts; where it is there already, the account goes on
-    clip_norm:  C, for the ledger's lines alone: no epsilon depends on it
-    randomness: where the noise comes from. Flower's strategies draw it from numpy's global generator, which is not the
-                operating system: "simulated"
+    config: Flower's PrivacyConfig, or anything with its fields ledger: a file, written before a release counts; an
+    existing ledger is continued clip_norm: C, for the ledger's lines only: no epsilon depends on it randomness: source
+    of the noise. "simulated" for Flower's strategies, which draw it from numpy's global generator and not from the
+    operating system
 
     Claim: `get_epsilon(delta)` is an upper bound for all releases composed, each a sum of rows of norm at most C with
-    normal noise of standard deviation noise_multiplier C, if their number was fixed before the first result. Whoever
-    may end by results states a limit that was fixed before, and stops within it (`would_exceed`).
-    Unit: one client. Direction of error: upwards.
+    normal noise of standard deviation noise_multiplier C, if their number was fixed before the first result. A run that
+    may end by its results needs a limit that was fixed before, and stops within it (`would_exceed`). Unit: one client.
+    Direction of error: upwards.
 
     sampling_method      neighbouring_relation  one client moves the sum by  account
     poisson              add-or-remove-one      C                            Poisson, rate sample_size / population_size
     without-replacement  replace-one            2 C                          fixed size
-    no-amplification     add-or-remove-one      C                            none: every release on everybody
+    no-amplification     add-or-remove-one      C                            none: every release on all clients
 
-    Under replace-one a client's row is exchanged for another, at most 2 C away. Flower's RdpAccountant takes that move
-    to be C, and so states less than what neighbours can tell (docs/flower.md). The account is of the sampler that
-    config names. Whether it ran is for the caller to see to: `ClientLevelStrategy` draws the cohorts it charges for.
-    Fixed size holds where what a client sends does not depend on the rounds it was drawn in before: a node that keeps a
-    state of its own from round to round (Flower's Context) is not covered.
+    Under replace-one a client's row is exchanged for another, at most 2 C away. Flower's RdpAccountant assumes a move
+    of C, and so states less than the true epsilon (docs/flower.md). The account is that of the sampler in `config`; the
+    caller must run that sampler. `ClientLevelStrategy` draws the cohorts that it charges for. The fixed-size account
+    holds if a client's upload does not depend on the earlier rounds it was drawn in: a node that keeps state from round
+    to round (Flower's Context) is not covered.
 
     ValueError (InvalidParameter) for another model, event or state; RunError, LedgerError for a ledger that is of
     another plan, or cannot be trusted or written.
@@ -82,16 +82,16 @@ class FlowerAccountant:
 
     @property
     def config(self) -> Any:
-        """The configuration, as it was given."""
+        """Return the configuration, unchanged."""
         return self._config
 
     @property
     def num_releases(self) -> int:
-        """Number of composed releases."""
+        """Return the number of composed releases."""
         return sum(count for _, count in self._composed)
 
     def compose(self, event: object, count: int = 1) -> None:
-        """Charge `count` releases like this one: on the disk first, where there is a ledger."""
+        """Charge `count` releases like this one: on disk first, if there is a ledger."""
         charged, count = self._checked(event), require.count(count=count)
         if self._book is not None:
             for number in range(self.num_releases, self.num_releases + count):
@@ -99,18 +99,20 @@ class FlowerAccountant:
         self._add(charged, count)
 
     def get_epsilon(self, delta: float) -> float:
-        """Epsilon of all releases at this delta; 0 before the first."""
+        """Return epsilon of all releases at this delta; 0 before the first."""
         return _epsilon(self._mechanism(), delta)
 
     def get_delta(self, epsilon: float) -> float:
-        """The smallest delta that is known at this epsilon."""
+        """Return the smallest delta known at this epsilon."""
         epsilon = require.nonnegative(epsilon=epsilon)
         mechanism = self._mechanism()
         return 0.0 if mechanism is None else float(profile(mechanism)(epsilon))
 
     def get_privacy_spent(self, delta: float | None = None) -> Any:
-        """All of it: Flower's PrivacySpent, or `SpentSoFar` where Flower has none. accounting_method: the account that
-        gave the smallest bound."""
+        """Return Flower's PrivacySpent, or `SpentSoFar` if Flower has none.
+
+        accounting_method: the account with the smallest bound.
+        """
         delta = self._model.delta if delta is None else delta
         mechanism = self._mechanism()
         best = None if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False)
@@ -141,9 +143,11 @@ class FlowerAccountant:
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from a saved state of the same configuration. With a ledger the ledger decides: a state that it has
-        gone beyond (a crash after the line, before the save) is that of the ledger; one that it does not hold is
-        refused."""
+        """Continue from a saved state of the same configuration.
+
+        With a ledger the ledger decides. An older state (a crash after the line, before the save) is replaced by the
+        ledger's; a state that the ledger does not hold is refused.
+        """
         if (state.get("schema_version"), state.get("backend")) != (_SCHEMA, _BACKEND):
             given = f"backend {state.get('backend')!r}, schema {state.get('schema_version')!r}"
             raise InvalidParameter(f"state of {given}: must be one that FlowerAccountant.state_dict() has given.")
@@ -181,7 +185,7 @@ class FlowerAccountant:
         return Composed(parts=tuple(parts)) if parts else None
 
     def _release(self, one: NoisySum) -> SingleRelease:
-        """One release as `accounting` describes it."""
+        """Return one release as `accounting` describes it."""
         noise = Gaussian(noise_multiplier=one.noise_multiplier, adjacency=Adjacency.of(self._model.adjacency))
         if self._model.sampling == "poisson":
             return subsample(noise, PoissonSampling(probability=one.sample_size / one.population_size))
@@ -200,7 +204,7 @@ class FlowerAccountant:
         )
 
     def _opened(self, path: Path, randomness: str) -> LoopBook:
-        """The ledger, and what it charges already."""
+        """Open the ledger, and return it with the releases that it already charges."""
         model = self._model
         plan = {
             "federation": {"clients": model.clients, "sampling": model.sampling},
@@ -217,7 +221,7 @@ class FlowerAccountant:
 
 
 def _appended(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -> list[tuple[NoisySum, int]]:
-    """Equal releases in a row stand together."""
+    """Append a release; equal releases in a row are stored together."""
     if composed and composed[-1][0] == one:
         return [*composed[:-1], (one, composed[-1][1] + count)]
     return [*composed, (one, count)]
@@ -240,6 +244,6 @@ def _compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
 def _spent_type() -> Any:
     try:
         from flwr.supercore.privacy_accounting import PrivacySpent
-    except ImportError:  # flwr below 1.42
+    except ImportError:  # for flwr below 1.42
         return SpentSoFar
     return PrivacySpent

@@ -1,4 +1,4 @@
-"""A ready Flower app for one configuration."""
+"""A complete Flower app for one configuration."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data{ow
 
 
 def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[OwnFile] = ()) -> None:
-    """pyproject.toml and a package with a server app, a client app, the configuration and files of one's own. RunError
-    if something is there already, or it cannot be written."""
+    """Write pyproject.toml and a package of server app, client app, configuration and user-defined files.
+
+    RunError if a file is in the folder already, or cannot be written.
+    """
     tables = tomli_w.dumps(config.to_dict())
     copies = _copies(own_code)
     argument = _own_argument(copies)
@@ -86,7 +88,10 @@ def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[Own
 
 
 def _copies(own_code: Sequence[OwnFile]) -> dict[str, str]:
-    """The user's own files as they travel to every node, by name. RunError for one that has changed since it ran."""
+    """Return the copies of the user's files that every node gets, by name.
+
+    RunError for a file that has changed since it ran.
+    """
     copies: dict[str, str] = {}
     for place, one in enumerate(own_code):
         try:
@@ -105,7 +110,7 @@ def _own_argument(copies: Iterable[str]) -> str:
 
 
 def run_folder(folder: Path) -> Path:
-    """The default folder of the app's run: beside the app, since all files in the app travel to every node."""
+    """Return the default folder of the app's run: beside the app, since all files in the app are sent to every node."""
     whole = folder.resolve()
     return whole.with_name(f"{whole.name}-run")
 

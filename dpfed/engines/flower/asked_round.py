@@ -1,4 +1,4 @@
-"""A round of a ClientLevelStrategy that nodes were asked in, and the updates that came back."""
+"""Round of a ClientLevelStrategy: the nodes that were asked, and their updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfed.runs.client_level import Step
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AskedRound:
-    """A round that nodes were asked in. nodes, terms: of the cohort's clients, by number, in its order."""
+    """Round with the nodes that were asked. nodes, terms: of the cohort's clients, by number, in the cohort's order."""
 
     step: Step
     start: ArrayRecord
@@ -31,7 +31,7 @@ class AskedRound:
     terms: Mapping[int, RoundTerms]
 
     def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
-        """One update [size] a client of the cohort, in its order; zeros for those that cannot be had."""
+        """Return one update [size] a client of the cohort, in order; zeros for a missing or unreadable update."""
         asked = {node: client for client, node in self.nodes.items()}
         came = {asked[node]: reply for node, reply in only_once(replies, asked)}
         unread = 0
@@ -56,7 +56,7 @@ class AskedRound:
 
 
 def _update_in(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
-    """The update [d] in a reply. WireError for an error, or for anything but what the terms ask for."""
+    """Return the update [d] in a reply. WireError for an error, or for a reply that does not follow the terms."""
     if reply.has_error():
         raise WireError(f"the node failed: {reply.error.reason}")
     sent = reply.content.config_records.get(RECORD)

@@ -1,4 +1,4 @@
-"""The client app: one node is one client, which builds its method from the configuration that the server has too."""
+"""The client app: a node is one client, and builds its method from the same configuration as the server."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 def client_app(
     config: Path | Mapping[str, Any], *, load_data: LoadData | None = None, own_code: Sequence[Path] = ()
 ) -> ClientApp:
-    """A ClientApp for this configuration: a TOML file beside the app, or its tables. `load_data` gives the node's own
-    samples, with data.partition = "nodes" and only there. own_code: Python files that register what the configuration
-    names. ConfigError."""
+    """Return a ClientApp for this configuration: a TOML file beside the app, or its tables.
+
+    `load_data` returns the node's samples, only with data.partition = "nodes". own_code: Python files that register
+    names in the configuration. ConfigError.
+    """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     own = tables.get("data", {}).get("partition") == "nodes"
     if own != (load_data is not None):
@@ -64,8 +66,9 @@ def client_app(
 
 
 def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Tell the server which client this node is. A node with unusable samples of its own fails here, before any
-    round."""
+    """Report to the server which client this node is. A node with unusable local samples fails here, before any
+    round.
+    """
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     if load_data is not None:
@@ -96,9 +99,11 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
 def _answered(
     experiment: Experiment, load_data: LoadData | None, client: int, instruction: Instruction, context: Context
 ) -> tuple[Round, UploadMessage]:
-    """The upload of a client's part in a round. An exception that its samples may have caused, in training, in
-    load_data or in a custom stage, would show in an error reply: the upload of an update that is not finite takes its
-    place, unless run.on_error is "raise"."""
+    """Return the upload of a client's part in a round.
+
+    An exception that its samples may have caused (in training, load_data or a custom stage) would be visible in an
+    error reply. The upload of an update that is not finite is sent instead, unless run.on_error is "raise".
+    """
     counts = counts_errors(experiment.config, on_nodes=True)
     experiment = replace(experiment, method=replace(experiment.method, counts_errors=counts))
     try:
@@ -116,7 +121,7 @@ def _answered(
 
 
 def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
-    """A step of the secure sum."""
+    """Return this client's message in a step of the secure sum."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     said = step(experiment, client, *read_question(message, fingerprint(experiment.config)), context)
@@ -124,7 +129,7 @@ def answer(config: str, step: Callable[..., bytes], message: Message, context: C
 
 
 def announced(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
-    """The round as this client knows it: nobody takes part but itself, and it is of the cohort if it is to train."""
+    """Return the announced round for this client alone, which is in the cohort if it is to train."""
     ids = np.array([client], dtype=np.int64)
     state = replace(instruction.state, stages=_recall(experiment, client, context))
     task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
@@ -132,8 +137,9 @@ def announced(experiment: Experiment, client: int, instruction: Instruction, con
 
 
 def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
-    """Train (or not, or take what was `learnt` [1, d]), and the client halves of the stages up to the bytes: what this
-    client sends."""
+    """Return a client's upload: train (or send zeros, or take the update `learnt` [1, d]), then apply the client
+    halves of the stages.
+    """
     method, ids, trains = experiment.method, now.task.participants, len(now.task.cohort) > 0
     if learnt is not None:
         rows = learnt.to(now.broadcast.device)
@@ -156,7 +162,7 @@ def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | 
 
 
 def client_of(context: Context, config: Config) -> int:
-    """The client that this node is: its partition-id. ConfigError for a node that is none of the run's clients."""
+    """Return the client that this node is: its partition-id. ConfigError for a node that is no client of the run."""
     client, clients = context.node_config.get("partition-id"), config.federation.clients
     if not require.is_whole(client) or not 0 <= client < clients:
         raise ConfigError(
@@ -167,7 +173,7 @@ def client_of(context: Context, config: Config) -> int:
 
 
 def _once(client: int, number: int, rounds: int, context: Context) -> None:
-    """A second upload of a round, with fresh noise, would be a release that nobody charges; so would one more round."""
+    """Refuse a second upload of a round, or one more round: its fresh noise would be a release that is not charged."""
     last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
     if not isinstance(last, int) or number <= last or number >= rounds:
         raise WireError(f"client {client}: asked for round {number} of {rounds} after round {last!r}; refused.")
@@ -189,7 +195,7 @@ def _experiment(config: str) -> Experiment:
 
 
 def _recall(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
-    """Return the memory of the stages for this client from earlier rounds; for other clients, zeros."""
+    """Return the stages' memory for this client from earlier rounds, and zeros for other clients."""
     memory: dict[str, Tensor] = {}
     for name, array in context.state.array_records.get(_MEMORY, ArrayRecord()).items():
         row = torch.from_numpy(array.numpy().copy()).to(experiment.device)

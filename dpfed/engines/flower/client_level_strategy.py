@@ -1,4 +1,4 @@
-"""An existing Flower app with client-level privacy: a wrapper around its strategy."""
+"""An existing Flower app with client-level privacy, by a wrapper around its strategy."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from dpfed.stages.shared_mask import kept_coordinates
 
 
 class ClientLevelStrategy(Strategy):
-    """Client-level differential privacy, and compressed uploads, for a Flower app that is there already.
+    """Wrapper that adds client-level differential privacy and compressed uploads to an existing Flower app.
 
         strategy = ClientLevelStrategy(
             FedAdam(), clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="ledger.jsonl"
         )
 
-    strategy:  what is done with a round's mean: FedAvg, or any other. It gets one reply a round, the private mean
-    clients:   how many nodes, or their ids. One node is one client: those connected at the first round, for all rounds
-    compress:  a scheme of `dpfed.compress` for what nodes send, `options` its options; needs `client_mod` on the nodes
-    keep:      Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs it, too
-    evaluate_on_clients: whether nodes are asked to evaluate. What they report then is covered by no epsilon
-    noise_at:  "server" only. Shares of noise on nodes need a sum that the server does not see: `dpfed deploy`
-    patience:  seconds to wait for the nodes before the first round
-    The others: those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges.
+    strategy: FedAvg or any other strategy, which gets one reply a round: the private mean clients: number of nodes, or
+    their ids. One node is one client: the nodes connected at the first round are the clients of all rounds compress: a
+    scheme of `dpfed.compress` for uploads, `options` its options; needs `client_mod` on the nodes keep: Fed-SMP's
+    shared random mask: the fraction of coordinates that a round sends and noises; needs `client_mod`, too
+    evaluate_on_clients: True if nodes evaluate. No epsilon covers their reports noise_at: "server" only. Shares of
+    noise on nodes need a sum that the server does not see: `dpfed deploy` patience: seconds to wait for the nodes
+    before the first round Other parameters are those of `dpfed.ClientLevel`, which samples, clips, adds noise and
+    charges.
 
-    Claim: `guarantee()` is an upper bound for all models that leave `aggregate_train`, for whoever sees them and not
-    the cohorts, whatever nodes send. Each round draws its cohort with the sampler that is charged, clips each update at
-    the server, sums with equal weights, adds noise, writes the ledger and only then shows the mean to `strategy`, which
-    adds post-processing. Unit: one node. Direction of error: upwards. Fixed-size sampling is accounted under a
-    hypothesis: what a node sends does not depend on the rounds it was drawn in before (`accounting.compose.adaptive`).
-    So no node may keep a state of its own from round to round, as Flower's Context allows.
+    Claim: `guarantee()` is an upper bound for all models that leave `aggregate_train`, against observers who see these
+    models but not the cohorts, for any messages of nodes. Each round draws its cohort with the sampler that is charged,
+    clips each update at the server, sums with equal weights, adds noise, writes the ledger and only then passes the
+    mean to `strategy`, whose steps are post-processing. Unit: one node. Direction of error: upwards. Fixed-size
+    sampling is accounted under a hypothesis: a node's update does not depend on the earlier rounds it was drawn in
+    (`accounting.compose.adaptive`). So no node may keep state from round to round, as Flower's Context allows.
 
-    A node that fails, is late, answers twice or sends what cannot be read counts as an update of zeros, and the divisor
-    stays that of the plan: so a client's row never moves the sum by more than the clip norm, whether it came or not,
-    and what it did is not told. Training metrics of nodes are dropped: no epsilon covers them. Numbers of examples are
-    not used: they are private, and unequal weights would change the sensitivity. Once epsilon does not pay for another
-    round, or all are done, the rounds that Flower still counts ask nobody and leave the model as it is.
+    A node that fails, is late, answers twice or sends an unreadable message counts as an update of zeros, and the
+    divisor is always that of the plan. So a client's row never moves the sum by more than the clip norm, and a failure
+    is not revealed. Training metrics of nodes are dropped: no epsilon covers them. Numbers of examples are not used:
+    they are private, and unequal weights would change the sensitivity. Once another round would exceed epsilon, or all
+    rounds are done, further rounds of Flower ask no node and do not change the model.
 
     ConfigError, AccountingError: a plan that cannot work, before any node is asked. RunError, LedgerError: too few
     nodes, or a ledger that is another plan's, or cannot be trusted or written.
@@ -112,8 +112,8 @@ class ClientLevelStrategy(Strategy):
         if evaluate_on_clients:
             log(
                 WARNING,
-                "evaluate_on_clients=True: what nodes report of their evaluation is covered by no epsilon. Show it to "
-                "nobody who must not learn about single clients.",
+                "evaluate_on_clients=True: no epsilon covers what nodes report of their evaluation. Keep it from "
+                "readers who must not learn about single clients.",
             )
 
     def guarantee(self) -> Guarantee:
@@ -125,14 +125,14 @@ class ClientLevelStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The cohort's messages: those of the wrapped strategy, to the nodes that the charged sampler draws."""
+        """Return the cohort's messages: those of the wrapped strategy, to the nodes that the charged sampler draws."""
         self._opened = None
         private = self._private or self._begin(arrays)
         self._population.meet(grid, self._patience)
         example = self._example(server_round, arrays, config)
         step = next(self._steps, None)
         if step is None:
-            log(INFO, "dpfed: no round is left (%s); nobody is asked.", private.stopped_by)
+            log(INFO, "dpfed: no round is left (%s); no node is asked.", private.stopped_by)
             return []
         key = _key_of(example, arrays)
         nodes = {client: self._population.ids[client] for client in step.cohort.tolist()}
@@ -150,7 +150,7 @@ class ClientLevelStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The private mean, on the disk as charged, through the wrapped strategy. No metrics."""
+        """Return the wrapped strategy's result for the private mean, charged on disk before. No metrics."""
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
@@ -194,12 +194,16 @@ class ClientLevelStrategy(Strategy):
         return self._private
 
     def _example(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
-        """The message that the wrapped strategy would send, whoever to. ConfigError for one that sends none, or not
-        the same to all."""
+        """Return the one message that the wrapped strategy would send to all nodes.
+
+        ConfigError for a strategy that sends no message, or different ones.
+        """
         messages = list(self.strategy.configure_train(server_round, arrays, config, self._population))
         kind = type(self.strategy).__name__
         if not messages:
-            raise ConfigError(f"{kind} asks no node to train (fraction_train=0?): there is no round to make private.")
+            raise ConfigError(
+                f"{kind} selects no node to train (fraction_train=0?): there is no round to make private."
+            )
         first = messages[0]
         if any(one.content is not first.content and one.content != first.content for one in messages[1:]):
             raise ConfigError(f"{kind} sends nodes of one round different messages: its cohort cannot be drawn anew.")
@@ -220,7 +224,7 @@ class ClientLevelStrategy(Strategy):
 
 
 def _key_of(example: Message, arrays: ArrayRecord) -> str:
-    """Under which name the wrapped strategy sends the model."""
+    """Return the name under which the wrapped strategy sends the model."""
     for name, record in example.content.array_records.items():
         if record is arrays or list(record.keys()) == list(arrays.keys()):
             return str(name)
@@ -237,13 +241,13 @@ def _require_here(sampling: str, noise_at: str) -> None:
     if noise_at != "server":
         raise ConfigError(
             f"noise_at={noise_at!r}: must be 'server'. This server sees every upload, so that a node's share of noise "
-            "would protect it from nobody; lost replies would lose noise; and rows with noise cannot be clipped again. "
+            "would not protect it; missing replies would remove noise; and rows with noise cannot be clipped again. "
             "`dpfed deploy` with privacy.placement='clients' has shares, with and without secure sums."
         )
 
 
 def _require_fits(strategy: Strategy, clients: int) -> None:
-    """ConfigError for a strategy that would wait for more nodes than there are."""
+    """Raise ConfigError for a strategy that would wait for more nodes than there are."""
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy={type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy.")
     for name in ("min_available_nodes", "min_train_nodes"):
@@ -253,5 +257,5 @@ def _require_fits(strategy: Strategy, clients: int) -> None:
     fraction = getattr(strategy, "fraction_train", 1.0)
     if isinstance(fraction, float) and math.isfinite(fraction) and fraction <= 0.0:
         raise ConfigError(
-            f"fraction_train={fraction}: the strategy trains nobody. Leave it out: dpfed draws the cohort."
+            f"fraction_train={fraction}: the strategy trains no node. Leave it out: dpfed draws the cohort."
         )

@@ -14,17 +14,17 @@ from dpfed.engines.round_terms import RoundTerms, checked
 from dpfed.errors import ConfigError, WireError
 
 RECORD = "dpfed"
-"""The name of this package's ConfigRecord in messages and replies."""
+"""Name of dpfed's ConfigRecord in messages and replies."""
 
 
 def client_mod(message: Message, context: Context, call_next: Any) -> Message:
-    """`ClientApp(mods=[client_mod])`: the update leaves the node clipped, on the round's coordinates, in the scheme's
-    bytes; metrics of training stay where they are. Messages that do not train go through as they are.
+    """Clip a node's update, keep the round's coordinates and encode it: `ClientApp(mods=[client_mod])`.
 
-    The server clips again, so that no claim rests on this half; what it adds is fewer bytes, and that nothing longer
-    than the clip norm ever leaves the node. ConfigError, WireError (Flower then tells the server that the node failed)
-    for a server without `ClientLevelStrategy`, terms that are impossible, or an app that returns other arrays than it
-    got.
+    Metrics of training are not sent. Messages other than training pass unchanged.
+
+    The server clips again, so that no claim depends on this half. Its use is fewer bytes, and that no update longer
+    than the clip norm leaves the node. ConfigError, WireError (which Flower reports to the server) for a
+    server without `ClientLevelStrategy`, terms that are impossible, or an app that returns other arrays than it got.
     """
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
@@ -41,8 +41,10 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
 
 
 def read_terms(content: RecordDict) -> RoundTerms:
-    """Read a round's terms from a message. ConfigError if the server is not a ClientLevelStrategy, WireError for terms
-    that no such server sends."""
+    """Return a round's terms from a message.
+
+    ConfigError if the server is not a ClientLevelStrategy, WireError for terms that such a server never sends.
+    """
     if RECORD not in content.config_records:
         raise ConfigError(
             f"a message without the record {RECORD!r}: client_mod needs dpfed's ClientLevelStrategy on the server. "
@@ -52,7 +54,7 @@ def read_terms(content: RecordDict) -> RoundTerms:
 
 
 def size_of(start: ArrayRecord) -> int:
-    """d: numbers in the floating-point arrays. ConfigError for a model without any."""
+    """Return d, the number of floating-point numbers in the arrays. ConfigError for a model without any."""
     size = sum(int(np.prod(array.shape)) for array in start.values() if _trained(array))
     if not size:
         raise ConfigError("the model's ArrayRecord has no floating-point array: there is nothing to train.")
@@ -79,7 +81,7 @@ def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
 
 
 def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
-    """`start` with its floating-point arrays moved by float32 [d]; the others as they were."""
+    """Return the arrays `start`, floating-point ones moved by float32 [d], the others unchanged."""
     values, place, arrays = move.numpy(), 0, {}
     for name, array in start.items():
         here = array.numpy()
@@ -92,7 +94,7 @@ def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
 
 
 def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
-    """Arrays with the types that they have in `start`: Flower's weighted means make floats of integers."""
+    """Return arrays with the types that they have in `start`: Flower's weighted means turn integers into floats."""
     return ArrayRecord(
         {
             name: Array(np.asarray(array.numpy().astype(start[name].dtype)))
@@ -104,10 +106,10 @@ def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
 
 
 def _values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
-    """The numbers of a stranger's array; what it says of its own shape is not believed."""
+    """Return the numbers of an untrusted array, without relying on the shape that it declares."""
     try:
         values = given.numpy()
-    except Exception as error:  # whatever numpy makes of a stranger's bytes
+    except Exception as error:  # numpy may raise anything on untrusted bytes
         raise WireError(f"array {name!r}: cannot be read ({error}).") from None
     if values.shape != tuple(like.shape) or values.dtype != np.dtype(like.dtype):
         raise WireError(f"array {name!r} of {values.dtype} {values.shape}: must be {like.dtype} {tuple(like.shape)}.")

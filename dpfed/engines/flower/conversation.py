@@ -1,4 +1,4 @@
-"""Messages between server and clients, as Flower's records; each side parses the other's as untrusted input."""
+"""Messages between server and clients as Flower's records; each side parses the other side's as untrusted input."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from dpfed.stages.clip import Clip
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instruction:
-    """One client's part of a round. `train` is false for clients that only fill the sum up. `fingerprint`: of the
-    configuration that both must have. `forwarded`: the secure sum's message that goes before an upload."""
+    """One client's part of a round. `train` is false for clients that only fill the sum up. `fingerprint`: hash of the
+    configuration, equal on both sides. `forwarded`: message of the secure sum that precedes an upload."""
 
     round: int
     clip_norm: float
@@ -54,10 +54,10 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadMessage:
-    """An upload of a client. `padding` fills the payload up to a size that reveals nothing.
+    """Upload of a client. `padding` fills the payload up to a size that reveals nothing.
 
-    inside, outside, finite: of the row that was bounded (`dpfed.stages.stage.Tally`); None where the server puts the
-        bound or must not know.
+    inside, outside, finite: counts of the clipped row (`dpfed.stages.stage.Tally`); None if the server clips or must
+    not learn them.
     """
 
     client: int
@@ -81,9 +81,12 @@ class UploadMessage:
 
 
 def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, fingerprint: str) -> Instruction:
-    """Parse the server's instruction for a client whose configuration begins at `start`. WireError for a broadcast of
-    another size or with numbers that are not finite, and for another clip norm than the configuration's, which the
-    client's noise is for (if it is adapted, `clip_moves`: a clip norm beyond the range of float32)."""
+    """Return the server's instruction for a client whose configuration begins at `start`.
+
+    WireError for a broadcast of another size or with numbers that are not finite. WireError also for another clip norm
+    than the configuration's, for which the client's noise is sized (if the clip norm is adapted, `clip_moves`: beyond
+    the range of float32).
+    """
     kinds = {
         "round": int,
         "clip-norm": float,
@@ -116,14 +119,14 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
 
 
 def read_question(message: Message, fingerprint: str) -> tuple[int, bytes]:
-    """Round and message of a step of the secure sum. WireError for anything else."""
+    """Return round and message of a step of the secure sum. WireError for anything else."""
     values = _entries(message, "config", {"round": int, "fingerprint": str, "message": bytes})
     require_fingerprint(values["fingerprint"], fingerprint)
     return values["round"], values["message"]
 
 
 def require_fingerprint(given: str, own: str) -> None:
-    """ConfigError unless both sides have one configuration and one version."""
+    """Raise ConfigError unless both sides have one configuration and one version."""
     if given != own:
         raise ConfigError(
             "this client's configuration or its dpfed is not the server's; nothing is sent. Give all nodes the same "
@@ -132,7 +135,9 @@ def require_fingerprint(given: str, own: str) -> None:
 
 
 def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> UploadMessage:
-    """The upload in a reply to round `number`. WireError for an error, or for anything but this client's upload."""
+    """Return the upload in a reply to round `number`. WireError for an error, or for anything but this client's
+    upload.
+    """
     kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
     values = _entries(reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {}))
     upload = UploadMessage(**values)
@@ -142,13 +147,13 @@ def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> Upl
 
 
 def read_answer(reply: Message) -> bytes:
-    """A message of the secure sum. WireError for anything else."""
+    """Return a message of the secure sum. WireError for anything else."""
     message: bytes = _entries(reply, "answer", {"message": bytes})["message"]
     return message
 
 
 def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
-    """Client id and fingerprint of a node. WireError for anything else."""
+    """Return client id and fingerprint of a node. WireError for anything else."""
     values = _entries(reply, "introduction", {"client": int, "fingerprint": str})
     client, print_ = values["client"], values["fingerprint"]
     if not 0 <= client < clients:
@@ -157,8 +162,11 @@ def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
 
 
 def tells_clipping(method: Method) -> bool:
-    """Return True if clients report whether their row was inside the bound: to a trusted server only, never if single
-    uploads are released. Adaptive clipping needs the reports, for a count that the server noises."""
+    """Return True if clients report whether their row was clipped: to a trusted server only, never if single uploads
+    are released.
+
+    Adaptive clipping needs the reports, for a count to which the server adds noise.
+    """
     stages = method.stages
     if stages.decodes_before_the_clip or stages.every_upload_is_a_release:
         return False
@@ -166,25 +174,27 @@ def tells_clipping(method: Method) -> bool:
 
 
 def adapts_clip(stages: Stages) -> bool:
-    """Return True if the clip norm moves from round to round."""
+    """Return True if the clip norm changes from round to round."""
     clip = stages.find(Clip)
     return clip is not None and clip.adaptive is not None
 
 
 def padding_to(fixed_bits: int | None, payload: bytes) -> bytes:
-    """Zeros up to the size that an upload is counted with, if its own would depend on data."""
+    """Return zero bytes that pad an upload to its counted size, if its length would depend on data."""
     return b"" if fixed_bits is None else bytes(max(0, math.ceil(fixed_bits / 8) - len(payload)))
 
 
 def note_loss(client: int, where: str, error: WireError) -> None:
-    """One line of Flower's log at its level DEBUG (FLWR_LOG_LEVEL=DEBUG). It names who took part in a round, which no
-    epsilon covers: such a log must not be published, and by default it has no such lines. How many arrived is in
-    diagnostics.jsonl."""
-    log(DEBUG, "client %s is lost %s: %s", client, where, error)
+    """Log a dropped client in one line at Flower's level DEBUG (FLWR_LOG_LEVEL=DEBUG).
+
+    The line reveals who took part in a round, which no epsilon covers: such a log must not be published, and by default
+    it has no such lines. Counts of arrived uploads are in diagnostics.jsonl.
+    """
+    log(DEBUG, "client %s drops out %s: %s", client, where, error)
 
 
 def _entries(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The one record of a message, of exactly these entries, each of its type."""
+    """Return the one record of a message if it has exactly these entries, each of its type. WireError otherwise."""
     if message.has_error():
         raise WireError(f"an error instead of an answer: {str(message.error.reason)[:200]}")
     records = message.content.config_records if message.has_content() else {}

@@ -17,11 +17,13 @@ _PAUSE = 0.2
 
 
 class Directory:
-    """Nodes say which client they are; the first to say so keeps the place while it is there, then comes the next: a
-    node that was started again may be there before its predecessor is known to be gone.
+    """Table of the nodes and the clients that they report to be.
 
-    Whoever may join can take a client's place: who may is the business of node authentication. A place that is empty
-    is a client that is lost in every round.
+    The first node to claim a client keeps its place while it is connected; then the next node gets it. A restarted node
+    may connect before its predecessor is known to be gone.
+
+    Any node that may join can take a client's place: node authentication decides which nodes may join. A client without
+    a node drops out in every round.
     """
 
     def __init__(self, grid: Grid, *, clients: int, fingerprint: str, patience: float) -> None:
@@ -32,8 +34,11 @@ class Directory:
         self._refused = ""
 
     def wait(self, *, more_may_join: bool) -> None:
-        """Wait until every client has its node, or patience is at an end; if no more nodes may join, until as many have
-        answered as there are clients. RunError if no client has a node by then."""
+        """Wait until every client has its node, or patience ends.
+
+        If no more nodes may join, wait until as many nodes have answered as there are clients. RunError if no client
+        has a node by then.
+        """
         end = time.monotonic() + self._patience
         while not self.complete and time.monotonic() < end:
             if not more_may_join and len(self._asked) >= self._clients:
@@ -59,7 +64,7 @@ class Directory:
         return self._nodes.get(client)
 
     def look_again(self, *, timeout: float) -> bool:
-        """Ask the nodes that are new; whether there were any."""
+        """Ask the new nodes for their clients; return True if there were any."""
         present = set(self._grid.get_node_ids())
         self._nodes = _those_in(present, self._waiting) | _those_in(present, self._nodes)
         new = sorted(present - self._asked)
@@ -92,15 +97,17 @@ def _those_in(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
 
 
 class Population:
-    """The nodes that are clients, fixed at the first round. The wrapped strategy gets them as its grid, of which it
-    only asks for the node ids."""
+    """Nodes that are the clients, fixed at the first round.
+
+    The wrapped strategy gets this object as its grid, from which it only requests the node ids.
+    """
 
     def __init__(self, *, count: int, named: list[int] | None) -> None:
         self.count, self.ids = count, named or []
         self._met = False
 
     def meet(self, grid: Grid, patience: float) -> None:
-        """Wait for the nodes, once. RunError for too few after `patience` seconds, or for more than are planned."""
+        """Wait for the nodes, once. RunError for too few after `patience` seconds, or for more than planned."""
         end = time.monotonic() + patience
         while not self._met:
             there = sorted(grid.get_node_ids())

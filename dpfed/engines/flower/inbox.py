@@ -1,4 +1,4 @@
-"""The replies of a round, into its sum. Whoever fails, or sends what no client could have sent, is lost."""
+"""The replies of a round, added to its sum. A client that fails, or sends an impossible message, drops out."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.stage import Tally
 
 NodesTotal = PlainSum | NodeSum
-"""A sum of uploads that come as messages: as rows, or under masks."""
+"""Sum of uploads that arrive as messages: as rows, or under masks."""
 
 
 def sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
-    """Return True if rows can be added to the sum as they are."""
+    """Return True if uploads can be decoded and added to the sum as rows."""
     return isinstance(opened.total, PlainSum)
 
 
 def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
-    """Replies of nodes that were asked, by node. Two answers of one contradict each other: neither counts."""
+    """Return the replies of asked nodes, by node. Two answers of one node contradict each other, so neither counts."""
     came = [(reply.metadata.src_node_id, reply) for reply in replies]
     answers = Counter(node for node, _ in came)
     return [(node, reply) for node, reply in came if node in asked and answers[node] == 1]
 
 
 class Inbox:
-    """One round's uploads: read, checked, through the stages after the wire, and added. The round counts those of the
-    cohort's clients, not of those that only fill up."""
+    """Uploads of one round: parsed, validated, passed through the stages after the wire, and added.
+
+    Counts are of the cohort's clients, not of clients that only fill the sum up.
+    """
 
     def __init__(self, opened: OpenRound[NodesTotal]) -> None:
         stages, watch = opened.method.stages, opened.watch
@@ -54,10 +56,10 @@ class Inbox:
             watch.longest_added = None
 
     def take(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
-        """Replies of the nodes asked (client by node); who does not come is lost.
+        """Add the replies of the asked nodes (client by node); clients without a reply drop out.
 
-        Up to `at_once` clients are added in the order of clients, so that the sum is the same to the bit however they
-        come; more of them as they come, none kept.
+        Up to `at_once` clients are added in the order of clients, so that the sum is the same to the bit in any order
+        of arrival. More clients are added as they arrive, and none is kept.
         """
         arrived: set[int] = set()
         for some in [replies] if len(asked) <= at_once else ([reply] for reply in replies):
@@ -89,7 +91,7 @@ class Inbox:
         return True
 
     def _count(self, upload: UploadMessage, read: Tally) -> None:
-        """One client more: what it says of its row, and what reading it has found."""
+        """Count one client more: the report on its row, and the errors in its upload."""
         tally = self._opened.now.tally
         tally.trained += 1
         tally.inside += read.inside if upload.inside is None else upload.inside
@@ -101,7 +103,9 @@ class Inbox:
             tally.mask_entropy = (tally.mask_entropy or 0) + read.mask_entropy
 
     def _require_bounded(self, rows: Tensor) -> None:
-        """WireError for a row beyond the bound, where rows arrive as they were bounded: the sum never holds one."""
+        """Raise WireError for a row beyond the bound, if rows arrive as they were bounded: the sum never holds such
+        a row.
+        """
         stages, norm, watch = self._opened.method.stages, self._opened.now.clip_norm, self._opened.watch
         if not _arrives_without_noise(stages):
             return
@@ -115,8 +119,10 @@ class Inbox:
 
 
 def require_short(rows: Tensor, largest: int) -> None:
-    """WireError for integers, int64, whose squared norm is above `largest`, which is below 2^62; longer ones, whose
-    sum of squares 64 bits do not hold, are found in floats."""
+    """Raise WireError for int64 rows whose squared norm is above `largest`, which is below 2^62.
+
+    Sums of squares beyond 64 bits are compared as floats.
+    """
     squared = float(rows.double().square().sum())
     if squared > 1.5 * largest or int((rows * rows).sum()) > largest:
         raise WireError(f"integers of squared norm {squared:.6g}: longer than a clipped row can be.")
@@ -128,5 +134,5 @@ def _arrives_without_noise(stages: Stages) -> bool:
 
 
 def _arrives_as_bounded(stages: Stages) -> bool:
-    """Return True if the server receives the very row that the client has bounded."""
+    """Return True if the server receives exactly the row that the client has bounded."""
     return _arrives_without_noise(stages) and stages.lossless

@@ -21,24 +21,26 @@ from dpfed.errors import WireError
 from dpfed.round import Method, OpenRound, present_canaries
 
 BYTES = 2**30
-"""Bytes of messages in flight, about."""
+"""Approximate bytes of messages in flight."""
 LEAST = 64
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _ROOM_AFTER = 0.1
-"""Part of the time limit after which a message no longer takes the place of another: its node may be gone."""
+"""Part of the time limit after which a silent message frees its place for the next one: its node may be gone."""
 
 
 class Nodes:
-    """Clients on Flower's nodes. Uploads are parsed as untrusted bytes: a client whose reply is lost, late, double or
-    damaged drops out."""
+    """Clients on Flower's nodes.
+
+    Uploads are parsed as untrusted bytes: a client whose reply is missing, late, double or damaged drops out.
+    """
 
     def __init__(self, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
         self._directory, self._grid = directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
 
     def take_part(self, opened: OpenRound[NodesTotal]) -> None:
-        """Ask the clients that have a node, take what comes, note who is lost."""
+        """Ask the clients that have a node, take their replies, and note who drops out."""
         method, now, total = opened.method, opened.now, opened.total
         self._directory.look_again(timeout=self._timeout)
         ask = partial(self._ask, now.number)
@@ -71,7 +73,7 @@ class Nodes:
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
 
     def _ask(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """A step of round `number`'s secure sum, to the clients that have a node; what is no answer is left out."""
+        """Send a step of round `number`'s secure sum to the clients that have a node; invalid answers are left out."""
         nodes = {client: self._directory.node_of(client) for client in messages}
         common: dict[str, object] = {"round": number, "fingerprint": self._fingerprint}
         clients = {node: client for client, node in nodes.items() if node is not None}
@@ -102,7 +104,7 @@ def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
 
 
 def most_at_once(numbers: int) -> int:
-    """Messages on their way, each of a model of so many float32."""
+    """Return the number of messages in flight, each of a model of `dimension` float32."""
     return max(LEAST, BYTES // (4 * max(numbers, 1)))
 
 
@@ -111,7 +113,7 @@ class InFlight:
 
     Flower's own `send_and_receive` holds all messages of a round, then all replies, and polls every three seconds: at
     100,000 clients of 2.3 MB that is 230 GB twice. Here `messages` may be a generator: a message is made when there is
-    room to send it. A silent node takes a place for a tenth of `timeout`, and may answer until `timeout` is over.
+    room to send it. A silent node holds a place for a tenth of `timeout`, and may answer until `timeout` is over.
     """
 
     def __init__(self, grid: Grid, *, at_once: int) -> None:
@@ -121,7 +123,7 @@ class InFlight:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Replies, in the order in which they come, until all are there or `timeout` seconds are over."""
+        """Yield replies in the order of arrival, until all have arrived or `timeout` seconds are over."""
         waiting, sent, pause = iter(messages), dict[str, float](), _FIRST_PAUSE
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         patience = float("inf") if timeout is None else timeout * _ROOM_AFTER

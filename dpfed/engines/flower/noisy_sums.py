@@ -14,12 +14,12 @@ _MODELS = {
     ("without-replacement", "replace-one"): ("fixed", "replace-one"),
     ("no-amplification", "add-or-remove-one"): ("all", "add-remove"),
 }
-"""Flower's words to ours."""
+"""Flower's sampling and neighbours, and dpfed's names for both."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyModel:
-    """A PrivacyConfig in this package's words. delta: at which epsilon is stated; clients: of the population."""
+    """A PrivacyConfig in dpfed's terms. delta: at which epsilon is stated; clients: size of the population."""
 
     delta: float
     clients: int
@@ -31,7 +31,7 @@ class PrivacyModel:
         return asdict(self)
 
     def require_population(self, one: NoisySum) -> None:
-        """InvalidParameter for a release of another population."""
+        """Raise InvalidParameter for a release of another population."""
         if one.population_size != self.clients:
             raise InvalidParameter(
                 f"population_size={one.population_size} of a release: the configuration's is {self.clients}."
@@ -40,7 +40,9 @@ class PrivacyModel:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySum:
-    """A GaussianPrivacyEvent: noise over clip norm on the sum, the (expected) cohort, the clients it is drawn from."""
+    """A GaussianPrivacyEvent: noise over clip norm on the sum, the (expected) cohort, and the clients it is drawn
+    from.
+    """
 
     noise_multiplier: float
     sample_size: int
@@ -51,8 +53,10 @@ class NoisySum:
 
 
 def model_of(config: Any) -> PrivacyModel:
-    """Read the model from Flower's PrivacyConfig, or anything with its fields. UnsupportedMechanism for another pair of
-    sampling and neighbours than those three that have an account."""
+    """Return the model in Flower's PrivacyConfig, or in an object with its fields.
+
+    UnsupportedMechanism for another pair of sampling and neighbours than the three that have an account.
+    """
     words = tuple(str(getattr(one, "value", one)) for one in (config.sampling_method, config.neighboring_relation))
     if words not in _MODELS:
         allowed = "; ".join(f"{sampling} with {relation}" for sampling, relation in _MODELS)
@@ -71,8 +75,10 @@ def model_of(config: Any) -> PrivacyModel:
 
 
 def sum_of(event: Any) -> NoisySum:
-    """Read the sum from Flower's GaussianPrivacyEvent, anything with its fields, or a dictionary. InvalidParameter for
-    impossible numbers."""
+    """Return the sum in Flower's GaussianPrivacyEvent, an object with its fields, or a dictionary.
+
+    InvalidParameter for impossible numbers.
+    """
     if isinstance(event, Mapping):
         noise, size, clients = (event[name] for name in ("noise_multiplier", "sample_size", "population_size"))
     else:

@@ -1,4 +1,4 @@
-"""A node's own samples, in place of its share of the configured data set."""
+"""Samples that a node has locally, in place of its share of the configured data set."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from dpfed.runs.experiment import Experiment
 from dpfed.stages.weigh import Weigh
 
 LoadData = Callable[[Context], tuple[ArrayLike, ArrayLike]]
-"""The node's inputs [n, ...] and labels or targets [n, ...], n at least 1; each as data.name's test samples have it."""
+"""Function that returns the node's inputs [n, ...] and labels or targets [n, ...], n at least 1, in the format of
+data.name's test samples.
+"""
 
 _ARRAYS = {"inputs", "labels"}
 _WHOSE = "samples of this node"
 
 
 def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """The arrays `inputs` and `labels` of the safetensors file that the node's configuration names: `flower-supernode
-    --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError."""
+    """Return the arrays `inputs` and `labels` of the safetensors file that the node's configuration names.
+
+    For example `flower-supernode --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError.
+    """
     path = context.node_config.get("data")
     if not isinstance(path, str) or not Path(path).is_absolute():
         raise ConfigError(
@@ -48,9 +52,11 @@ def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.g
 
 
 def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLike, ArrayLike]) -> Experiment:
-    """The experiment with this client's samples; the other clients have none. DataError for samples that are not of
-    the form of the configured data set, its declared classes among it: the message travels to the server, and holds no
-    value of a sample."""
+    """Return the experiment with this client's samples; the other clients have none.
+
+    DataError for samples that do not fit the configured data set and its declared classes. The message is sent to the
+    server, so it holds no value of a sample.
+    """
     try:
         inputs, labels = (np.asarray(one) for one in samples)
     except (TypeError, ValueError) as error:
@@ -82,7 +88,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
 
 
 def _as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Inputs in the type in which the network takes them. DataError for numbers that this type does not hold."""
+    """Return inputs in the type that the network requires. DataError for numbers that this type does not hold."""
     if kind.kind == "f" and inputs.dtype.kind in "iu":
         return exact_floats(inputs, _WHOSE)
     with np.errstate(over="ignore", invalid="ignore"):

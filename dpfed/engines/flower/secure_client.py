@@ -1,4 +1,4 @@
-"""The protocol's client on Flower: its keys and shares stay in the node's own state between the steps of a round."""
+"""The protocol's client on Flower: its keys and shares are kept in the node's state between the steps of a round."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ _SESSION = 16
 
 
 def advertise(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
-    """Step 0. The message names the participants and the session; everything else is in the configuration.
+    """Run step 0: publish keys.
 
-    SecureSumAborted where the server names fewer than the configuration's least: their sum would hold less noise than
-    this client's share is sized for. WireError if it names no clients of the run, or not this one.
+    The server's message names the participants and the session; everything else is in the configuration.
+
+    SecureSumAborted if the server names fewer than the configuration's least: their sum would hold less noise than
+    this client's share is sized for. WireError if it names other than clients of the run, or not this client.
     """
     agreement = _agreement(experiment, number, message)
     if client not in agreement.graph.circle:
@@ -35,7 +37,7 @@ def advertise(experiment: Experiment, client: int, number: int, message: bytes, 
 
 
 def share(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
-    """Step 1."""
+    """Run step 1: send shares of the secrets."""
     one, terms = _recall(experiment, client, number, context)
     answer = one.share(message)
     _keep(context, one, number, terms)
@@ -43,7 +45,7 @@ def share(experiment: Experiment, client: int, number: int, message: bytes, cont
 
 
 def masked(experiment: Experiment, client: int, number: int, message: bytes, payload: bytes, context: Context) -> bytes:
-    """Step 2: the row of whole numbers, under masks."""
+    """Run step 2: send the row of integers, under masks."""
     one, terms = _recall(experiment, client, number, context)
     one.hold(message)
     agreement = _agreement(experiment, number, terms)
@@ -54,7 +56,7 @@ def masked(experiment: Experiment, client: int, number: int, message: bytes, pay
 
 
 def unmask(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
-    """Step 3, after which nothing of the round is kept."""
+    """Run step 3: send the shares that remove masks. Afterwards no secret of the round is kept."""
     one, _ = _recall(experiment, client, number, context)
     del context.state[_STATE]
     return one.unmask(message)

@@ -1,4 +1,4 @@
-"""The protocol's server on Flower: four steps of messages to nodes; of uploads this process sees the masked rows."""
+"""The protocol's server on Flower: four steps of messages to nodes. This process sees masked rows only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpfed.errors import SecureSumAborted, WireError
 
 Question = Literal["advertise", "share", "unmask"]
 Ask = Callable[[Question, Mapping[int, bytes]], Mapping[int, bytes]]
-"""Messages to clients, by client, and what came back."""
+"""Function that sends messages to clients and returns their answers, by client."""
 
 _ANSWERS: Mapping[Question, MessageKind] = {
     "advertise": MessageKind.ADVERTISE,
@@ -33,7 +33,7 @@ _ANSWERS: Mapping[Question, MessageKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
-    """`SecureSums` of kind "protocol" whose clients are elsewhere."""
+    """`SecureSums` of kind "protocol" whose clients run on nodes."""
 
     terms: SecureSums
 
@@ -47,20 +47,24 @@ class NodeSums:
 
 
 class NodeSum:
-    """One round: `begin`, then `take` uploads, `finish`, `close`. An abort at any step is raised by `close`.
+    """Secure sum of one round: `begin`, then `take` uploads, `finish`, `close`.
 
-    Clients that the configuration's dropouts lose are not asked from their step on.
+    An abort at any step is raised by `close`.
+
+    Clients that the configuration drops out are not asked from that step on.
     """
 
     def __init__(self, agreement: Agreement, turns: Turns, *, tolerance: float | None, device: torch.device) -> None:
         self.agreement, self._turns, self._tolerance, self._device = agreement, turns, tolerance, device
         self._server = Server(agreement)
         self._aborted: SecureSumAborted | None = None
-        self.senders = self.arriving = np.zeros(0, dtype=np.int64)  # who is asked for an upload, and whose has come
+        self.senders = self.arriving = np.zeros(
+            0, dtype=np.int64
+        )  # clients asked for an upload, and those whose upload has arrived
         self.forwarded: Mapping[int, bytes] = {}
 
     def begin(self, ask: Ask, participants: NDArray[np.int64]) -> None:
-        """Keys, and the shares of secrets that clients hold for each other."""
+        """Collect keys, and the shares of secrets that clients hold for each other."""
         listed = participants.astype("<i8").tobytes() + self.agreement.session
         try:
             self._step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
@@ -73,7 +77,7 @@ class NodeSum:
             self._aborted = aborted
 
     def take(self, client: int, message: bytes) -> None:
-        """A masked row. WireError if it is not this client's of this round."""
+        """Add a masked row. WireError if it is not this client's of this round."""
         if party_of(message, MessageKind.UPLOAD, self.agreement.session) != client:
             raise WireError("a masked row of another client.")
         if self._turns.is_late(client):
@@ -82,7 +86,7 @@ class NodeSum:
         self.arriving = np.union1d(self.arriving, [client])
 
     def finish(self, ask: Ask) -> None:
-        """The shares that take the masks off; asked for only if the sum may be seen."""
+        """Collect the shares that remove the masks, only if the sum may be seen, and return the sum."""
         if self._aborted is not None:
             return
         try:

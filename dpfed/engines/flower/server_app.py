@@ -38,8 +38,8 @@ PATIENCE = 300.0
 def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] = ()) -> ServerApp:
     """Return a ServerApp for this configuration: a TOML file beside the app, or its tables.
 
-    own_code: Python files that register what the configuration names. The app's run config says `out`, the run folder
-    on the server's machine, `resume`, `timeout`, `patience`, and `metrics` (true: `MetricsEndpoint`).
+    own_code: Python files that register names in the configuration. Keys of the app's run config: `out` (run folder on
+    the server's machine), `resume`, `timeout`, `patience`, and `metrics` (true: `MetricsEndpoint`).
     """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     app = ServerApp()
@@ -93,9 +93,11 @@ def serve(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """The whole run; its folder is that of `dpfed run`. `stop` is asked before every round, and ends the run for now.
-    more_may_join: whether nodes can be started while it waits for all clients; not where each has one from the
-    beginning. ConfigError, RunError, LedgerError."""
+    """Run all rounds with Flower's nodes; the run folder is that of `dpfed run`.
+
+    `stop` is called before every round; True ends the run, which can be resumed. more_may_join: True if nodes can still
+    start while the server waits for all clients. ConfigError, RunError, LedgerError.
+    """
     config = experiment.config
     check_engine(config)
     experiment = equal_weights(experiment)

@@ -1,4 +1,4 @@
-"""Environment of Flower, and configurations that this engine refuses."""
+"""Environment variables of Flower, and configurations that this engine refuses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _OF_THE_MACHINE = {
     "local": ("strategy", "chunk", "memory"),
     "run": ("device", "group", "evaluate_every"),
 }
-"""Keys in which machines of one run may differ."""
+"""Keys that may differ between the machines of one run."""
 
 
 def require_flower(*, simulation: bool) -> None:
-    """Make Flower quiet, before anything of it is imported; ConfigError where it is not installed.
+    """Set Flower's variables before it is imported; ConfigError if it is not installed.
 
-    Ray's ports are open to whoever reaches this machine: it is told to ask for a token, which is made here and which
-    only processes started from here have.
+    Ray's ports are open to all that reach this machine, so Ray is set to require a token. Only processes started from
+    this one have it.
     """
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if simulation else {}
     for name, value in {**QUIET, **token}.items():
@@ -50,7 +50,7 @@ def require_flower(*, simulation: bool) -> None:
 
 
 def require_code_of_files(config: Config) -> None:
-    """ConfigError for own code that nodes, which are other processes, would not have."""
+    """Raise ConfigError for user-defined code that nodes, which are other processes, would not have."""
     missing = only_here(own_code_of(config))
     if missing:
         raise ConfigError(
@@ -60,7 +60,7 @@ def require_code_of_files(config: Config) -> None:
 
 
 def check_engine(config: Config) -> None:
-    """ConfigError for what is not built on Flower."""
+    """Raise ConfigError for settings that are not built for Flower."""
     if config.aggregation.kind == "masked":
         raise ConfigError(
             "aggregation.kind='masked' with the flower engine: it is a shortcut for one process, whose masks come from "
@@ -74,8 +74,11 @@ def check_engine(config: Config) -> None:
 
 
 def fingerprint(config: Config) -> str:
-    """Return equal text on two machines exactly if their configurations, but for keys of the machine, packages and
-    custom code agree. Keys that follow from others count as given."""
+    """Return equal text on two machines exactly if their configurations, packages and custom code agree, except keys of
+    the machine.
+
+    Keys that follow from others count as given.
+    """
     tables = resolved(config).to_dict()
     for table, keys in _OF_THE_MACHINE.items():
         for key in keys:

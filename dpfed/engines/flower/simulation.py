@@ -39,8 +39,11 @@ def simulate(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """The run with one node a client, as many at a time as there are processors; its folder is that of the in-process
-    engine. The server is a thread of this process: its errors are raised here as they are."""
+    """Simulate the run with one node a client, n at a time on n processors; its folder is that of the in-process
+    engine.
+
+    The server is a thread of this process, so its errors are raised here unchanged.
+    """
     if experiment.method.ranks.count > 1:
         raise ConfigError("--engine flower under torchrun: Flower starts its own processes. Start without torchrun.")
     require_samples_here(experiment.config)
@@ -56,7 +59,7 @@ def simulate(
                 experiment,
                 out,
                 resume=resume,
-                patience=TIMEOUT,  # all nodes are there; ten thousand take minutes to say who they are
+                patience=TIMEOUT,  # all nodes are connected; ten thousand need minutes to report their client
                 more_may_join=False,
                 on_round=on_round,
                 project=project,
@@ -72,11 +75,12 @@ def simulate(
 
 
 def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool) -> None:
-    """The server app in a thread of this process, clients in Ray's: a processor each, and a part of a GPU `on_gpus`.
+    """Run the server app in a thread of this process, and clients in Ray's processes, each with a part of a GPU if
+    `on_gpus`.
 
-    By `run_simulation`, which Flower 1.41 would replace by `flwr run`: that starts a SuperLink and a SuperExec, leaves
-    both running, exits with 0 when a run has failed, and lets nothing through from the server but text: no error, no
-    line of metrics, no lock on a ledger. Its replacement for an app is what `dpfed deploy` writes.
+    `run_simulation` is used although Flower 1.41 recommends `flwr run`. That command starts a SuperLink and a
+    SuperExec, leaves both running, and exits with 0 when a run has failed. It passes only text from the server: no
+    error, no metrics, no lock on a ledger. For an app that `flwr run` can start, use `dpfed deploy`.
     """
     logger = logging.getLogger("flwr")
     level = logger.level
@@ -98,7 +102,7 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
 
 @contextmanager
 def _home() -> Iterator[None]:
-    """A folder for what Flower keeps, gone afterwards, unless FLWR_HOME names one."""
+    """Context with a folder for Flower's files, removed afterwards, unless FLWR_HOME names one."""
     with tempfile.TemporaryDirectory(prefix="dpfed-flower-") as folder:
         given = os.environ.setdefault("FLWR_HOME", folder)
         try:
@@ -109,20 +113,22 @@ def _home() -> Iterator[None]:
 
 
 def gpu_share(resources: Mapping[str, float]) -> float:
-    """Return the part of a GPU that each node gets where Ray has these resources, so that all processors are used and
-    nodes are spread over all GPUs. Ray counts GPUs in ten-thousandths."""
+    """Return the part of a GPU for each node under Ray's resources, such that all processors and GPUs are used.
+
+    Ray counts GPUs in ten-thousandths.
+    """
     share = resources.get("GPU", 0.0) / resources.get("CPU", 1.0)
     return min(1.0, math.floor(1e4 * share) / 1e4)
 
 
 def _not_about_the_entry(record: logging.LogRecord) -> bool:
-    """Flower would rather be started by its own command; `dpfed deploy` makes what that takes."""
+    """Filter out Flower's advice to use its command instead; `dpfed deploy` writes an app for that command."""
     return "run_simulation" not in record.getMessage()
 
 
 @contextmanager
 def quiet_ray() -> Iterator[None]:
-    """Start Ray before Flower would start it; Flower uses a Ray instance that runs already.
+    """Start Ray before Flower would start it; Flower uses a running Ray instance.
 
     Ray 2.55 queries the metadata services of three clouds, with or without usage reports, unless the home folder of its
     servers has a cluster's configuration: an empty configuration is put there. Workers keep the user's home folder.

@@ -1,5 +1,4 @@
-"""The server's half of a private NVFlare job: federated averaging whose sampler, clip, noise, charge and ledger are one
-object."""
+"""Controller of a private NVFlare job: federated averaging with sampling, clipping, noise, charges and a ledger."""
 
 from __future__ import annotations
 
@@ -24,28 +23,29 @@ from dpfed.stages.shared_mask import kept_coordinates
 
 
 class ClientLevelFedAvg(ModelController):
-    """Client-level differential privacy, and compressed uploads, for an NVFlare job.
+    """Controller that adds client-level differential privacy and compressed uploads to an NVFlare job.
 
         job.to_server(ClientLevelFedAvg(clients=8, cohort=4, clip_norm=1.0, rounds=3, epsilon=3.0, ledger="l.jsonl"))
 
-    clients:   how many, or their names: NVFlare's clients (sites), those connected at the first round, for all rounds
-    compress:  a scheme of `dpfed.compress` for what clients send, `options` its options; needs the filters
+    clients: number, or names, of NVFlare's clients (sites): those connected at the first round are the clients of all
+    rounds compress:  a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters
                `KeepTerms` and `CompressUpdate` on the clients
-    keep:      Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs them, too
-    patience:  seconds to wait for the clients before the first round, and for the results of each; at least 1
-    persistor_id, task_name: as in NVFlare's FedAvg
-    The others: those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges.
+    keep: Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs these filters,
+    too patience: seconds to wait for the clients before the first round, and for the results of each; at least 1
+    persistor_id, task_name: as in NVFlare's FedAvg Other parameters are those of `dpfed.ClientLevel`, which samples,
+    clips, adds noise and charges.
 
-    Claim: `guarantee()` is an upper bound for all models that are sent to clients or saved, for whoever sees them and
-    not the cohorts, whatever clients send. Each round draws its cohort with the sampler that is charged, clips each
-    update at the server, sums with equal weights, adds noise, writes the ledger and only then moves the model. Unit:
-    one NVFlare client. Neighbours: those of the sampling (`accounting.Plan`). Direction of error: upwards. Fixed-size
-    sampling is accounted under a hypothesis: what a client sends does not depend on the rounds it was drawn in before
-    (`accounting.compose.adaptive`). So no script may keep a state of its own from round to round, which NVFlare allows.
+    Claim: `guarantee()` is an upper bound for all models that are sent to clients or saved, against observers who see
+    these models but not the cohorts, for any messages of clients. Each round draws its cohort with the sampler that is
+    charged, clips each update at the server, sums with equal weights, adds noise, writes the ledger and only then moves
+    the model. Unit: one NVFlare client. Neighbours: those of the sampling (`accounting.Plan`). Direction of error:
+    upwards. Fixed-size sampling is accounted under a hypothesis: a client's update does not depend on the earlier
+    rounds it was drawn in (`accounting.compose.adaptive`). So no script may keep state from round to round, which
+    NVFlare allows.
 
-    A client that fails, is late or sends what cannot be read counts as an update of zeros, and the divisor stays that
-    of the plan. Metrics and numbers of steps that clients report are not used. Other components of a job that see
-    results at the server, or what clients stream beside them (logs, metrics, statistics), are covered by no epsilon.
+    A client that fails, is late or sends an unreadable message counts as an update of zeros, and the divisor is always
+    that of the plan. Metrics and numbers of steps that clients report are not used. No epsilon covers other components
+    of a job that see results at the server, or further streams of clients (logs, metrics, statistics).
 
     ConfigError, AccountingError: a plan that cannot work. RunError, LedgerError: other clients than planned, or a
     ledger that is another plan's, or cannot be trusted or written. NVFlare ends the job with the message.
@@ -72,7 +72,7 @@ class ClientLevelFedAvg(ModelController):
         persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
         task_name: str = AppConstants.TASK_TRAIN,
     ) -> None:
-        # A client's error never ends the job: whether it does would depend on that client's data.
+        # A client's error never ends the job: otherwise the end of the job would depend on that client's data.
         super().__init__(persistor_id=persistor_id, ignore_result_error=True)
         _require_here(sampling, patience)
         options_of(compress, options)
@@ -91,7 +91,7 @@ class ClientLevelFedAvg(ModelController):
         return self._private.guarantee()
 
     def run(self) -> None:
-        """All rounds that epsilon pays for; NVFlare calls it."""
+        """Run all rounds that epsilon allows; NVFlare calls this method."""
         model = self.load_model()
         if model is None:
             raise RunError(f"persistor {self.persistor_id!r}: gives no model to start from.")
@@ -143,7 +143,7 @@ class ClientLevelFedAvg(ModelController):
         )
 
     def _population(self) -> list[str]:
-        """Names of the clients, sorted. RunError where those that are planned are not there in time."""
+        """Return the names of the clients, sorted. RunError if planned clients are not connected in time."""
         planned = self.clients if isinstance(self.clients, int) else len(self.clients)
         end = time.monotonic() + self.patience
         while True:
@@ -165,8 +165,10 @@ class ClientLevelFedAvg(ModelController):
     def _updates(
         self, model: FLModel, step: Step, private: ClientLevel, names: list[str], terms: RoundTerms
     ) -> Iterable[Tensor] | Tensor:
-        """One update [d] a client of the cohort, in its order. An empty cohort asks no client: NVFlare would take
-        no targets for all of them."""
+        """Return one update [d] a client of the cohort, in order.
+
+        With an empty cohort no client is asked: NVFlare would send to all clients.
+        """
         cohort = private.names_of(step.cohort)
         if not cohort:
             return torch.zeros(0, terms.dimension)

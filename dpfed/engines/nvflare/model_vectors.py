@@ -1,4 +1,4 @@
-"""An NVFlare model's parameters, arrays by name, as one vector, and back."""
+"""Parameters of an NVFlare model, arrays by name, as one vector, and back."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def arrays_of(params: Mapping[str, object]) -> Arrays:
-    """Parameters, numpy or torch, as numpy arrays in their order. WireError for anything else."""
+    """Return parameters, numpy or torch, as numpy arrays in their order. WireError for anything else."""
     try:
         return {str(name): np.asarray(value) for name, value in params.items()}
-    except Exception as error:  # whatever numpy makes of a stranger's object
+    except Exception as error:  # numpy may raise anything on an untrusted object
         raise WireError(f"parameters cannot be read as arrays ({error}).") from None
 
 
 def size_of(start: Arrays) -> int:
-    """d: numbers in the floating-point arrays. ConfigError for a model without any."""
+    """Return d, the number of floating-point numbers in the arrays. ConfigError for a model without any."""
     size = sum(array.size for array in start.values() if _trained(array))
     if not size:
         raise ConfigError("the model has no floating-point parameters: there is nothing to train.")
@@ -32,8 +32,10 @@ def size_of(start: Arrays) -> int:
 
 
 def vector_of(start: Arrays, moves: Arrays) -> Tensor:
-    """float32 [d]: differences by name, in the order of the model `start`. Names of its floating-point arrays are
-    needed, others are left out. WireError unless shapes are the model's."""
+    """Return differences by name as float32 [d], in the order of the model `start`.
+
+    Names of its floating-point arrays are required, other names are left out. WireError unless shapes are the model's.
+    """
     parts = []
     for name, array in start.items():
         if not _trained(array):
@@ -56,7 +58,7 @@ def difference(start: Arrays, end: Arrays) -> Arrays:
 
 
 def moved(start: Arrays, move: Tensor) -> Arrays:
-    """`start` with its floating-point arrays moved by float32 [d]; the others as they were."""
+    """Return the arrays `start`, floating-point ones moved by float32 [d], the others unchanged."""
     values, place, ends = move.numpy(), 0, {}
     for name, array in start.items():
         ends[name] = array
@@ -68,7 +70,7 @@ def moved(start: Arrays, move: Tensor) -> Arrays:
 
 
 def apart(start: Arrays, move: Tensor) -> Arrays:
-    """float32 [d] as arrays by name."""
+    """Return float32 [d] as arrays by name."""
     nothing = {name: np.zeros(array.shape, dtype=np.float32) for name, array in start.items() if _trained(array)}
     return moved(nothing, move)
 

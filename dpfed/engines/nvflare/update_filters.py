@@ -3,8 +3,8 @@
     job.to(KeepTerms(), "site-1", tasks=["train"], filter_type=FilterType.TASK_DATA)
     job.to(CompressUpdate(), "site-1", tasks=["train"], filter_type=FilterType.TASK_RESULT)
 
-No claim rests on them: `ClientLevelFedAvg` clips again. What they add is that nothing longer than the clip norm leaves
-the client, in fewer bytes, and none of its metrics.
+No claim depends on these filters: `ClientLevelFedAvg` clips again. Their use is fewer bytes, and that no update longer
+than the clip norm, and no metric, leaves the client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpfed.errors import ConfigError, WireError
 from dpfed.stages.clip import clip_rows
 
 META = "dpfed"
-"""Under which name a model's meta hold what the server asks for, and a compressed result its bytes."""
+"""Name in a model's meta of the server's terms, and in a result's meta of the compressed bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,20 +57,23 @@ class KeepTerms(Filter):
 
 
 class ClipUpdate(Filter):
-    """Filter of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF; no metrics. For a job that
-    sends whole updates: neither keep nor compress."""
+    """Filter of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF, without metrics.
+
+    For a job that sends whole updates: neither keep nor compress.
+    """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _asked(fl_ctx)
         if not asked.terms.plain:
-            raise ConfigError(f"ClipUpdate: the server asks for {asked.terms.scheme}. Use CompressUpdate.")
+            raise ConfigError(f"ClipUpdate: the server requires {asked.terms.scheme}. Use CompressUpdate.")
         row = clip_rows(_update(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
         return _with(shareable, apart(asked.start, row))
 
 
 class CompressUpdate(Filter):
-    """Filter of a task result: the update on the round's coordinates, clipped, in the bytes of its scheme; no
-    metrics."""
+    """Filter of a task result: the clipped update on the round's coordinates, in the bytes of its scheme, without
+    metrics.
+    """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _asked(fl_ctx)
@@ -79,8 +82,10 @@ class CompressUpdate(Filter):
 
 
 def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Tensor:
-    """At the server: the update [d] in a result's parameters. kind: "FULL" or "DIFF". WireError for anything that the
-    terms do not ask for."""
+    """Return, at the server, the update [d] in a result's parameters.
+
+    kind: "FULL" or "DIFF". WireError for a result that does not follow the terms.
+    """
     arrays = arrays_of(params or {})
     if set(arrays) == {META}:
         if arrays[META].dtype != np.uint8 or arrays[META].ndim != 1:

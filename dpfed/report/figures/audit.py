@@ -1,4 +1,4 @@
-"""Figure of an upload's audit: the claim beside what each pair of neighbours shows."""
+"""Figure of an upload's audit: the claim, and the evidence of each pair of neighbours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def plot_audit(
 ) -> ChartGroup:
     """Draw two panels, and return them for a page.
 
-    Left: the claimed profile at `epsilons` and what each pair shows at least. Right: the same as error rates.
+    Left: the claimed profile at `epsilons` and each pair's lower bound. Right: the claim and the pairs as error rates.
     """
     entries = len(pairs) + 2
     rows = -(-entries // _ACROSS)
@@ -68,7 +68,7 @@ def plot_audit(
 
 
 def _colour(k: int, count: int) -> object:
-    """Another one for every pair; black is the claim's."""
+    """Return a different colour for every pair; black is the claim's."""
     if count < len(COLOURS):
         return COLOURS[k]
     return colormaps["turbo"](0.05 + 0.9 * k / (count - 1))
@@ -79,6 +79,6 @@ def _said(one: Observed) -> str:
 
 
 def _shown(epsilons: Floats, fpr: float, fnr: float) -> Floats:
-    """The delta that any mechanism with error rates of at most these needs at least."""
+    """Return the smallest delta of any mechanism with error rates of at most these."""
     forth, back = 1 - fnr - np.exp(epsilons) * fpr, 1 - fpr - np.exp(epsilons) * fnr
     return np.asarray(np.maximum(forth, back))

@@ -23,7 +23,7 @@ _GROUPS = 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CanaryScores:
-    """Scores in units of the claimed noise; claimed laws N(0, 1) absent, N(shift, 1) present."""
+    """Scores in units of the claimed noise; claimed distributions N(0, 1) absent, N(shift, 1) present."""
 
     present: Floats
     absent: Floats
@@ -32,7 +32,7 @@ class CanaryScores:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseRatios:
-    """Noise standard deviation of each round over the charged one, and limits that a correct run keeps to."""
+    """Noise standard deviation of each round over the charged one, and the limits of the test."""
 
     rounds: Sequence[int]
     ratios: Floats
@@ -52,7 +52,7 @@ class CohortSizes:
 def plot_audit(
     canaries: CanaryScores | None, noise: NoiseRatios | None, cohorts: CohortSizes | None, path: Path
 ) -> ChartGroup:
-    """Write the figure, in which a panel without data says so; return the others for a page."""
+    """Write the figure, in which a panel without data says so, and return the other panels for a page."""
     with figure(path, columns=3) as axes:
         _canaries(axes[0], canaries)
         _noise(axes[1], noise)
@@ -75,7 +75,7 @@ def _canaries(axis: Axes, found: CanaryScores | None) -> None:
         axis.hist(scores, bins=list(bins), density=True, alpha=0.35, color=colour, label=f"{len(scores)} {name}")
         law = np.exp(-((at - centre) ** 2) / 2) / np.sqrt(2 * np.pi)
         axis.plot(at, law, "--", color=claimed, linewidth=1.8, label=f"claimed, {name}")
-    axis.set_ylim(top=1.35 * axis.get_ylim()[1])  # room for the legend
+    axis.set_ylim(top=1.35 * axis.get_ylim()[1])  # leave room for the legend
     axis.set(xlabel="canary score, in claimed noise std", ylabel="density", title="canaries")
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
 
@@ -100,7 +100,7 @@ def _noise(axis: Any, found: NoiseRatios | None) -> None:
     ]
     tooltips(axis, list(rounds), list(found.ratios), words)
     low, high = axis.get_ylim()
-    axis.set_ylim(low, high + 0.25 * (high - low))  # room for the legend
+    axis.set_ylim(low, high + 0.25 * (high - low))  # leave room for the legend
     axis.set(xlabel="round", ylabel="noise std over charged std", title="noise in the sum")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
@@ -121,14 +121,14 @@ def _cohorts(axis: Any, found: CohortSizes | None) -> None:
     tooltips(axis, list(middles), list(expected), words)
     axis.set(xlabel="clients in the round", ylabel="rounds", title="cohort sizes")
     low, high = axis.get_xlim()
-    axis.set_xlim(low - 3, high + 3)  # a constant size, too, is one bar
+    axis.set_xlim(low - 3, high + 3)  # a constant size is one bar, too
     axis.set_ylim(top=1.25 * axis.get_ylim()[1])
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
 
 
 def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
-    """(middles, rounds seen, rounds expected) of groups of sizes: about twenty equal ones where sizes are many."""
+    """Return (middles, rounds seen, rounds expected) of groups of sizes: about twenty equal groups for many sizes."""
     likely = found.first + np.flatnonzero(found.mass > 1e-4 * found.mass.max())
     low, high = min(int(likely[0]), *found.sizes), max(int(likely[-1]), *found.sizes)
     width = max(1, round((high - low + 1) / _GROUPS))

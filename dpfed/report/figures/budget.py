@@ -1,4 +1,4 @@
-"""Figures of a budget: epsilon over rounds, and the epsilon in other words (profile, trade-off, groups, belief)."""
+"""Figures of a budget: epsilon over rounds, and its readings (profile, trade-off, groups, belief)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LINES: tuple[tuple[Accountant, Conversion], ...] = (("best", "improved"), ("rdp
 
 
 def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axes | None = None) -> Figure:
-    """Return the figure, a new one or that of `ax`; written to `path`, if any.
+    """Return the figure, a new one or that of `ax`, written to `path` if given.
 
     The shaded band is between the best account and the lower bound.
     """
@@ -60,7 +60,7 @@ def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axe
 def _strength(plan: Plan, answer: Budget) -> str:
     if isinstance(plan.mechanism, BernoulliUploads):
         edge = plan.mechanism.edge
-        return f"{plan.mechanism.dimension:,} coins in [{edge:g}, {1 - edge:g}]"
+        return f"{plan.mechanism.dimension:,} Bernoulli samples in [{edge:g}, {1 - edge:g}]"
     changes = "" if plan.noise_schedule is None else f" x {factors_words(plan.noise_schedule)}"
     return f"noise multiplier {upwards(answer.noise_multiplier)}{changes}"
 
@@ -90,9 +90,9 @@ def readings_path(path: Path) -> Path:
 
 
 def plot_readings(answer: Budget, path: Path | None = None) -> Figure | None:
-    """Return the figure, written to `path`, if any; None if no account of the mechanism has a profile.
+    """Return the figure of readings, written to `path` if given; None if no account of the mechanism has a profile.
 
-    All four panels are from that one profile.
+    All four panels are computed from one profile.
     """
     try:
         claim = profile(answer.mechanism)

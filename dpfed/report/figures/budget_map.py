@@ -49,14 +49,14 @@ class Axis:
         return Axis(name=name, low=low, high=high)  # type: ignore[arg-type]
 
     def points(self, count: int) -> NDArray[np.float64]:
-        """At most `count` values; whole ones, each once, of rounds and cohorts."""
+        """Return at most `count` values; distinct integers for rounds and cohorts."""
         values = np.geomspace(self.low, self.high, count)
         return values if self.name == "noise-multiplier" else np.unique(values.round())
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetMap:
-    """Epsilon at every pair of values of two axes; rows are the second axis. Each is an upper bound."""
+    """Epsilon at every pair of values of two axes; rows are the second axis. Each value is an upper bound."""
 
     plan: Plan
     across: Axis
@@ -68,7 +68,7 @@ class BudgetMap:
     accountant: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object; infinities become null."""
+        """Return the JSON object; infinities become null."""
         rows = [[float(e) if math.isfinite(e) else None for e in row] for row in self.epsilon]
         axes = {self.across.name: _numbers(self.across, self.x), self.up.name: _numbers(self.up, self.y)}
         return {"axes": axes, "epsilon": rows, "delta": self.plan.delta, "accountant": self.accountant, **self.fixed}
@@ -135,8 +135,11 @@ def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant
 
 
 def plot_budget_map(found: BudgetMap, path: Path) -> None:
-    """Write the heat map with contours of epsilon. Between the computed cells both are interpolated: look there, but
-    state what `accounting.budget.epsilon` says."""
+    """Write the heat map with contours of epsilon.
+
+    Between the computed cells colour and contours are interpolated: state the epsilon of `accounting.budget.epsilon`
+    instead.
+    """
     from matplotlib.colors import LogNorm
 
     shown = np.where(np.isfinite(found.epsilon) & (found.epsilon > 0), found.epsilon, np.nan)

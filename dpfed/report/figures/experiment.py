@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """Mean and deviation over seeds (0 for one) of row `name` at `x`; x None: a row without this axis."""
+    """Mean and deviation over seeds (0 for one seed) of row `name` at `x`; x None: a row without this axis."""
 
     name: str
     x: float | str | None
@@ -98,11 +98,11 @@ def plot_over(
     looks: Mapping[str, Look] = _NO_LOOKS,
     caption: str = "",
 ) -> ChartGroup:
-    """Draw mean and deviation over x, a line a row; hollow: published. A row without x is a line all across.
+    """Draw mean and deviation over x, a line a row; published points are hollow. A row without x is a horizontal line.
 
-    `bounds`: x is an upper bound, and so are its labels.
+    `bounds`: True if x is an upper bound; its labels are then rounded up.
 
-    Where x are words, nothing lies between them: no line joins them, and the rows stand side by side.
+    If x is text, no line joins the points, and the rows are side by side.
     """
     names = list(dict.fromkeys(point.name for point in points))
     looks = looks_for(names, looks)
@@ -185,7 +185,7 @@ def _nearest(value: float) -> str:
 
 
 def _logarithmic(axes: Axes, values: Sequence[float], words: Callable[[float], str]) -> None:
-    """A logarithmic x axis with the values themselves as ticks, as far as they have room."""
+    """Set a logarithmic x axis with the values as ticks, unless they would overlap."""
     axes.set_xscale("log")
     shown: list[float] = []
     for value in sorted(values):

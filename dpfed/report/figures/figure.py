@@ -1,4 +1,4 @@
-"""One look for every figure, and a look for each row of a table: no two alike, variants of a method in one colour."""
+"""One style for every figure, and a look for each row of a table: all different, variants of a method in one colour."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def figure(
     pdf: bool = False,
     ax: Axes | None = None,
 ) -> Iterator[Any]:
-    """Axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path`, if any, at the end.
+    """Context of axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path` at the end.
 
-    `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: the same
-    as PDF next to it, too. `ax`: axes of a caller's figure, on which one panel is drawn.
+    `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: True to
+    write a PDF beside it. `ax`: axes of a caller's figure, on which one panel is drawn.
     """
     if ax is not None:
         ax.set_prop_cycle(color=COLOURS)
@@ -100,7 +100,7 @@ def legend_beside(axes: Axes, *, last: str | None = None) -> None:
 
 
 def plain_log_ticks(axes: Axes) -> None:
-    """100 instead of a power of ten, and between the powers 2 and 5 of them where there is room; round numbers else."""
+    """Set ticks such as 100 instead of a power of ten, with the multiples 2 and 5 if they fit; round numbers else."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     low, high = axes.get_xlim()
@@ -112,7 +112,7 @@ def plain_log_ticks(axes: Axes) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Colour, line style and marker, as matplotlib takes them."""
+    """Colour, line style and marker, in matplotlib's notation."""
 
     colour: str
     style: object
@@ -120,10 +120,10 @@ class Look:
 
 
 def looks_of(names: Sequence[str]) -> dict[str, Look]:
-    """A look for each of up to 35 names. Up to seven have a colour each.
+    """Return a look for each of up to 35 names. Up to seven have a colour each.
 
     More than seven that are variants, "method, variant", have the colour of their method and the style and marker of
-    their variant, as far as there are enough of them; others go through the colours again in another style.
+    their variant, if there are enough of them; others repeat the colours in another style.
     """
     names = list(dict.fromkeys(names))
     found = _by_variant(names) if len(names) > len(COLOURS) else None
@@ -131,8 +131,9 @@ def looks_of(names: Sequence[str]) -> dict[str, Look]:
 
 
 def looks_for(names: Sequence[str], given: Mapping[str, Look]) -> Mapping[str, Look]:
-    """The looks that are given for these names, or for what they begin with ("row, keep 0.1"); new ones if that leaves
-    a name without one, or two alike."""
+    """Return the looks given for these names or their prefixes ("row, keep 0.1"); new ones if a name has none, or
+    two are alike.
+    """
     names = list(dict.fromkeys(names))
     rows = {name: _row(name, given) for name in names}
     if None in rows.values() or len(set(rows.values())) < len(names):
@@ -159,7 +160,7 @@ def _by_variant(names: Sequence[str]) -> dict[str, Look] | None:
 
 
 def _look(colour: int, style: int, marker: int | None = None) -> Look:
-    """`marker`: the place in line, after which colours and markers would come together again; shifted by the style."""
+    """Return the look at place `marker`; styles shift it, because colours and markers repeat together."""
     return Look(
         colour=COLOURS[colour],
         style=_STYLES[style % len(_STYLES)],

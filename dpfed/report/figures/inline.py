@@ -1,6 +1,6 @@
-"""The panels of a figure as SVG inside a page: in the colours of the page, with a tooltip at each mark.
+"""Panels of a figure as SVG inside a page: in the colours of the page, with a tooltip at each mark.
 
-A page shows the very drawing that the file for print has. It loads nothing and runs no script for it.
+The page shows the same drawing as the file for print. It loads nothing and runs no script for it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Numbers = Sequence[float] | NDArray[np.generic]
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One pair of axes: the words above it, and the picture."""
+    """One pair of axes: the text above it, and the picture."""
 
     caption: str
     picture: Markup
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class ChartGroup:
-    """Panels that belong together: words above them, one legend below, and the names of their files."""
+    """Panels that belong together: text above them, one legend below, and the names of their files."""
 
     panels: Sequence[Panel]
     legend: Sequence[Entry] = ()
@@ -66,7 +66,9 @@ class ChartGroup:
 
 
 def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
-    """Show `words` where a reader of a page points at (x, y); nothing in print. At most 301 marks, with the last."""
+    """Show a text if a reader of a page points at (x, y); no effect in print. At most 301 marks, the last one
+    included.
+    """
     if not len(x):
         return
     step = -(-len(x) // _MOST_MARKS)
@@ -77,9 +79,9 @@ def tooltips(axes: Any, x: Numbers, y: Numbers, words: Sequence[str]) -> None:
 
 
 def inline(drawing: Figure, *, words: str = "", files: str = "") -> ChartGroup:
-    """Return each pair of axes of a figure by itself, and one legend, empty for a single name.
+    """Return each pair of axes of a figure separately, and one legend, empty for a single name.
 
-    Axes without data are left out. The figure itself stays as it is.
+    Axes without data are left out. The figure is not changed.
     """
     axes = list(drawing.axes)
     drawn = [axis for axis in axes if np.isfinite(axis.dataLim.get_points()).any()]
@@ -88,7 +90,7 @@ def inline(drawing: Figure, *, words: str = "", files: str = "") -> ChartGroup:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     before, legends = drawing.get_size_inches().copy(), drawing.legends
     drawing.set_size_inches(_WIDE, _HIGH)
-    drawing.legends = []  # a hidden legend beside the axes would keep its room
+    drawing.legends = []  # a hidden legend beside the axes would still use space
     with _hidden(*(one for axis in axes if (one := axis.get_legend()) is not None)):
         panels = [_panel(drawing, axis) for axis in drawn]
     drawing.set_size_inches(*before)
@@ -98,7 +100,7 @@ def inline(drawing: Figure, *, words: str = "", files: str = "") -> ChartGroup:
 
 
 def _panel(drawing: Figure, axis: Any) -> Panel:
-    """The caption is the title, or else the name of the y axis."""
+    """Return the panel of one pair of axes. Its caption is the title, or else the name of the y axis."""
     title, label = axis.get_title(), axis.get_ylabel()
     caption = (title or label)[:1].upper() + (title or label)[1:]
     aside = axis.title if title else axis.yaxis.label
@@ -141,11 +143,11 @@ def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str =
         drawing.savefig(content, format="svg", transparent=True, metadata=_NO_DATES)
     text = content.getvalue().decode()
     box = re.search(r'viewBox="([^"]*)"', text)
-    assert box is not None  # matplotlib writes one
+    assert box is not None  # matplotlib writes a title of its own
     text = text[text.index("<g ") : text.rindex("</svg>")]
     for name, notes in words.items():
         marks = re.search(rf'<g id="{name}">.*?</g>\s*</g>', text, flags=re.S)
-        assert marks is not None  # the line of `tooltips`
+        assert marks is not None  # the line drawn by `tooltips`
         text = text.replace(marks[0], _noted(marks[0], notes))
     text = re.sub(r' id="(?!m|p[0-9a-f]{6})[^"]*"| id="matplotlib[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(
@@ -160,7 +162,7 @@ def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str =
 
 
 def _noted(marks: str, notes: Sequence[str]) -> str:
-    """The marks of a line as places to point at. Marks outside the axes are not there."""
+    """Return the marks of a line as places to point at, without marks outside the axes."""
     places = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', marks)
     assert len(places) == len(notes)
     return "".join(

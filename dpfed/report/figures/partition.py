@@ -13,12 +13,12 @@ _MOST_CLIENTS = 100
 
 
 def plot_partition(counts: NDArray[np.int64], path: Path | None = None) -> Figure:
-    """Return the figure of counts [clients, labels] (`Partition.label_counts`), written to `path`, if any.
+    """Return the figure of counts [clients, labels] (`Partition.label_counts`), written to `path` if given.
 
     Its panels are clients by labels, and sizes.
 
-    Of many clients the first 100 are shown by label; the sizes are those of all, sorted. White is no sample at all;
-    the scale of colours goes with the square root, so that few samples are seen, too.
+    Labels are shown for the first 100 clients; sizes for all clients, sorted. White is no sample; colours follow the
+    square root, so that few samples are visible, too.
     """
     shown = counts[:_MOST_CLIENTS]
     sizes = np.sort(counts.sum(axis=1))[::-1]

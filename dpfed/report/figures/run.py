@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> ChartGroup:
-    """Draw test accuracy over rounds and over uplink megabytes, and epsilon over rounds where private.
+    """Draw test accuracy over rounds and over uplink megabytes, and epsilon over rounds if the run is private.
 
     Without classes, the test loss in place of accuracy. Returns the panels for a page.
     """
@@ -48,7 +48,7 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
 
 
 def line_words(line: MetricsLine) -> str:
-    """Return a line of metrics.jsonl as a person reads it."""
+    """Return a line of metrics.jsonl as text."""
     words = [f"round {line.round:,}"]
     if line.test_accuracy is not None:
         words.append(f"accuracy {percent(line.test_accuracy)}")

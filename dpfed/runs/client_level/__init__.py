@@ -1,4 +1,4 @@
-"""A training loop of one's own with client-level privacy: sampler, clip, noise, charge and ledger are one object."""
+"""A custom training loop with client-level privacy: sampler, clip, noise, charge and ledger are one object."""
 
 from dpfed.runs.client_level.private_loop import ClientLevel
 from dpfed.runs.client_level.step import Step

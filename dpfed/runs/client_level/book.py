@@ -1,9 +1,9 @@
-"""The ledger of a training loop of one's own, and what lies beside it.
+"""The ledger of a custom training loop, and the files beside it.
 
-l.jsonl              what was released; each line on the disk before the release is returned
+l.jsonl              releases; each line is on the disk before the release is returned
 l.jsonl.head         its last hash, so that a ledger that was cut is found
 l.jsonl.lock         held while a line is written
-l.jsonl.key          the secret key of the clients' fingerprint, where they have names
+l.jsonl.key          the secret key of the clients' fingerprint, if they have names
 l.diagnostics.jsonl  cohorts, clip counts, noise: covered by no epsilon, for the operator and audits only
 """
 
@@ -30,7 +30,7 @@ PATIENCE = 10.0
 
 
 def delta_in(ledger: Path) -> float | None:
-    """Return the delta that a ledger of 0.2 states in its header and not in its plan, the default then; else None.
+    """Return the delta that a ledger of 0.2 states in its header, because plans of 0.2 omit a default delta; else None.
 
     LedgerError.
     """
@@ -43,13 +43,15 @@ def delta_in(ledger: Path) -> float | None:
 
 
 def diagnostics_of(ledger: Path) -> Path:
-    """The file of diagnostics beside a ledger."""
+    """Return the file of diagnostics beside a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
 
 
 class LoopBook:
-    """Charges one loop. A line that another process has written meanwhile is an error: two loops on one ledger would
-    draw the same rounds."""
+    """Charges of one loop.
+
+    A line that another process has written meanwhile is an error: two loops on one ledger would draw the same rounds.
+    """
 
     def __init__(self, ledger: Ledger, lock: FileLock) -> None:
         self.ledger, self._lock = ledger, lock
@@ -57,14 +59,14 @@ class LoopBook:
 
     @classmethod
     def open(cls, path: Path, header: Header) -> LoopBook:
-        """A new ledger, or the one that is there, if it is this plan's. RunError, LedgerError."""
+        """Open a new ledger, or an existing one of this plan. RunError, LedgerError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path}: its folder cannot be made ({error.strerror}).") from None
         lock = FileLock(f"{path}.lock")
         with _held(lock, path):
-            if has_no_header(path):  # killed while it was made: before the first round
+            if has_no_header(path):  # the process ended while it created the ledger, before the first round
                 path.unlink()
             if not path.exists():
                 kept_head.write(path, sealed(header.to_dict(), "")[1])
@@ -78,16 +80,19 @@ class LoopBook:
 
     @property
     def rounds_done(self) -> int:
-        """Rounds that stand in the ledger; a round is never done twice, and so its noise never drawn twice."""
+        """Number of rounds in the ledger; a round is never done twice, so its noise is never drawn twice."""
         return max((entry.round + 1 for entry in self.ledger.entries), default=0)
 
     def pending(self, number: int) -> bool:
         """Return True if this process has charged round `number` last: a step that failed after the charge may be
-        repeated."""
+        repeated.
+        """
         return self._written is not None and self._written.round == number
 
     def record(self, entry: Entry) -> None:
-        """The line of a round, on the disk when this returns; the very line that was written last stands."""
+        """Write the line of a round, on the disk when this returns; a line equal to the last one is not written
+        again.
+        """
         if entry == self._written:
             return
         with _held(self._lock, self.ledger.path):
@@ -110,8 +115,11 @@ class LoopBook:
 
 
 def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
-    """Return the fingerprint of the clients' names in their order, under the key beside the ledger. new: the key of a
-    new ledger; None: from the operating system. Without the key the fingerprint reveals nothing of the names."""
+    """Return the fingerprint of the clients' names in their order, under the key beside the ledger.
+
+    new: the key of a new ledger; None: from the operating system. Without the key the fingerprint reveals nothing of
+    the names.
+    """
     file = path.with_name(f"{path.name}.key")
     key = population_key.read(file)
     if key is None or not path.exists():
@@ -121,7 +129,7 @@ def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
 
 
 def _check_header(path: Path, there: Header, header: Header) -> None:
-    """RunError where the ledger is of another plan, or other clients."""
+    """Raise RunError if the ledger is of another plan, or other clients."""
     if "plan" not in there.about:
         raise RunError(f"{path}: is no ledger of a dpfed.ClientLevel. Give the path of a new one.")
     before, now = _said(there), _said(header)
@@ -142,11 +150,13 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
 
 
 def _said(header: Header) -> dict[str, str]:
-    """Return the part of a plan that a loop must share with the loop that began its ledger. The number of rounds is a
-    part of it only if the noise was calibrated for them."""
+    """Return the part of a plan that a loop must share with the loop that began its ledger.
+
+    The number of rounds is a part of it only if the noise was calibrated for them.
+    """
     plan: Any = header.about["plan"]
     tables = {name: dict(plan.get(name, {})) for name in ("federation", "privacy", "run")}
-    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 have none where none was given
+    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 omit a delta that was not given
     if "noise_multiplier" in tables["privacy"]:
         tables["federation"].pop("rounds", None)
     flat = {key: str(value) for table in tables.values() for key, value in table.items()}
@@ -159,7 +169,7 @@ def _said(header: Header) -> dict[str, str]:
 
 
 def _drop_unfinished(file: Path) -> None:
-    """A last line that a crash cut off."""
+    """Remove a last line that a crash cut off."""
     try:
         text = read_text(file, at_most=LARGEST_LINES)
         if text and not text.endswith("\n"):
@@ -171,7 +181,7 @@ def _drop_unfinished(file: Path) -> None:
 
 
 class _held:
-    """The lock, or an error that says who might hold it."""
+    """Context of the ledger's lock; an error names the process that may hold it."""
 
     def __init__(self, lock: FileLock, path: Path) -> None:
         self._lock, self._path = lock, path

@@ -42,19 +42,22 @@ _NOT_OURS = {
     "local": {"learning_rate": 1.0, "steps": 1, "batch_size": 1},
     "method": {"name": "dp-fedavg"},
 }
-"""Tables of a run that a loop of one's own has no part in; no account looks at them."""
+"""Tables of a run that a custom loop has no part in, and that no account uses."""
 
 
 def config_of(tables: Mapping[str, object], *, source: str) -> Config:
-    """The plan's tables ([federation], [privacy], [run]) as a configuration. ConfigError for what no run can have."""
+    """Return the plan's tables ([federation], [privacy], [run]) as a configuration.
+
+    ConfigError for a plan that no run can have.
+    """
     if not set(tables) <= {"federation", "privacy", "run"}:
         raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
     config = parse_written({**_NOT_OURS, **tables}, source=source)
     refuse(config, method(config.method.name))
     if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
         raise ConfigError(
-            f"sampling={config.federation.sampling!r} with randomness='secure': a loop of one's own keeps no key of "
-            "who is still to take part. Use 'poisson' or 'fixed', `dpfed run`, or randomness='simulated'."
+            f"sampling={config.federation.sampling!r} with randomness='secure': a custom loop stores no key of "
+            "its schedule. Use 'poisson' or 'fixed', `dpfed run`, or randomness='simulated'."
         )
     return config
 
@@ -78,7 +81,7 @@ class Parts:
         return target_of(self.config, method(self.config.method.name), sent, self.randomness)
 
     def private(self, sent: int) -> tuple[Stage, ...]:
-        """Clip, noise as planned, and wire, for rows [c, sent]: the end of a chain.
+        """Return clip, planned noise, and wire, for rows [c, sent]: the end of a chain.
 
         Gaussian: Clip > GaussianNoise > Encode. Integers: Clip > Integers > IntegerNoise > Words.
         """
@@ -101,20 +104,22 @@ def whole_update(s: Parts) -> Stages:
 
 
 def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
-    """ConfigError for a chain of one's own that charges for another sampler, or draws from another source, than the
-    loop does, or that no account of this loop covers."""
+    """Raise ConfigError for a custom chain that the loop's account does not cover.
+
+    It may charge for another sampler, or draw from another source, than the loop does.
+    """
     require_sound(stages)
     private = stages.private
     assert private is not None
     kind = type(private).__name__
     if isinstance(private, PrivateCoins):
         raise ConfigError(
-            f"{kind} in a loop of one's own: coins are drawn around probabilities that a round announces, and there "
-            "are none. Use Gaussian or integer noise, or fedpm with dpfed.run."
+            f"{kind} in a custom loop: Bernoulli samples are drawn around probabilities that a round announces, and "
+            "there are none. Use Gaussian or integer noise, or fedpm with dpfed.run."
         )
     if part(private, "charged"):
         raise ConfigError(
-            f"{kind} with charged=True: nothing is lost on the way in a loop of one's own, so every release is charged "
+            f"{kind} with charged=True: no upload drops out in a custom loop, so every release is charged "
             "alike. Leave it out."
         )
     encode = stages.find(Encode)
@@ -142,7 +147,7 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Machine:
-    """A method for rows [c, size], and what one of its rounds is charged for."""
+    """A method for rows [c, size], and the charge of one of its rounds."""
 
     size: int
     method: Method
@@ -150,8 +155,10 @@ class Machine:
 
 
 def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
-    """Return the method for updates of `parts.size` numbers. The goal's mechanism is that of the charged stage, and of
-    nothing else. ConfigError for a chain that cannot be charged for what it does."""
+    """Return the method for updates of `parts.size` numbers.
+
+    The privacy target's mechanism is that of the charged stage. ConfigError for a chain whose charge does not cover it.
+    """
     stages = (stages_of or whole_update)(parts)
     if stages_of is None:
         require_sound(stages)
@@ -173,21 +180,21 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
 
 
 class Elsewhere:
-    """Local training that is the caller's: no records are charged here."""
+    """Local training by the caller: no records are charged here."""
 
     def release(self, clients: NDArray[np.int64], *, number: int) -> None:
         return None
 
 
 class Unmoved:
-    """The model is the caller's; the released mean goes back to it."""
+    """Placeholder for the model, which is the caller's; the released mean is returned to the caller."""
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         return replace(state, round=state.round + 1)
 
 
 def parts_of(plan: dict[str, dict[str, object]], dimension: int | None) -> Parts:
-    """Return what a chain is made from, for a plan. ConfigError for a plan that no run can have."""
+    """Return the parts of a chain, for a plan. ConfigError for a plan that no run can have."""
     config = config_of(plan, source="dpfed.ClientLevel")
     seeds = Seeds(root=config.run.seed)
     if dimension is not None and dimension < 1:
@@ -202,8 +209,11 @@ def parts_of(plan: dict[str, dict[str, object]], dimension: int | None) -> Parts
 
 
 def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyTarget | None]:
-    """Return what is known before there is a ledger: without a dimension, the goal of Gaussian noise, which does not
-    depend on it. Refuses a plan without an account."""
+    """Return the privacy target before there is a ledger; for an unknown dimension that of Gaussian noise, which needs
+    none.
+
+    A plan without an account is refused.
+    """
     if parts.size:
         machine = machine_of(parts, stages)
         return machine, machine.goal

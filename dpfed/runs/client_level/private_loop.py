@@ -1,4 +1,4 @@
-"""`dpfed.ClientLevel`: a training loop of one's own, whose sampler, clip, noise, charge and ledger are one object."""
+"""`dpfed.ClientLevel`: a custom training loop, whose sampler, clip, noise, charge and ledger are one object."""
 
 from __future__ import annotations
 
@@ -45,44 +45,44 @@ _MOST_ROWS, _MOST_NUMBERS = 20, 1 << 21
 
 
 class ClientLevel:
-    """Client-level differential privacy for a training loop of one's own.
+    """Client-level differential privacy for a custom training loop.
 
         private = dpfed.ClientLevel(clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="l.jsonl")
         for step in private.rounds():
             w += step.release(train(w, step.cohort))
         print(private.guarantee())
 
-    clients:   how many, or their names, which then are fingerprinted (`names`): the ledger is of these clients
-    cohort:    expected number of clients in a round under "poisson", exact one under "fixed"
-    sampling:  as federation.sampling of `dpfed run`; schedules ("balls-and-bins", ...) with randomness="simulated"
+    clients: number of clients, or their names, whose fingerprint binds the ledger to them cohort: expected number of
+    clients in a round under "poisson", exact one under "fixed" sampling: values of federation.sampling in `dpfed run`;
+    schedules ("balls-and-bins", ...) with randomness="simulated"
                only, and every round must then be released. separation: that of "min-separation". lanes: of
-               "balls-and-bins", public (id modulo lanes), with noise in as many bands. lane_secrecy: "secret" draws
-               them for the run instead
+               "balls-and-bins", public (id modulo lanes), with equally many bands of noise. lane_secrecy: "secret"
+               draws the lanes for the run instead
     rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
                more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
-    epsilon:   what may be spent; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend it
+    epsilon:   budget; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend epsilon
     noise_multiplier: noise over clip norm on the sum
     delta:     default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: that of the sampling (`accounting.Plan`)
-    ledger:    a file; where it is there, the loop goes on. None: a temporary one, gone with this object
+    ledger:    a file; an existing one is continued. None: a temporary file, removed with this object
     noise:     "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
-               randomness="simulated" only, where it is the default: what is true of `dpfed run` as well
+               randomness="simulated" only, where it is the default; `dpfed run` has the same rule
     randomness: "secure", from the operating system; "simulated": cohorts and noise from `seed`, never for release
-    seed:      of public rotations, and where simulated of everything; 0 where none is given
-    dimension: d, where a cohort may be empty before the first release has shown it
-    stages:    a chain of one's own: a function of `Parts` (there: `s`), which has the loop's sampler and noise, as in
+    seed:      seed of public rotations, and of all randomness if simulated; default 0
+    dimension: d, needed if a cohort may be empty before the first release
+    stages:    custom chain: a function of `Parts` (its argument `s`), which has the loop's sampler and noise, as in
                `lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=99)), *s.private(99))`
 
     Claim: `guarantee()` is an upper bound for everything that `release` returned, and everything that an interrupted
-    process was about to return, for whoever sees the releases and not the cohorts. A round is that of `dpfed.round`,
-    its stages are those of `dpfed run`: what is charged is computed from the fields that draw the noise. It covers what
-    goes through `release`, and nothing else that the loop does with clients' data. With sampling = "fixed": where what
-    a client sends does not depend on the rounds it was drawn in before; a loop that keeps a state of each client
+    process was about to return, against observers who see the releases but not the cohorts. A round is that of
+    `dpfed.round`, its stages are those of `dpfed run`: the charge is computed from the fields that draw the noise. It
+    covers releases by `release`, and no other use of clients' data in the loop. With sampling = "fixed" it holds if a
+    client's update does not depend on the earlier rounds it was drawn in; a loop that keeps a state of each client
     between its rounds (error feedback, control variates) is not covered then.
 
-    A round without a release is skipped: nothing is released, nothing is charged, the ledger says so. That is sound if
-    who was drawn, and what they hold, have no part in whether it is skipped: an empty cohort is released like any
-    other, `release([])`. A round that was charged and then interrupted is not repeated; it stays charged.
+    A round without a release is skipped: nothing is released or charged, and the ledger records it. That is sound if
+    skipping depends neither on the drawn clients nor on their data: an empty cohort is released like any other, by
+    `release([])`. A round that was charged and then interrupted is not repeated; it stays charged.
 
     ConfigError, AccountingError: a plan that cannot work. RunError, LedgerError: a ledger that is another plan's, or
     cannot be trusted or written.
@@ -112,7 +112,7 @@ class ClientLevel:
     ) -> None:
         replayed.require_apart(*(() if ledger is None else (ledger,)))
         count = clients if isinstance(clients, int) else len(clients)
-        if delta is None and count > 0:  # other numbers are refused with the plan
+        if delta is None and count > 0:  # the plan refuses other numbers
             delta = (None if ledger is None else delta_in(Path(ledger))) or default_delta(count)
         privacy = {
             "clip_norm": clip_norm,
@@ -148,7 +148,7 @@ class ClientLevel:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise over clip norm on the sum, as planned. ConfigError where it rests on a dimension that is not known."""
+        """Noise over clip norm on the sum, as planned. ConfigError if it depends on a dimension that is not known."""
         if self._goal is None:
             raise ConfigError(
                 "noise_multiplier: integer noise is planned for a dimension, which the first release shows. Give "
@@ -163,7 +163,7 @@ class ClientLevel:
         return self._book.ledger.path
 
     def rounds(self) -> Iterator[Step]:
-        """The rounds that are left, one after the other; none where all are done or epsilon is spent (`stopped_by`)."""
+        """Yield the remaining rounds; none if all are done or epsilon is spent (`stopped_by`)."""
         while (step := self._next()) is not None:
             yield step
             if self._step is step:
@@ -176,19 +176,21 @@ class ClientLevel:
                 self._step = None
 
     def guarantee(self) -> Guarantee:
-        """The guarantee that holds whatever the loop was ended by, from the ledger's file alone: of what was released
-        once all planned rounds are, until then (and after `break`) the smaller of the plan's and of `epsilon`. Of what
-        was released so far, fixed in advance: `accounting.Ledger.read(private.ledger).if_fixed_in_advance(delta)`.
+        """Return the guarantee that holds for any reason of ending, from the ledger's file alone.
+
+        After all planned rounds it is that of the releases; before (and after `break`) the smaller of the plan's and of
+        `epsilon`. For the releases so far, fixed in advance:
+        `accounting.Ledger.read(private.ledger).if_fixed_in_advance(delta)`.
         """
         return Ledger.read(self.ledger).guarantee(self.delta)
 
     def names_of(self, cohort: NDArray[np.int64]) -> tuple[str, ...]:
-        """Names of clients, or their numbers."""
+        """Return the names of clients, or their numbers."""
         return tuple(str(one) if self._names is None else self._names[one] for one in cohort.tolist())
 
     @plain_torch()
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
-        """`Step.release`."""
+        """Release a round's updates, as `Step.release`."""
         self._check_open(step)
         self._step = None  # what makes the updates, and another thread, cannot release the step meanwhile
         try:
@@ -209,7 +211,7 @@ class ClientLevel:
         nowhere = torch.zeros(form.size, device=form.device)
         before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
-        spent = self._spending(machine.goal)  # of the rounds before this one
+        spent = self._spending(machine.goal)  # charges of the rounds before this one
         done = run_round(
             replace(before, round=step.round, broadcast=nowhere),
             machine.method,
@@ -258,7 +260,7 @@ class ClientLevel:
         raise RunError(f"round {step.round} {what}. Release inside the loop over rounds(), once for every step.")
 
     def _known(self, form: Form | None) -> Form:
-        """The form of these updates, which is that of all before; of an empty cohort's, the one that is known."""
+        """Return the form of these updates, equal to that of all earlier ones; for an empty cohort the known form."""
         size = self._parts.size
         if form is None and self._form is None and not size:
             raise ConfigError(
@@ -305,7 +307,10 @@ class ClientLevel:
         return LoopBook.open(path, header)
 
     def _planned_releases(self) -> Planned:
-        """The plan of the ledger's header. Integer noise for updates of unknown size: rounds like the first one."""
+        """Return the releases planned in the ledger's header.
+
+        Integer noise for updates of unknown size: rounds like the first one.
+        """
         table = self._parts.config.privacy
         assert table is not None
         if self._goal is not None:
@@ -315,14 +320,14 @@ class ClientLevel:
 
 
 def _gone_with(owner: ClientLevel) -> Path:
-    """The path of a ledger in a folder that is removed with its owner."""
+    """Return the path of a ledger in a folder that is removed with its owner."""
     folder = tempfile.mkdtemp(prefix="dpfed-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder) / "ledger.jsonl"
 
 
 def _require_one_round(goal: PrivacyTarget, rounds: int) -> None:
-    """ConfigError where epsilon does not even pay for one."""
+    """Raise ConfigError if epsilon does not pay for one round."""
     after = OfEqualRounds(goal, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
     if goal.budget is not None and after > goal.budget:
         raise ConfigError(over_budget(goal, after))

@@ -1,4 +1,4 @@
-"""A round of a training loop of one's own: who takes part, and the release of what they sent."""
+"""A round of a custom training loop: its cohort, and the release of the cohort's updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpfed.errors import ConfigError
 
 
 class Releasing(Protocol):
-    """The loop that a step is a round of."""
+    """Protocol of the loop that a step belongs to."""
 
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]: ...
 
@@ -24,8 +24,8 @@ class Releasing(Protocol):
 
 
 class Step:
-    """round: its number, from 0. cohort: the clients that were drawn, int64 [c], sorted; under Poisson sampling there
-    may be none. Secret: a guarantee with sampling holds against those who do not know it.
+    """One round. round: its number, from 0. cohort: the drawn clients, int64 [c], sorted; may be empty under Poisson
+    sampling. The cohort is secret: a guarantee with sampling holds against observers who do not know it.
     """
 
     def __init__(self, loop: Releasing, number: int, cohort: NDArray[np.int64]) -> None:
@@ -34,7 +34,7 @@ class Step:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the cohort, in its order; their numbers where clients have no names."""
+        """The names of the cohort, in its order; clients' numbers if they have no names."""
         return self._loop.names_of(self.cohort)
 
     @overload
@@ -44,16 +44,18 @@ class Step:
     def release(self, updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]: ...
 
     def release(self, updates: object) -> Tensor | dict[str, Tensor]:
-        """The noisy mean of the cohort's updates, float32 [d]: each clipped, summed, noised, charged, divided by the
-        expected cohort. Of dictionaries: a dictionary.
+        """Return the noisy mean of the cohort's updates, float32 [d], and charge it.
+
+        Updates are clipped, summed and noised; the sum is divided by the expected cohort. For dictionaries the mean is
+        a dictionary.
 
         updates: a matrix [c, d], or an iterable with one update a client, in the order of `cohort`: vectors [d], or
                  dictionaries of tensors (the differences of two state dicts). An iterable is read a few updates at a
-                 time, and so may be a generator that trains. They are not changed. A client whose update holds NaN or
-                 infinity counts as zeros: an error would tell of it.
+                 time, so it may be a generator that trains. Updates are not changed. A client whose update holds NaN or
+                 infinity counts as zeros: an error would reveal it.
 
         Claim: the release is on the disk, in the ledger, before this returns. ConfigError for other updates, RunError
-        for a second release or a round that is over, LedgerError where the line cannot be written: then nothing was
+        for a second release or a round that is over, LedgerError if the line cannot be written: then nothing was
         released. After a ConfigError the same round can still be released.
         """
         return self._loop.release(self, updates)
@@ -64,8 +66,8 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The form of every update of a loop. names, shapes, dtypes: of the tensors of a dictionary, in their order;
-    empty: a vector."""
+    """The form of every update of a loop. names, shapes, dtypes: of the tensors of a dictionary, in their order; empty
+    for a vector."""
 
     size: int
     device: torch.device
@@ -80,11 +82,11 @@ class Form:
         return f"dictionaries of {len(self.names)} tensors, {self.size} numbers, on {self.device}"
 
     def is_like(self, other: Form) -> bool:
-        """The device aside, which is that of a round."""
+        """Return True if both forms agree, apart from the device, which is that of a round."""
         return (self.size, self.names, self.shapes) == (other.size, other.names, other.shapes)
 
     def like_them(self, vector: Tensor) -> Tensor | dict[str, Tensor]:
-        """A vector [size] in this form."""
+        """Return a vector [size] in this form."""
         if not self.names:
             return vector
         parts = torch.split(vector, [shape.numel() for shape in self.shapes])
@@ -95,7 +97,7 @@ class Form:
 
 
 def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
-    """The form of the first update, None where there is none; and an iterator over all of them."""
+    """Return the form of the first update, None without updates; and an iterator over all updates."""
     kind = type(updates).__name__
     match updates:
         case Mapping():
@@ -113,7 +115,7 @@ def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
 
 
 def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -> Iterator[Tensor]:
-    """Float32 [g, size], copies, of exactly `count` updates; ConfigError for more, fewer or others."""
+    """Yield float32 [g, size], copies, of exactly `count` updates; ConfigError for more, fewer or others."""
     done = 0
     while done < count:
         height = min(at_once, count - done)
@@ -130,7 +132,7 @@ def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -
 
 
 def _form_of_none(updates: object) -> Form | None:
-    """A matrix without rows shows how long one is; a list does not."""
+    """Return the form of an empty cohort's updates: a matrix without rows has a width, a list does not."""
     width = updates.shape[1] if isinstance(updates, Tensor | np.ndarray) else 0
     return Form(size=width, device=_device(updates)) if width else None
 
@@ -170,7 +172,7 @@ def _form_of(update: object) -> Form:
 
 
 def _vector(update: Any, form: Form) -> Tensor:
-    """The update as float32 [size]; ConfigError for another form than the first one's."""
+    """Return the update as float32 [size]; ConfigError for another form than the first one's."""
     found = _form_of(update)
     if not found.is_like(form) or found.device != form.device:
         raise ConfigError(

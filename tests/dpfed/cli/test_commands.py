@@ -245,11 +245,16 @@ def test_the_page_of_methods_is_what_the_command_prints():
 @pytest.mark.parametrize(
     ("preset", "settings", "words", "sampling"),
     [
-        ("fedpm", ["privacy.clip_norm=0.5"], "coins under sums of a fixed number of uploads", "poisson sampling of 65"),
+        (
+            "fedpm",
+            ["privacy.clip_norm=0.5"],
+            "Bernoulli samples in sums of a fixed number of uploads",
+            "poisson sampling of 65",
+        ),
         (
             "fedpm",
             ["privacy.clip_norm=0.5", "privacy.release=uploads", "privacy.noise_std=0.3"],
-            "coins in every upload",
+            "Bernoulli samples in every upload",
             "every upload seen",
         ),
         (

@@ -129,7 +129,7 @@ def test_other_commands_know_it(mine, tmp_path, capsys):
     assert status(["audit", "scheme", "masked-levels", "--load", str(mine), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"] is True
     assert status(["audit", "scheme", "fedpm"]) == 2
-    assert "coins of probabilities" in capsys.readouterr().err
+    assert "Bernoulli samples of probabilities" in capsys.readouterr().err
     mine.write_text(
         mine.read_text().replace("unbiased = True", "unbiased = True  # not").replace("x.abs() /", ".5 * x.abs() /")
     )

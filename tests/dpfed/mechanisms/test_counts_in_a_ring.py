@@ -76,7 +76,7 @@ def test_a_small_ring_changes_the_bytes_and_nothing_else(kind, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (("privacy.release=uploads", "privacy.adjacency=zero-out"), "is for sums of coins"),
+        (("privacy.release=uploads", "privacy.adjacency=zero-out"), "is for sums of Bernoulli samples"),
         (("privacy.noise_std=0.1",), "count_bits or clip_metric='fisher': is not built"),
         (("privacy.trials=64",), "at least 7 bits"),
         (("privacy.noise=gaussian", "privacy.clip_norm=1"), "count_bits"),

@@ -217,7 +217,7 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         ("fedsparsify", ["method.error_feedback=true"], None, "does not take it"),
         ("fedavg", ["method.error_feedback=true", "aggregation.kind=masked"], None, "is not built"),
         ("dp-fedavg", ["method.options.width=16", "aggregation.kind=masked"], PRIVATE, "width=16 of dense"),
-        ("stochastic-sign", ["method.options.majority=true"], {"noise": "coins", "clip_norm": 1.0}, "no such thing"),
+        ("stochastic-sign", ["method.options.majority=true"], {"noise": "coins", "clip_norm": 1.0}, "no such option"),
         ("stochastic-sign", ["method.error_feedback=true"], {"noise": "coins", "clip_norm": 1.0}, "earlier rounds"),
         # The hypothesis of the adaptive account (docs/theory.md, Theorem 7).
         ("signsgd", ["method.error_feedback=true", "federation.sampling=fixed"], PRIVATE, "carries earlier rounds"),
@@ -310,7 +310,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     [
         ("stochastic-sign", [], "public number"),
         ("fedmrns", ["method.shared=true"], "one noise of one size"),
-        ("qsgd", [], "have coins"),
+        ("qsgd", [], "have Bernoulli samples"),
         (
             "stochastic-sign",
             ["method.options.bound=0.05", "privacy.noise_multiplier=1.0"],

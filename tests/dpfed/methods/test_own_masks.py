@@ -89,7 +89,7 @@ def test_its_upload_is_audited(registered):
         (("method.shared=true",), None, "does not take it"),
         ((), {"epsilon": 3.0, "trials": 4}, "for fedpm with mask.bound"),
         ((), {"clip_norm": 1.0, "noise": "gaussian"}, "noise_multiplier, or epsilon"),
-        ((), {"clip_norm": 1.0, "noise": "gaussian", "noise_multiplier": 1.0}, "their noise is coins"),
+        ((), {"clip_norm": 1.0, "noise": "gaussian", "noise_multiplier": 1.0}, "their noise is Bernoulli samples"),
     ],
 )
 def test_what_masks_refuse_is_refused(registered, settings, privacy, words):

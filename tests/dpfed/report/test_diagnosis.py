@@ -58,7 +58,7 @@ def test_planted_causes_are_told_apart(tmp_path, capsys, cause):
     assert status(["diagnose", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "operator" in shown
-    assert (f"1. {cause}" if cause else "No cause stands out") in shown
+    assert (f"1. {cause}" if cause else "No cause was found") in shown
 
 
 def test_what_is_public_needs_no_diagnostics(tmp_path, capsys):

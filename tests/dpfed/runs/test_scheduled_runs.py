@@ -85,7 +85,7 @@ def test_what_cannot_be_is_refused(tiny_config, settings, words):
 
 def test_a_loop_of_ones_own_keeps_no_key_of_a_schedule():
     of = {"clients": 60, "cohort": 20, "clip_norm": 1.0, "rounds": 4, "noise_multiplier": 2.0, "dimension": 3}
-    with pytest.raises(ConfigError, match="keeps no key"):
+    with pytest.raises(ConfigError, match="stores no key"):
         dpfed.ClientLevel(**of, sampling="balls-and-bins", randomness="secure")
 
 
