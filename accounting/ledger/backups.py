@@ -5,13 +5,19 @@ therefore refuses a copy that is behind anything it can see, and otherwise requi
 statement that nothing was released since.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from accounting.errors import LedgerError
 from accounting.ledger import kept_head, regular_file
 from accounting.ledger.file import Ledger
 
+PATIENCE = 60.0
+"""Seconds to wait for a process that is writing."""
 _LARGEST = 1 << 33
 _KEYS = ("{}.key", "population.key")
 """Names of files beside a ledger that hold the key of its population's fingerprint: of a project, of a run."""
@@ -61,6 +67,11 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
     Claim: the restored ledger has every line of the ledger and the head that are at `path` now, and ends with
     `last_head`. Errors: LedgerError where it would not, or where neither is given.
     """
+    with _held(path):
+        return _restored(copy, path, last_head, nothing_since)
+
+
+def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool) -> Copied:
     kept_head.check(found := Ledger.read(copy), kept_head.read(copy), needed=False)
     data = _whole_lines(copy)
     if path.exists() and not data.startswith(there := _whole_lines(path)):
@@ -94,6 +105,22 @@ def restore(copy: Path, path: Path, *, last_head: str | None = None, nothing_sin
     if not found.header.about.get("head_kept"):
         kept_head.path_of(path).unlink()
     return Copied(path=path, entries=len(found.entries), head=found.head)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold the lock of the ledger's writers, where they have one: a release that is charged meanwhile would be lost."""
+    lock = path.with_name(f"{path.name}.lock")
+    if not lock.exists():
+        yield
+        return
+    try:
+        with FileLock(lock, timeout=PATIENCE):
+            yield
+    except Timeout:
+        raise LedgerError(
+            f"{lock}: another process has held the ledger for {PATIENCE:g} s. Nothing was restored; end that process."
+        ) from None
 
 
 def _whole_lines(path: Path) -> bytes:

@@ -254,7 +254,7 @@ class GaussianNoise(Private):
         No other client's participation then depends on a client's, and one of the two neighbours sends nothing
         (docs/theory-participation.md, Theorem 4).
         """
-        moves_others = isinstance(self.sampler.law, FixedSizeSampling)
+        moves_others = isinstance(self.sampler.law, FixedSizeSampling | CappedPoissonSampling)
         return self.placement == "server" and self.adjacency is not Adjacency.REPLACE_ONE and not moves_others
 
     @property

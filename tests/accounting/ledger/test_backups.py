@@ -4,6 +4,7 @@ import shutil
 import threading
 
 import pytest
+from filelock import FileLock
 
 from accounting import Gaussian, Header, Ledger, Release
 from accounting.errors import LedgerError
@@ -119,3 +120,13 @@ def test_a_project_by_the_commands(tmp_path, capsys):
     assert status(["ledger", "show", str(path)]) == 0
     assert (tmp_path / "p.jsonl.key").read_bytes() == (tmp_path / "copy" / "p.jsonl.key").read_bytes()
     assert kept_head.read(path) is not None
+
+
+def test_a_restore_waits_for_a_writer(tmp_path, monkeypatch):
+    """A charge between the comparison of the files and the writing was forgotten, with its head."""
+    project = ProjectLedger.create(tmp_path / "project.jsonl", clients=10, epsilon=3.0, delta=1e-5)
+    made = backup(project.ledger.path, tmp_path / "copy")
+    monkeypatch.setattr("accounting.ledger.backups.PATIENCE", 0.05)
+    with FileLock(f"{project.ledger.path}.lock"), pytest.raises(LedgerError, match="another process has held"):
+        restore(made.path, project.ledger.path)
+    assert restore(made.path, project.ledger.path).entries == 0
