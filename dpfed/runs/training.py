@@ -139,7 +139,7 @@ def local_training(
         memory=config.local.memory,
         at_once=min(config.federation.cohort, group_of(config, model)),
         precision=config.local.precision,
-        not_together=_ROUNDING if config.run.randomness == "secure" else None,
+        not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
     )
     replay = replayed.current()
     return training if replay is None else replay.training(training)
