@@ -1,4 +1,4 @@
-"""Objects of the libraries themselves: datasets, flwr-datasets, transformers, torchvision; skipped if one is missing."""
+"""Objects of the libraries datasets, flwr-datasets, transformers and torchvision; skipped where one is missing."""
 
 import numpy as np
 import pytest
