@@ -32,8 +32,8 @@ def from_clients(
     """Return a data set from each client's data: as a list, in one table, or by a partitioner.
 
     clients: a list of pairs (inputs, labels) of arrays or tensors, of `torch.utils.data` data sets or loaders, any of
-             which may be empty, of dictionaries (`input_ids`, `attention_mask`, `labels`) or lists of such; a table with
-             a column of clients; a list of tables; or a partitioner of `flwr_datasets`
+             which may be empty, of dictionaries (`input_ids`, `attention_mask`, `labels`) or lists of such; a table
+             with a column of clients; a list of tables; or a partitioner of `flwr_datasets`
     test:    test half: one pair, data set, dictionary or table
     classes: number of classes, or their names if labels are text; None for other targets
     client:  the column that names the client of a row. inputs, label: columns of tables: pandas and polars frames,
