@@ -367,7 +367,7 @@ def test_a_mod_wants_its_server_and_possible_terms():
         ({"compress": "fedpm"}, "not updates"),
         ({"compress": "zip"}, "compressor 'zip'"),
         ({"inner": FedAvg(min_available_nodes=11)}, "wait for ever"),
-        ({"inner": FedAvg(fraction_train=0.0)}, "trains nobody"),
+        ({"inner": FedAvg(fraction_train=0.0)}, "trains no node"),
         ({"inner": "fedavg"}, "must be a flwr"),
     ],
 )
