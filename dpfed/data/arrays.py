@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.dataset import Classes, Dataset, Numbers, check_classes, exact_floats, names_of, undeclared
+from dpfed.data.dataset import Classes, Dataset, Numbers, Part, check_classes, exact_floats, names_of, undeclared
 from dpfed.data.parts import Inputs, packed, parts_of
 from dpfed.errors import DataError
 
@@ -193,7 +193,8 @@ def from_arrays(
     Inputs [N, ...] or a dictionary of them, by the names of a network's arguments; classes and clients as in
     `from_samples`; labels are integers [N] or, with classes=None, targets of any shape. Raises DataError.
     """
-    where, parts = f"dataset {name!r}", []
+    where = f"dataset {name!r}"
+    parts: list[Part] = []
     inputs = [inputs_of(half[0], f"{where}, {which} inputs") for which, half in (("train", train), ("test", test))]
     named = [one for one in inputs if isinstance(one, Mapping)]
     if len(named) == 2:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from dpfed.data.dataset import Part
@@ -19,7 +20,7 @@ class NamedInputs:
 
     def __call__(self, module: nn.Module, args: tuple[Tensor], kwargs: object) -> tuple[tuple[()], dict[str, Tensor]]:
         (rows,) = args
-        sides = rows.split([math.prod(part.shape) for part in self.parts], dim=-1)
+        sides = torch.split(rows, [math.prod(part.shape) for part in self.parts], dim=-1)
         named = {
             part.name: side.reshape(*rows.shape[:-1], *part.shape) for part, side in zip(self.parts, sides, strict=True)
         }
@@ -38,6 +39,6 @@ def with_named_inputs(module: nn.Module, parts: Sequence[Part]) -> nn.Module:
     """Return the module with these hooks, once; its parameters keep their names."""
     hooks = module._forward_pre_hooks.values()
     if parts and not any(isinstance(hook, NamedInputs) for hook in hooks):
-        module.register_forward_pre_hook(NamedInputs(tuple(parts)), with_kwargs=True)  # type: ignore[arg-type]
+        module.register_forward_pre_hook(NamedInputs(tuple(parts)), with_kwargs=True)
         module.register_forward_hook(logits_of)
     return module

@@ -81,10 +81,10 @@ class FinishedSweep:
         ConfigError without pandas."""
         lines = []
         for one in self.done:
-            summary = {} if one.summary is None else one.summary.to_dict()
+            place: dict[str, object] = {"row": one.cell.row, **one.cell.at, "state": one.how, "folder": one.cell.folder}
+            summary: dict[str, Any] = {} if one.summary is None else one.summary.to_dict()
             plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
-            place = {"row": one.cell.row, **one.cell.at, "state": one.how, "folder": one.cell.folder}
-            lines.append(place | {key: value for key, value in plain.items() if key not in place})
+            lines.append(plain | place)
         return pandas().DataFrame(lines)
 
     def to_dict(self) -> dict[str, Any]:
