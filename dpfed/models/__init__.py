@@ -126,7 +126,11 @@ def build_own(
 
 def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
     with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
-        return FlatModel(lambda: with_named_inputs(made(), parts), seed=fixed_seed)
+        return FlatModel(partial(_named, made, parts), seed=fixed_seed)
+
+
+def _named(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
+    return with_named_inputs(made(), parts)
 
 
 def _known() -> dict[str, Callable[..., nn.Module]]:
