@@ -28,6 +28,7 @@ from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
 from dpfed.records.summary import Summary
+from dpfed.report.figures.figure import pandas
 from dpfed.report.privacy_card import card_of
 from dpfed.report.run import write_report
 from dpfed.runs.evaluate import Metric
@@ -77,11 +78,7 @@ class Finished:
 
     def to_pandas(self) -> Any:
         """Return the lines of metrics.jsonl as a pandas DataFrame, one row a round. ConfigError without pandas."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ConfigError(f"to_pandas: pandas is not installed ({error}). pip install pandas") from None
-        return pd.DataFrame(self.metrics).set_index("round")
+        return pandas().DataFrame(self.metrics).set_index("round")
 
     def _repr_html_(self) -> str:
         """Return the run's privacy card as a table for notebooks."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
-from dpfed.data.dataset import Classes, Dataset, Numbers, check_classes, exact_floats, names_of, undeclared
+from dpfed.data.dataset import Classes, Dataset, Numbers, Part, check_classes, exact_floats, names_of, undeclared
+from dpfed.data.parts import Inputs, packed, parts_of
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -133,7 +135,8 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 def from_samples(
     train: Samples, test: Samples, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
-    """Return a data set from two map-style ones, whose items are (input, label), labels integers.
+    """Return a data set from two map-style ones, whose items are (input, label), labels integers, or dictionaries of
+    named parts, one of them `labels` or `label`.
 
     Inputs become float32; integers of 32 or 64 bits are kept if the network of a run takes them.
 
@@ -141,7 +144,7 @@ def from_samples(
     of numbers, which become float32 if they are floating clients: client of each training sample (numbers or names),
     for data.partition = "natural". Raises DataError.
     """
-    arrays: dict[str, Numbers] = {}
+    pairs = []
     for half, samples in (("train", train), ("test", test)):
         if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__"):
             raise DataError(
@@ -149,16 +152,17 @@ def from_samples(
                 "that can only be gone through is not enough. Give a map-style one, or list(it)."
             )
         rows = [samples[i] for i in range(len(samples))]
-        pair = rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None)
-        arrays[f"{half}_inputs"], arrays[f"{half}_labels"] = pair
-    if clients is not None:
-        arrays["train_clients"] = _numbered(clients, name)
-    return _dataset(name, arrays, f"dataset {name!r}", classes)
+        pairs.append(rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None))
+    return from_arrays(pairs[0], pairs[1], classes=classes, clients=clients, name=name)
 
 
-def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tuple[Numbers, Numbers]:
-    """Return inputs and labels of items (input, label). of_classes: one label a sample is an integer. DataError."""
+def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tuple[Inputs, Numbers]:
+    """Return inputs and labels of items (input, label) or dictionaries. of_classes: one label a sample is an integer.
+    DataError."""
     try:
+        if rows and isinstance(rows[0], Mapping):
+            parts, labels = parts_of(rows, where)
+            return parts, _stacked(labels, of_classes=of_classes)
         inputs = np.stack(alike([np.asarray(x) for x, _ in rows], where)) if rows else np.zeros((0, 1))
         return inputs, _stacked([y for _, y in rows], of_classes=of_classes)
     except DataError:
@@ -186,16 +190,32 @@ def from_arrays(
 ) -> Dataset:
     """Return a data set from (inputs, labels) of each half: numpy arrays, tensors, or anything that numpy can convert.
 
-    Inputs [N, ...], classes and clients as in `from_samples`; labels are integers [N] or, with classes=None, targets of
-    any shape. Raises DataError.
+    Inputs [N, ...] or a dictionary of them, by the names of a network's arguments; classes and clients as in
+    `from_samples`; labels are integers [N] or, with classes=None, targets of any shape. Raises DataError.
     """
-    arrays: dict[str, Numbers] = {}
-    for half, (inputs, labels) in (("train", train), ("test", test)):
-        arrays[f"{half}_inputs"] = array_of(inputs, f"dataset {name!r}, {half} inputs")
-        arrays[f"{half}_labels"] = array_of(labels, f"dataset {name!r}, {half} labels")
+    where = f"dataset {name!r}"
+    parts: list[Part] = []
+    inputs = [inputs_of(half[0], f"{where}, {which} inputs") for which, half in (("train", train), ("test", test))]
+    named = [one for one in inputs if isinstance(one, Mapping)]
+    if len(named) == 2:
+        arrays, parts = packed(named[0], named[1], where)
+    elif named:
+        raise DataError(f"{where}: samples of one half have named parts, of the other none. Give both one form.")
+    else:
+        arrays = [one for one in inputs if not isinstance(one, Mapping)]
+    given = {"train_inputs": arrays[0], "test_inputs": arrays[1]}
+    for half, (_, labels) in (("train", train), ("test", test)):
+        given[f"{half}_labels"] = array_of(labels, f"{where}, {half} labels")
     if clients is not None:
-        arrays["train_clients"] = _numbered(clients, name)
-    return _dataset(name, arrays, f"dataset {name!r}", classes)
+        given["train_clients"] = _numbered(clients, name)
+    return replace(_dataset(name, given, where, classes), parts=tuple(parts))
+
+
+def inputs_of(values: object, where: str) -> Inputs:
+    """Return an array of numbers, or one of each named part. DataError."""
+    if isinstance(values, Mapping):
+        return {str(name): array_of(part, f"{where}, part {name!r}") for name, part in values.items()}
+    return array_of(values, where)
 
 
 def array_of(values: object, where: str) -> Numbers:

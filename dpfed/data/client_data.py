@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dpfed.data.arrays import alike, array_of, from_arrays, rows_of
+from dpfed.data.arrays import alike, array_of, from_arrays, inputs_of, rows_of
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
+from dpfed.data.parts import Inputs, parts_of_batch
 from dpfed.errors import DataError
 
 Held = object
@@ -31,10 +32,11 @@ def from_clients(
     """Return a data set from each client's data: as a list, in one table, or by a partitioner.
 
     clients: a list of pairs (inputs, labels) of arrays or tensors, of `torch.utils.data` data sets or loaders, any of
-    which may be empty; a table with a column of clients; a list of tables; or a partitioner of `flwr_datasets` test:
-    test half, one pair, data set or table classes: number of classes, or their names if labels are text; None for other
-    targets client:  the column that names the client of a row. inputs, label: columns of tables: pandas and polars
-    frames,
+             which may be empty, of dictionaries (`input_ids`, `attention_mask`, `labels`) or lists of such; a table
+             with a column of clients; a list of tables; or a partitioner of `flwr_datasets`
+    test:    test half: one pair, data set, dictionary or table
+    classes: number of classes, or their names if labels are text; None for other targets
+    client:  the column that names the client of a row. inputs, label: columns of tables: pandas and polars frames,
              Arrow tables, a Hugging Face `Dataset`, images included (`pip install 'dpfed[tables]'`)
 
     Clients are numbered in their order; those of a column by their sorted names. With such a data set `dpfed.run` sets
@@ -57,31 +59,37 @@ def from_clients(
     held = [pair_of(one, f"dataset {name!r}, client {i}") for i, one in enumerate(clients)]
     if not held:
         raise DataError(f"dataset {name!r}: there is no client. What each holds must be a pair (inputs, labels).")
-    full = [one for one in held if len(one[0])]
+    full = [one for one in held if len(one[1])]
     if not full:
         raise DataError(f"dataset {name!r}: no client holds a sample. There is nothing to train on.")
-    every = alike([one[0] for one in full], f"dataset {name!r}, inputs")
     try:
-        together = np.concatenate(every), np.concatenate([one[1] for one in full])
+        together = (
+            _joined([one[0] for one in full], f"dataset {name!r}, inputs"),
+            np.concatenate([one[1] for one in full]),
+        )
     except ValueError:
         raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
     made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
-    owners = np.repeat(np.arange(len(held)), [len(one[0]) for one in held])
+    owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
     return replace(made, train_clients=owners, natural_clients=len(held))
 
 
-def pair_of(given: Held, where: str) -> tuple[Numbers, Numbers]:
-    """Return inputs and labels, equally many, of a pair or of a `torch.utils.data` data set or loader. DataError."""
+def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
+    """Return inputs and labels, equally many, of a pair, of a dictionary of named parts, or of a `torch.utils.data`
+    data set or loader. DataError."""
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
         given = _whole(given, where)
     tensors = getattr(given, "tensors", None)
     if isinstance(tensors, tuple):  # the tensors of a TensorDataset
         given = tensors
-    if isinstance(given, tuple | list):
-        parts = [array_of(part, where) for part in given]
-        if len(parts) != 2 or len(parts[0]) != len(parts[1]):
+    if isinstance(given, Mapping):
+        given = parts_of_batch(given, where)
+    if isinstance(given, tuple | list) and not (given and isinstance(given[-1], Mapping)):
+        pair = [inputs_of(part, where) for part in given]
+        counts = {len(one) for part in pair for one in (part.values() if isinstance(part, Mapping) else [part])}
+        if len(pair) != 2 or len(counts) != 1:
             raise DataError(f"{where}: must be a pair (inputs, labels), as many labels as samples; lengths 0 for none.")
-        return parts[0], parts[1]
+        return pair[0], array_of(pair[1], where)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
         rows: Any = given
         return rows_of([rows[i] for i in range(len(rows))], where)
@@ -89,6 +97,17 @@ def pair_of(given: Held, where: str) -> tuple[Numbers, Numbers]:
         f"{where}: is {type(given).__name__}; must be a pair (inputs, labels), a data set of torch.utils.data whose "
         "items are such pairs, or a DataLoader of one; for a table, name its columns by inputs= and label=."
     )
+
+
+def _joined(several: Sequence[Inputs], where: str) -> Inputs:
+    """Return inputs one after the other. DataError if they differ in their parts; ValueError, in shape."""
+    arrays = [one for one in several if not isinstance(one, Mapping)]
+    named = [one for one in several if isinstance(one, Mapping)]
+    if not named:
+        return np.concatenate(alike(arrays, where))
+    if arrays or any(set(one) != set(named[0]) for one in named):
+        raise DataError(f"{where}: some samples have the parts {list(named[0])!r:.200}, others not. Give all one form.")
+    return {name: np.concatenate(alike([one[name] for one in named], where)) for name in named[0]}
 
 
 def _whole(loader: Any, where: str) -> Held:

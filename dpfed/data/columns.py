@@ -19,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.arrays import alike, from_arrays
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers, check_classes, names_of, undeclared
+from dpfed.data.parts import Inputs
 from dpfed.errors import DataError
 
 _SPLITS = {"train": "train", "test": "test", "validation": "test"}
@@ -202,14 +203,14 @@ def _declared(table: pa.Table, label: str) -> int | None:
         return None
 
 
-def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Numbers, Numbers]:
+def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Inputs, Numbers]:
     arrays = [_array(table, name, folder) for name in columns.inputs]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
     elif {one.ndim for one in arrays} <= {1}:
         inputs = np.stack(alike(arrays, f"{folder}, columns of inputs"), axis=1)
-    else:
-        raise DataError(f"{folder}: several columns of inputs must be of plain numbers; name one, or others.")
+    else:  # parts of a sample, which its network takes by name
+        return dict(zip(columns.inputs, arrays, strict=True)), _labels(table, columns.label, folder, names)
     return inputs, _labels(table, columns.label, folder, names)
 
 

@@ -43,20 +43,32 @@ def is_table_name(name: str) -> bool:
     return name.endswith(("/", ".csv"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One named part of a sample, which lies in a row of numbers. integers: a network gets it as int64."""
+
+    name: str
+    shape: tuple[int, ...]
+    integers: bool
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """Training and test samples with labels of classes, or with other targets.
 
-    name: name in reports
+    name:          name in reports
     train_inputs:  float32 [N, *input_shape], or int64: token numbers and the like. A run trains on integers if its
                    network takes them, else on `as_floats`
-    train_labels: int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (for a sequence). If
-    `classes` is None: targets of any shape, of a number type of torch test_inputs: [M, *input_shape] of the same type
-    test_labels: labels of the test half, like train_labels classes: number of labels, at most MOST_CLASSES. Declared,
-    since it is public: never counted from labels, which are private. None: targets are no classes train_clients: int64
-    [N], natural client of each training sample, from 0; None without natural clients natural_clients: number of natural
-    clients, including those left without samples raw_inputs: train_inputs before fixed features (data.features)
-    replaced them; identifies clients
+    train_labels:  int64 [N, *target_shape], each in 0 .. classes-1; one a sample, or several (for a sequence). If
+                   `classes` is None: targets of any shape, of a number type of torch
+    test_inputs:   [M, *input_shape] of the same type
+    test_labels:   labels of the test half, like train_labels
+    classes:       number of labels, at most MOST_CLASSES. Declared, since it is public: never counted from labels,
+                   which are private. None: targets are no classes
+    train_clients: int64 [N], natural client of each training sample, from 0; None without natural clients
+    natural_clients: number of natural clients, including those left without samples
+    parts:         layout of a sample with named parts, which is one row of numbers (`dpfed.data.parts`)
+    raw_inputs:    train_inputs before fixed features (data.features) replaced them; identifies clients
 
     Raises DataError when shapes, types or labels do not agree; no message holds a value of a sample.
     """
@@ -70,13 +82,14 @@ class Dataset:
     train_clients: NDArray[np.int64] | None = None
     natural_clients: int = 0
     raw_inputs: Numbers | None = None
+    parts: tuple[Part, ...] = ()
 
     def __repr__(self) -> str:
         kind = "targets" if self.classes is None else f"{self.classes} classes"
         clients = f", {self.natural_clients} clients" if self.train_clients is not None else ""
         return (
             f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} samples "
-            f"{list(self.input_shape)}, {kind}{clients})"
+            f"{self._form}, {kind}{clients})"
         )
 
     def __post_init__(self) -> None:
@@ -92,6 +105,11 @@ class Dataset:
             )
         _check_alike(self.name, self.train_labels, self.test_labels)
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
+
+    @property
+    def _form(self) -> str:
+        named = ", ".join(f"{part.name} {list(part.shape)}" for part in self.parts)
+        return f"{{{named}}}" if named else str(list(self.input_shape))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.own_code import errors_of_user_code
+from dpfed.data.dataset import Part
 from dpfed.errors import ConfigError
 from dpfed.models.char_lstm import char_lstm
 from dpfed.models.flat import Block, FlatModel
+from dpfed.models.named_inputs import with_named_inputs
 from dpfed.models.networks import (
     cnn_4_bn,
     cnn_8_bn,
@@ -76,10 +78,19 @@ def check_name(name: str) -> None:
         )
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0, **options: Any) -> FlatModel:
+def build(
+    name: str,
+    input_shape: tuple[int, ...],
+    classes: int,
+    *,
+    fixed_seed: int = 0,
+    parts: Sequence[Part] = (),
+    **options: Any,
+) -> FlatModel:
     """The model `name` for samples of `input_shape` in `classes` classes.
 
-    options: the model's own (`mlp`: hidden=(32,)); fixed_seed: of parameters that are not trained. Raises ConfigError
+    options: the model's own (`mlp`: hidden=(32,)); fixed_seed: of parameters that are not trained; parts: of a sample,
+    which the module takes as arguments by name. Raises ConfigError
     for an unknown name or option, and for a shape or a number of classes that is not made of whole numbers from 1.
     """
     check_name(name)
@@ -97,19 +108,29 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, *, fixed_seed: 
             )
     if name in MODELS:
         _check_size(name, made)
-    return _flat(name, made, fixed_seed)
+    return _flat(name, made, fixed_seed, parts)
 
 
 def build_own(
-    name: str, maker: Callable[..., nn.Module], input_shape: tuple[int, ...], classes: int, *, fixed_seed: int = 0
+    name: str,
+    maker: Callable[..., nn.Module],
+    input_shape: tuple[int, ...],
+    classes: int,
+    *,
+    fixed_seed: int = 0,
+    parts: Sequence[Part] = (),
 ) -> FlatModel:
     """Return the model that a custom maker makes, registered or not; ConfigError where there is none."""
-    return _flat(name, partial(_made, name, partial(maker, input_shape, classes)), fixed_seed)
+    return _flat(name, partial(_made, name, partial(maker, input_shape, classes)), fixed_seed, parts)
 
 
-def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int) -> FlatModel:
+def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
     with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
-        return FlatModel(made, seed=fixed_seed)
+        return FlatModel(partial(_named, made, parts), seed=fixed_seed)
+
+
+def _named(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
+    return with_named_inputs(made(), parts)
 
 
 def _known() -> dict[str, Callable[..., nn.Module]]:

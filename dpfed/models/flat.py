@@ -42,7 +42,8 @@ class FlatModel:
     the statistics of a BatchNorm whose parameters are all fixed. A part that the factory leaves in eval(), in a module
     that is not, stays so in training: its dropout is off, its BatchNorm fixed.
 
-    Raises ConfigError for a module with other buffers: they would neither be sent nor noised.
+    Buffers that a module does not save (`persistent=False`: positions, rotations) are constants. Raises ConfigError for
+    other buffers: they would neither be sent nor noised.
     """
 
     def __init__(self, factory: Callable[[], nn.Module], *, seed: int = 0) -> None:
@@ -58,6 +59,8 @@ class FlatModel:
         """Trained parameters in the module's order, then statistics."""
         self.fixed: Mapping[str, Tensor] = _fixed(module, self.layout)
         """Tensors of the network that are neither trained nor sent, by name."""
+        self.constants: Mapping[str, Tensor] = _constants(module)
+        """Buffers that the module does not save, by name."""
         self.size: int = self.layout[-1].stop
         """d, all entries."""
         self.parameters_size: int = max(block.stop for block in self.layout if block.kind != "statistic")
@@ -194,7 +197,9 @@ class FlatModel:
 
     def _fixed_on(self, device: torch.device) -> dict[str, Tensor]:
         if device not in self._elsewhere:
-            self._elsewhere[device] = {name: tensor.to(device) for name, tensor in self.fixed.items()}
+            self._elsewhere[device] = {
+                name: tensor.to(device) for name, tensor in (*self.fixed.items(), *self.constants.items())
+            }
         return self._elsewhere[device]
 
     def _set_mode(self, module: nn.Module, *, training: bool) -> nn.Module:
@@ -239,13 +244,18 @@ def _statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]
 
 def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
     """Parameters and statistics outside the layout, without the number of batches that a BatchNorm has seen."""
-    trained = {block.name for block in layout}
+    trained = {block.name for block in layout} | set(_constants(module))
     state = dict([*module.named_parameters(), *module.named_buffers()])
     return {
         name: tensor.detach()
         for name, tensor in state.items()
         if name not in trained and name.rpartition(".")[2] != "num_batches_tracked"
     }
+
+
+def _constants(module: nn.Module) -> dict[str, Tensor]:
+    saved = module.state_dict()
+    return {name: tensor.detach() for name, tensor in module.named_buffers() if name not in saved}
 
 
 def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ...]:
@@ -283,6 +293,7 @@ def _refuse_hidden_state(module: nn.Module) -> None:
             "model: has an Embedding with sparse=True, whose gradients have no entry for each weight. Use sparse=False."
         )
     known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
+    known |= set(_constants(module))
     buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:
         raise ConfigError(

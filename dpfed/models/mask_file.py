@@ -49,7 +49,9 @@ class Recipe:
     def build(self) -> FrozenNetwork:
         """The network; ConfigError for names that do not exist."""
         fixed_seed = Seeds(root=self.seed).integer("weights")
-        model = models.build(self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, **self.options)
+        model = models.build(
+            self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), **self.options
+        )
         return freeze(
             model,
             Seeds(root=self.seed),

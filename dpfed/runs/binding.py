@@ -115,4 +115,6 @@ def start_of(experiment: Experiment) -> str:
     """Return the hash of the model and the constants that the run starts from."""
     frozen = network_of(experiment.readout)
     constants = [] if frozen is None else [frozen.constants]
-    return start_hash([experiment.start.broadcast, *constants, *experiment.model.fixed.values()])
+    return start_hash(
+        [experiment.start.broadcast, *constants, *experiment.model.fixed.values(), *experiment.model.constants.values()]
+    )

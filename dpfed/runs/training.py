@@ -95,8 +95,9 @@ def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None
     """Return the network, with initial and fixed weights from the run's seed."""
     name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
     if own is not None:
-        return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed)
-    return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, **model_options(config))
+        return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts)
+    options = model_options(config)
+    return models.build(name, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts, **options)
 
 
 def model_options(config: Config) -> dict[str, object]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
+from dpfed.report.figures.figure import pandas
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, read_sweep, write_sweep
 from dpfed.sweep.grid import SEED, Cell, Choice
@@ -74,6 +75,17 @@ class FinishedSweep:
     @property
     def failed(self) -> tuple[Done, ...]:
         return tuple(one for one in self.done if one.how == "failed")
+
+    def to_pandas(self) -> Any:
+        """Return the runs as a pandas DataFrame: row, point, state, folder, then the numbers and texts of summary.json.
+        ConfigError without pandas."""
+        lines = []
+        for one in self.done:
+            place: dict[str, object] = {"row": one.cell.row, **one.cell.at, "state": one.how, "folder": one.cell.folder}
+            summary: dict[str, Any] = {} if one.summary is None else one.summary.to_dict()
+            plain = {key: value for key, value in summary.items() if isinstance(value, str | int | float)}
+            lines.append(plain | place)
+        return pandas().DataFrame(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of `dpfed sweep`."""

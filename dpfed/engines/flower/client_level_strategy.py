@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from inspect import signature
 from logging import INFO, WARNING
 from typing import Any, Literal
 
@@ -53,7 +55,8 @@ class ClientLevelStrategy(Strategy):
     divisor is always that of the plan. So a client's row never moves the sum by more than the clip norm, and a failure
     is not revealed. Training metrics of nodes are dropped: no epsilon covers them. Numbers of examples are not used:
     they are private, and unequal weights would change the sensitivity. Once another round would exceed epsilon, or all
-    rounds are done, further rounds of Flower ask no node and do not change the model.
+    rounds are done, Flower 1.43 ends the run (`should_stop`); further rounds of older versions ask no node and do not
+    change the model.
 
     ConfigError, AccountingError: a plan that cannot work, before any node is asked. RunError, LedgerError: too few
     nodes, or a ledger that is another plan's, or cannot be trusted or written.
@@ -179,11 +182,21 @@ class ClientLevelStrategy(Strategy):
         log(INFO, "\t└──> the private mean goes to %s", type(self.strategy).__name__)
 
     def start(self, *args: object, **kwargs: object) -> Result:
-        """Run Flower's rounds, then log the guarantee of the models."""
-        result = super().start(*args, **kwargs)
+        """Run Flower's rounds, then log the guarantee of the models. From Flower 1.43 on, no round follows the last one
+        that epsilon pays for."""
+        given = signature(super().start).bind(*args, **kwargs)
+        if "should_stop" in given.signature.parameters:
+            given.arguments["should_stop"] = partial(self._should_stop, given.arguments.get("should_stop"))
+        result = super().start(*given.args, **given.kwargs)
         if self._private is not None:
             log(INFO, "dpfed: %s", self.guarantee())
         return result
+
+    def _should_stop(self, wanted: Callable[[int, Result], bool] | None, server_round: int, result: Result) -> bool:
+        """Return True if no private round is left, or the app's own predicate says so."""
+        return (self._private is not None and self._private.is_over()) or (
+            wanted is not None and wanted(server_round, result)
+        )
 
     def _begin(self, arrays: ArrayRecord) -> ClientLevel:
         size = size_of(arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,17 +90,17 @@ def readings_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}-readings{path.suffix or '.png'}")
 
 
-def plot_readings(answer: Budget, path: Path | None = None) -> Figure | None:
-    """Return the figure of readings, written to `path` if given; None if no account of the mechanism has a profile.
+def plot_readings(answer: Budget, path: Path | None = None, *, ax: Sequence[Axes] | None = None) -> Figure | None:
+    """Return the figure, written to `path`, if any; None if no account of the mechanism has a profile.
 
-    All four panels are computed from one profile.
+    All four panels, on axes `ax` of your own if given, are from that one profile.
     """
     try:
         claim = profile(answer.mechanism)
     except UnsupportedMechanism:
         return None
     delta = answer.plan.delta
-    with figure(path, columns=2, rows=2) as (above, curve, groups, belief):
+    with figure(path, columns=2, rows=2, ax=ax) as (above, curve, groups, belief):
         _profile(above, claim, answer.epsilon, delta)
         _tradeoff(curve, claim)
         _groups(groups, claim, delta)

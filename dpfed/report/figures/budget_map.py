@@ -1,10 +1,12 @@
 """Epsilon over two of noise multiplier, rounds and cohort: a heat map with contours."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,11 @@ from accounting.compose.rdp import Conversion
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import ConfigError
-from dpfed.report.figures.figure import figure
+from dpfed.report.figures.figure import figure, pandas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 AxisName = Literal["noise-multiplier", "rounds", "cohort"]
 _POINTS, _POINTS_OF_A_GRID = 19, 81
@@ -32,7 +38,7 @@ class Axis:
     high: float
 
     @staticmethod
-    def of(text: str) -> "Axis":
+    def of(text: str) -> Axis:
         """Read NAME=LOW:HIGH, as in rounds=10:1000."""
         name, _, ends = text.partition("=")
         try:
@@ -72,6 +78,12 @@ class BudgetMap:
         rows = [[float(e) if math.isfinite(e) else None for e in row] for row in self.epsilon]
         axes = {self.across.name: _numbers(self.across, self.x), self.up.name: _numbers(self.up, self.y)}
         return {"axes": axes, "epsilon": rows, "delta": self.plan.delta, "accountant": self.accountant, **self.fixed}
+
+    def to_pandas(self) -> Any:
+        """Return epsilon as a pandas DataFrame: a column for each value across, a row for each one up."""
+        pd = pandas()
+        across, up = pd.Index(self.x, name=self.across.name), pd.Index(self.y, name=self.up.name)
+        return pd.DataFrame(self.epsilon, index=up, columns=across)
 
 
 def _numbers(axis: Axis, values: NDArray[np.float64]) -> list[float] | list[int]:
@@ -134,8 +146,8 @@ def _cell(plan: Plan, z: float, rounds: int, cohort: int, accountant: Accountant
     ).epsilon
 
 
-def plot_budget_map(found: BudgetMap, path: Path) -> None:
-    """Write the heat map with contours of epsilon.
+def plot_budget_map(found: BudgetMap, path: Path | None = None, *, ax: Axes | None = None) -> Figure:
+    """Return the heat map with contours of epsilon, written to `path`, if any.
 
     Between the computed cells colour and contours are interpolated: state the epsilon of `accounting.budget.epsilon`
     instead.
@@ -146,7 +158,7 @@ def plot_budget_map(found: BudgetMap, path: Path) -> None:
     if np.isnan(shown).all():
         raise ConfigError("--over: no epsilon of this map is finite and above 0. Widen the axes.")
     low, high = float(np.nanmin(shown)), float(np.nanmax(shown))
-    with figure(path) as axes:
+    with figure(path, ax=ax) as axes:
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis, values, line in ((found.across, found.x, axes.xaxis), (found.up, found.y, axes.yaxis)):
@@ -162,6 +174,8 @@ def plot_budget_map(found: BudgetMap, path: Path) -> None:
         axes.grid(visible=False)
         axes.figure.colorbar(mesh, ax=axes, label=f"epsilon at delta {upwards(found.plan.delta)}")
         axes.set_title(_title(found), fontsize=10)
+    drawn: Figure = axes.figure
+    return drawn
 
 
 _LEVELS = [digit * 10.0**power for power in range(-4, 6) for digit in (1, 2, 5)]

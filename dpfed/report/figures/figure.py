@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,15 @@ _STYLES: list[LineStyle] = ["-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X"]
 
 
+def pandas() -> Any:
+    """Return the library pandas. ConfigError if it is not installed."""
+    try:
+        import pandas as library
+    except ImportError as error:
+        raise ConfigError(f"to_pandas: pandas is not installed ({error}). pip install pandas") from None
+    return library
+
+
 @contextmanager
 def figure(
     path: Path | None,
@@ -33,18 +42,22 @@ def figure(
     beside: float = 0.0,
     below: float = 0.0,
     pdf: bool = False,
-    ax: Axes | None = None,
+    ax: Axes | Sequence[Axes] | None = None,
 ) -> Iterator[Any]:
     """Context of axes to draw on (one, or an array of `columns` times `rows`); the PNG is written to `path` at the end.
 
-    `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: True to
-    write a PDF beside it. `ax`: axes of a caller's figure, on which one panel is drawn.
+    `beside`, `below`: inches of room for a legend, to the right (`legend_beside`) or under the figure. `pdf`: the same
+    as PDF next to it, too. `ax`: axes of a caller's figure, one a panel; ConfigError for another number.
     """
     if ax is not None:
-        ax.set_prop_cycle(color=COLOURS)
-        yield ax
+        several = list(ax) if isinstance(ax, Iterable) else [ax]
+        if len(several) != columns * rows:
+            raise ConfigError(f"ax: {len(several)} axes for {columns * rows} panels. Give one a panel, in their order.")
+        for axis in several:
+            axis.set_prop_cycle(color=COLOURS)
+        yield several[0] if len(several) == 1 else several
         if path is not None:
-            _saved(ax.figure, path, pdf=False)
+            _saved(several[0].figure, path, pdf=False)
         return
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

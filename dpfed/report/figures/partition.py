@@ -1,8 +1,10 @@
 """Figure of a partition: number of samples of each label at each client."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -12,17 +14,17 @@ from dpfed.report.figures.figure import COLOURS, figure
 _MOST_CLIENTS = 100
 
 
-def plot_partition(counts: NDArray[np.int64], path: Path | None = None) -> Figure:
-    """Return the figure of counts [clients, labels] (`Partition.label_counts`), written to `path` if given.
+def plot_partition(counts: NDArray[np.int64], path: Path | None = None, *, ax: Sequence[Axes] | None = None) -> Figure:
+    """Return the figure of counts [clients, labels] (`Partition.label_counts`), written to `path`, if any.
 
-    Its panels are clients by labels, and sizes.
+    Its panels, on axes `ax` of your own if given, are clients by labels, and sizes.
 
     Labels are shown for the first 100 clients; sizes for all clients, sorted. White is no sample; colours follow the
     square root, so that few samples are visible, too.
     """
     shown = counts[:_MOST_CLIENTS]
     sizes = np.sort(counts.sum(axis=1))[::-1]
-    with figure(path, columns=2) as (labels, bars):
+    with figure(path, columns=2, ax=ax) as (labels, bars):
         drawn = labels.imshow(
             np.ma.masked_equal(shown.T, 0),
             cmap="viridis_r",

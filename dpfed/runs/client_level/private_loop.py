@@ -175,6 +175,14 @@ class ClientLevel:
                 self._book.record(Aborted(round=step.round, reason=SKIPPED))
                 self._step = None
 
+    def is_over(self) -> bool:
+        """Return True if all planned rounds are done, or epsilon pays for no other (`stopped_by`). Draws no cohort."""
+        if self._book.rounds_done >= self.rounds_planned:
+            self.stopped_by = "rounds"
+        elif self._goal is not None and not self._affordable(self._goal):
+            self.stopped_by = "budget"
+        return self.stopped_by != ""
+
     def guarantee(self) -> Guarantee:
         """Return the guarantee that holds for any reason of ending, from the ledger's file alone.
 
@@ -231,13 +239,9 @@ class ClientLevel:
         return f"ClientLevel({clients} clients, {done} of {self.rounds_planned} rounds done)"
 
     def _next(self) -> Step | None:
-        number = self._book.rounds_done
         self._step = None
-        if number >= self.rounds_planned:
-            self.stopped_by = "rounds"
-        elif self._goal is not None and not self._affordable(self._goal):
-            self.stopped_by = "budget"
-        else:
+        if not self.is_over():
+            number = self._book.rounds_done
             cohort = draw_cohort(self._parts.sampler, self._parts.randomness, number)
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step

@@ -10,6 +10,7 @@ import urllib.request
 from importlib.metadata import EntryPoint
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import dpfed
@@ -83,6 +84,31 @@ def test_figures_are_returned_and_drawn_on_axes_of_a_caller(tmp_path):
     assert axes[1].lines
     assert not axes[0].lines
     assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_several_panels_and_maps_on_axes_of_a_caller(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("pandas")
+    from matplotlib.figure import Figure
+
+    from dpfed.report.figures.budget import plot_readings
+    from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
+    from dpfed.report.figures.partition import plot_partition
+
+    row = budget.solve(Plan(clients=600, cohort=60), noise_multiplier=1.4, rounds=10)
+    mine = Figure()
+    panels = mine.subplots(2, 4).ravel()
+    assert plot_readings(row, ax=panels[:4]) is mine
+    assert plot_partition(np.ones((3, 2), dtype=np.int64), ax=panels[4:6]) is mine
+    assert all(one.lines or one.images or one.collections for one in panels[:6])
+    with pytest.raises(ConfigError, match="1 axes for 4 panels"):
+        plot_readings(row, ax=panels[7])
+    axes = Axis(name="noise-multiplier", low=1, high=2), Axis(name="rounds", low=5, high=20)
+    found = budget_map(Plan(clients=600, cohort=60), axes, fixed={}, accountant="rdp")
+    assert plot_budget_map(found, ax=panels[6]) is mine
+    frame = found.to_pandas()
+    assert (frame.columns.name, frame.index.name) == ("noise-multiplier", "rounds")
+    assert frame.iloc[-1, 0] == found.epsilon[-1, 0] == frame.to_numpy().max()
 
 
 def test_a_tracker_of_an_installed_package(monkeypatch, tmp_path, caplog):

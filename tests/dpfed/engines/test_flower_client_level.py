@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from functools import partial
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ pytest.importorskip("flwr", reason="flwr is not installed: make test-flower")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what flwr's own imports use
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-    from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
+    from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Strategy
     from flwr.supercore.task_identity import TaskIdentity
 
     from dpfed.engines.flower.client_level_strategy import ClientLevelStrategy
@@ -245,6 +246,25 @@ def test_it_stops_before_the_budget_is_exceeded(tmp_path):
     assert spent <= 4.0 < more
 
 
+@pytest.mark.skipif(
+    "should_stop" not in signature(Strategy.start).parameters, reason="Flower has should_stop from 1.43 on"
+)
+@pytest.mark.parametrize(("epsilon", "wanted", "last"), [(4.0, None, None), (400.0, 2, 2), (400.0, None, 6)])
+def test_flower_ends_where_no_private_round_is_left(tmp_path, epsilon, wanted, last):
+    """After the last affordable round, after that of the app's own predicate, or after the planned rounds."""
+    plan = {"noise_multiplier": 1.0, "delta": 1e-3, "epsilon": epsilon, "rounds": 6, "randomness": "simulated"}
+    strategy = wrapped(ledger=tmp_path / "l.jsonl", sampling="all", cohort=10, **plan)
+    grid = Nodes(10, by(1.0))
+    own = None if wanted is None else lambda number, result: number == wanted
+    strategy.start(grid, model(), num_rounds=9, should_stop=own)
+    trained = [len(asked) for asked, kind in zip(grid.asked, grid.kinds, strict=True) if "train" in kind]
+    released = len(Ledger.read(tmp_path / "l.jsonl").releases)
+    assert trained == [10] * released
+    assert len(grid.asked) == 2 * released, "no round of Flower's follows"
+    assert 1 <= released < 6 if last is None else released == last
+    assert strategy.guarantee().epsilon <= epsilon
+
+
 @pytest.mark.slow
 def test_cohorts_are_drawn_by_the_sampler_that_is_charged():
     """400 coins of 1/2: within 5 standard deviations, false alarm 7e-6 with those of nodes (seeded: none)."""
@@ -347,7 +367,7 @@ def test_a_mod_wants_its_server_and_possible_terms():
         ({"compress": "fedpm"}, "not updates"),
         ({"compress": "zip"}, "compressor 'zip'"),
         ({"inner": FedAvg(min_available_nodes=11)}, "wait for ever"),
-        ({"inner": FedAvg(fraction_train=0.0)}, "trains nobody"),
+        ({"inner": FedAvg(fraction_train=0.0)}, "trains no node"),
         ({"inner": "fedavg"}, "must be a flwr"),
     ],
 )

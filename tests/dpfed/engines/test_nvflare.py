@@ -1,7 +1,11 @@
 """NVFlare: what filters send is what the server reads; the ledger says what was drawn, also when clients fail."""
 
+import os
+import re
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +20,7 @@ from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from accounting import Ledger
@@ -26,7 +31,9 @@ from dpfed.engines.nvflare.update_filters import META, ClipUpdate, CompressUpdat
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError, WireError
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "nvflare_job"
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "nvflare_job"
+PAGE = (ROOT / "docs" / "nvflare.md").read_text(encoding="utf-8")
 NAMES = ["site-1", "site-2", "site-3", "site-4"]
 START = {"layer.weight": np.ones((3, 4), dtype=np.float32), "steps": np.array(7), "layer.bias": np.zeros(4, np.float32)}
 PLAN = {"clients": 4, "cohort": 2, "clip_norm": 1.0, "rounds": 3, "noise_multiplier": 0.8, "delta": 1e-3}
@@ -237,3 +244,59 @@ def test_the_example_in_nvflares_simulator(tmp_path):
     assert len(Ledger.read(ledger).releases) == 3
     assert audit_run(ledger, confidence=1 - 1e-6).verdict == "pass"
     assert "by noise alone" not in done.stdout + done.stderr
+
+
+def test_what_the_page_says_of_svt_privacy():
+    """The filter's own account at its defaults, for two sizes of a network."""
+    rows = re.findall(r"^\| ([\d,]+) \(.*\) \| ([\d.,]+) \| ([\d.,]+) \|$", PAGE, flags=re.MULTILINE)
+    assert len(rows) == 2
+    for cells in rows:
+        weights, once, thrice = (float(cell.replace(",", "")) for cell in cells)
+        sent = SVTPrivacy()
+        for _ in range(3 if weights < 10_000 else 1):
+            dxo = DXO(DataKind.WEIGHT_DIFF, data={"all": np.zeros(int(weights), np.float32)})
+            spent = sent.process_dxo(dxo, dxo.to_shareable(), context()).meta["svt_privacy_budget"]["epsilon_total"]
+            assert spent == pytest.approx(once)
+            assert spent == pytest.approx(0.01 * weights + 0.1)
+        assert sent.get_privacy_spent() * (1 if weights < 10_000 else 3) == pytest.approx(thrice)
+
+
+def alive(workspace):
+    """Ids of processes of a proof-of-concept workspace."""
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if str(workspace) in line]
+
+
+@pytest.mark.slow
+def test_the_lines_of_the_page_run_the_example_in_processes(tmp_path):
+    """A server and two clients of NVFlare's proof of concept, started, given the job and stopped as the page says."""
+    with socket.socket() as there:
+        if there.connect_ex(("127.0.0.1", 8002)) == 0:
+            pytest.skip("port 8002, which NVFlare's proof of concept takes, is in use")
+    (lines,) = re.findall(r"^```sh\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert lines.startswith("source .venv-nvflare/bin/activate\n")
+    workspace = tmp_path / "workspace"
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    here = os.environ | {
+        "HOME": str(tmp_path),
+        "NVFLARE_POC_WORKSPACE": str(workspace),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    shell = {"cwd": tmp_path, "env": here, "capture_output": True, "text": True}
+    try:
+        done = subprocess.run(["bash", "-ec", lines.partition("\n")[2]], timeout=900, **shell)
+    finally:
+        subprocess.run(["nvflare", "poc", "stop"], timeout=120, check=False, **shell)
+        end = time.monotonic() + 60
+        while alive(workspace) and time.monotonic() < end:
+            time.sleep(1)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert not alive(workspace), "poc stop ends every process"
+    assert "COMPLETED" in done.stdout + done.stderr
+    ledger = Ledger.read(tmp_path / "poc-run" / "ledger.jsonl")
+    assert (ledger.header.clients, len(ledger.releases)) == (2, 3)
+    assert f"from the ledger alone {str(ledger.guarantee(1e-3)).split()[1]}" in done.stdout
+    logged = "".join(path.read_text() for path in workspace.rglob("server/poc_console.log"))
+    assert "dpfed: round 2" in logged
+    assert "by noise alone" not in logged

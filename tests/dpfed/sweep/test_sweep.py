@@ -68,6 +68,10 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(experiment_file, tmp_path
     assert [again.state(cell) for cell in again.grid.cells] == ["finished", "interrupted"]
     finished = run_sweep(again, jobs=1)
     assert [done.how for done in finished.done] == ["already", "finished"]
+    pytest.importorskip("pandas")
+    frame = finished.to_pandas()
+    assert frame["state"].tolist() == ["already", "finished"]
+    assert frame["epsilon"].tolist() == [done.summary.epsilon for done in finished.done]
     for cut, uncut in zip(finished.done, whole.done, strict=True):
         assert replace(cut.summary, seconds=0.0) == replace(uncut.summary, seconds=0.0)
 
