@@ -163,6 +163,9 @@ class Compared(Protocol):
     def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
         """Compare what is announced and who takes part; return an observer of rows."""
 
+    def of_node(self, method: Method) -> Observer:
+        """Return an observer of the rows of a node, which has built the method for itself."""
+
     def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         """Return the first run's rows after the private stage if each upload is released, else these rows."""
 

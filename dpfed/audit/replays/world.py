@@ -137,8 +137,10 @@ class World:
     # ---- values outside mechanisms
 
     def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
+        self._compare(name, digest(value), client)
+
+    def _compare(self, name: str, found: str, client: int | tuple[int, int] | None) -> None:
         key = self._key(name, client)
-        found = digest(value)
         if self.first:
             self.recording.values[key] = found
         elif self._is_own(client):
