@@ -144,6 +144,14 @@ class OpenRound(Generic[Opened]):
         self.now.observer.added(rows, ids)
         self.total.add(ids, rows)  # type: ignore[attr-defined]
 
+    def gather(self, ranks: Ranks) -> None:
+        """Add up the ranks' sums and records; on every rank, at the same time."""
+        self.total.gather(ranks)  # type: ignore[attr-defined]
+        self.now.tally.gather(ranks)
+        self.watch.gather(ranks, self.now)
+        if (compared := _compared()) is not None:
+            compared.gather(ranks)
+
     def fill(self, ids: NDArray[np.int64]) -> None:
         """Add a row of zeros, noised and masked like any other row, for each of these clients."""
         broadcast = self.now.broadcast
@@ -171,6 +179,9 @@ class Compared(Protocol):
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Compare uploads."""
+
+    def gather(self, ranks: Ranks) -> None:
+        """Add up what the ranks' uploads sum to."""
 
     def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         """Compare what enters the private stage at the sum, and return the first run's output."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
+from dpfed.aggregation.ranks import Ranks
 from dpfed.audit.replays.neighbour import Held, changed_own
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
 from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World, digest
@@ -96,6 +97,8 @@ class RoundsWorld(World):
         self._added = 0
         self._digests = RowDigests()
         self._in_rows: bool | None = None
+        self._halves: list[str] = []
+        """Stages whose server halves the noisy sum has entered in this round, the private one first."""
 
     @property
     def rounds(self) -> RoundsWorld:
@@ -139,7 +142,7 @@ class RoundsWorld(World):
         self.stop_if_found()
         self.round, self._method, self._now = now.number, method, now
         self._sum, self._added, self._in_rows = None, 0, None
-        self._chains = [method.stages]
+        self._chains, self._halves = [method.stages], []
         self._set_scope(method, now)
         cohort, participants = now.task.cohort, now.task.participants
         if len(np.unique(participants)) < len(participants):
@@ -329,6 +332,14 @@ class RoundsWorld(World):
         self._sum += (rows[0] if len(rows) == 1 else rows.sum(dim=0, dtype=exact)).cpu().numpy()
         self._added += len(rows)
 
+    def gather(self, ranks: Ranks) -> None:
+        assert self._method is not None
+        if self._sum is None:
+            floating = self._method.stages.summed_as.is_floating_point
+            self._sum = np.zeros(self._method.stages.width, dtype=np.float64 if floating else np.int64)
+        self._sum = ranks.total(torch.from_numpy(self._sum)).numpy()
+        self._added = int(ranks.total(torch.tensor([self._added])))
+
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass
 
@@ -336,7 +347,11 @@ class RoundsWorld(World):
         pass
 
     def summed(self, stage: Stage, total: Tensor) -> None:
-        pass
+        """Compare the noisy sum on its way through the server halves, so that a difference has its stage's name."""
+        if self._halves:
+            self.outside(f"sum after {self._halves[-1]}", total)
+        if self._halves or self._is_private(stage):
+            self._halves.append(type(stage).__name__)
 
     # ---- the sum
 
@@ -373,6 +388,9 @@ class RoundsWorld(World):
 
     def closes(self, done: RoundResult) -> None:
         state = done.state
+        if done.mean is not None:
+            after = f", after {self._halves[-1]} and the division" if self._halves else ""
+            self.outside(f"released mean{after}", done.mean)
         self._model = state.broadcast.cpu().numpy().tobytes()
         self.outside("model of the server", state.broadcast)
         self.outside("clip norm of the server", state.clip_norm)
@@ -380,11 +398,9 @@ class RoundsWorld(World):
             self._remembered(name, value)
         self.outside("round aborted", done.record.aborted is not None)
         self.outside("charge", repr(done.release))
-        if done.mean is not None:
-            self.outside("released mean", done.mean)
         self.seen.rounds += 1
-        if not (self.pair is not None and self.pair.change == REPORTING):
-            self.ends()
+        if self.ranks == 1 and not (self.pair is not None and self.pair.change == REPORTING):
+            self.ends()  # values of other ranks are here at the end of the run only
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:
             raise Stopped
