@@ -4,6 +4,8 @@ python experiments/audit-replay/run.py plants          faults in dpfed, unsound 
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
 python experiments/audit-replay/run.py settings        the private settings of the golden net
+python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
+python experiments/audit-replay/run.py flower          private settings in Flower's simulation, in Flower's environment
 python experiments/audit-replay/run.py sound --count 200
 python experiments/audit-replay/run.py page            docs/replay-power.md from the results
 
@@ -27,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import dpfed
 from accounting import Gaussian
+from dpfed.api.replay import ConfiguredRun
 from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
@@ -128,6 +131,50 @@ def _configured(plain: dict[str, Any]) -> Callable[..., None]:
     return call
 
 
+def of_ranks() -> Iterator[Named]:
+    """Settings with their clients in two processes."""
+    for name, (preset, settings) in AMONG.items():
+        yield f"two ranks: {name}", ConfiguredRun(_small(preset, settings), processes=2)
+
+
+def of_flower() -> Iterator[Named]:
+    """Settings on Flower's server and client apps."""
+    for name, (preset, settings) in AMONG.items():
+        yield f"Flower: {name}", ConfiguredRun(_small(preset, settings), engine="flower")
+
+
+def _small(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    plain = tables(preset)
+    for key, value in (AMONG_SMALL | settings).items():
+        put(plain, key, value, given=key, form="table.key=value")
+    return plain
+
+
+NOISE = {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
+AMONG_SMALL = {
+    "federation.rounds": 2,
+    "federation.clients": 30,
+    "federation.cohort": 8,
+    "data.train_samples": 420,
+    "local.epochs": None,
+    "local.steps": 2,
+    "model.hidden": [8],
+}
+AMONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gaussian": ("dp-fedavg-digits", NOISE),
+    "rand-k": ("fed-smp-randk-digits", NOISE),
+    "top-k": ("fed-smp-topk-digits", NOISE),
+    "fixed cohorts": ("dp-fedavg-digits", NOISE | {"federation.sampling": "fixed"}),
+    "adaptive clip": ("dp-fedavg-digits", NOISE | {"privacy.adaptive.quantile": 0.5, "privacy.adaptive.rate": 0.2}),
+    "every upload": ("dp-fedavg-digits", NOISE | {"privacy.release": "uploads", "privacy.adjacency": "zero-out"}),
+    "private coins": ("fedpm-private-digits", {}),
+    "private records": (
+        "fedavg-digits",
+        {"local.record.clip_norm": 1.0, "local.record.noise_multiplier": 1.0, "local.batch_size": 5},
+    ),
+}
+
+
 def of_sound(count: int) -> Iterator[Named]:
     """Pieces until `count` of them are settings that dpfed accepts; every sixteenth with its trial and all its pairs."""
     for seed in itertools.count():
@@ -199,6 +246,8 @@ def page() -> str:
         ("faults", "twins of the faults of rounds", _is_sound),
         ("field", "twins of the bugs of the field", _is_sound),
         ("settings", "private settings of the golden net", lambda one: True),
+        ("ranks", "private settings of two processes", lambda one: True),
+        ("flower", "private settings in Flower's simulation, nodes in one process", lambda one: True),
         ("sound", "networks, losses, stages and samplers drawn by a seed", lambda one: True),
     ):
         rows = [one for one in found if one["part"] == part and chosen(one) and one["verdict"] != "refused"]
@@ -213,7 +262,7 @@ def _is_sound(one: dict[str, Any]) -> bool:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("part", choices=["plants", "faults", "field", "settings", "sound", "page"])
+    options.add_argument("part", choices=["plants", "faults", "field", "settings", "ranks", "flower", "sound", "page"])
     options.add_argument("--count", type=int, default=200, help="of sound pieces")
     options.add_argument("--only", default="", help="names that contain this, done again")
     given = options.parse_args()
@@ -226,6 +275,8 @@ def main() -> None:
         "faults": of_faults,
         "field": of_field,
         "settings": of_settings,
+        "ranks": of_ranks,
+        "flower": of_flower,
         "sound": lambda: of_sound(given.count),
     }
     done = kept()

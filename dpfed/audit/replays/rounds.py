@@ -305,10 +305,10 @@ class RoundsWorld(World):
         if not longest <= bound * (1 + 1e-6):
             self.finding("is beyond its bound", (path[0], name, path[1], 0), by=longest, allowed=bound)
         for row, record in zip(rows, records.tolist(), strict=True):
-            self.outside(name, row, (path[1], self._place_of(path[1], record)))
-            self.seen.rows += self._is_own((path[1], self._place_of(path[1], record)))
+            self.outside(name, row, (path[1], self.place_of(path[1], record)))
+            self.seen.rows += self._is_own((path[1], self.place_of(path[1], record)))
 
-    def _place_of(self, client: int, record: int) -> int:
+    def place_of(self, client: int, record: int) -> int:
         assert self._held is not None
         return int(np.flatnonzero(self._held.of(client) == record)[0])
 
@@ -376,7 +376,8 @@ class RoundsWorld(World):
             return
         apart = np.abs(self.moved(self._sum, entered))
         scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
-        room = 0.0 if entered.dtype.kind in "iu" else ROUNDING * max(scale, 1e-30)
+        of_rows = 2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0  # they may cancel in the sum
+        room = 0.0 if entered.dtype.kind in "iu" else max(ROUNDING * scale, of_rows, 1e-30)
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 

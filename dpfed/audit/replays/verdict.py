@@ -56,6 +56,7 @@ class PairResult:
             "words": self.words,
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
+            "made_by": None if first is None else first.made_by,
             "by": None if first is None else _finite(first.by),
             "allowed": None if first is None else _finite(first.allowed),
             "values": self.seen.values,

@@ -36,6 +36,7 @@ class Difference:
 
     round:  from 1; None outside rounds
     by, allowed: of values that may differ by that much; else None
+    made_by: module of a network, or loss, in which it arises ("in ...", "between ..."), by an explaining run; else ""
     """
 
     value: str
@@ -45,6 +46,7 @@ class Difference:
     record: int | None = None
     by: float | None = None
     allowed: float | None = None
+    made_by: str = ""
 
     @property
     def in_words(self) -> str:
@@ -54,6 +56,7 @@ class Difference:
         where += [] if self.record is None else [f"record {self.record}"]
         much = "" if self.by is None else f" by {self.by:.3g}"
         much += "" if self.allowed is None else f", allowed are {self.allowed:.3g}"
+        much += f"; it arises {self.made_by}" if self.made_by else ""
         return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
 
 
