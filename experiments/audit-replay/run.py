@@ -2,6 +2,7 @@
 
 python experiments/audit-replay/run.py plants          faults in dpfed, unsound networks, losses and record mixtures
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
+python experiments/audit-replay/run.py runs            the faults of whole runs of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
 python experiments/audit-replay/run.py settings        the private settings of the golden net
 python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
@@ -33,13 +34,17 @@ from dpfed.api.replay import ConfiguredRun
 from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
-from dpfed.config.tables import put
+from dpfed.config.tables import override, parse, put
 from dpfed.errors import DpfedError
 from dpfed.methods.presets import tables
 from dpfed.round import run_round
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from tests.dpfed.audit.faults import FAULTS  # faults and pieces exist in the tests only
 from tests.dpfed.audit.replays.plants import NETWORKS, PLANTS, RECORDS, SOUND
 from tests.dpfed.audit.replays.sound_pieces import SoundPiece
+from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
+from tests.dpfed.audit.run_folders import TABLES
 from tests.golden.settings import SETTINGS, SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +81,29 @@ def _rounds(case: Any) -> Callable[..., None]:
             state = run_round(state, one.method, ByClient(moves=moves), seeds=one.seeds, ledger=None).state
 
     return call
+
+
+def of_runs() -> Iterator[Named]:
+    for fault in RUN_FAULTS:
+        yield fault.name, BrokenRun(fault)
+
+
+class BrokenRun:
+    """A call of a whole run with a planted fault, in its first eight rounds."""
+
+    pairs = 9
+
+    def __init__(self, fault: Any) -> None:
+        self._fault = fault
+
+    def __call__(self, data: Any, out: Path) -> None:
+        fault = self._fault
+        for owner, name, broken in fault.patches:  # in the process of the audit's run alone
+            setattr(owner, name, broken)
+        settings = [*fault.settings, *(["run.evaluate_every=1"] if data.reporting else [])]
+        plain = override(TABLES, settings)
+        plain["federation"]["rounds"] = min(plain["federation"]["rounds"], 8)
+        federation.run(fault.broken(build(parse(plain, source="fault"))), out)
 
 
 def of_field() -> Iterator[Named]:
@@ -176,7 +204,7 @@ AMONG: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def of_sound(count: int) -> Iterator[Named]:
-    """Pieces until `count` of them are settings that dpfed accepts; every sixteenth with its trial and all its pairs."""
+    """Pieces until `count` of them are settings that dpfed accepts; every 16th with its trial and all pairs."""
     for seed in itertools.count():
         if sum(part == "sound" and one["verdict"] != "refused" for (part, _), one in kept().items()) >= count:
             return
@@ -224,6 +252,7 @@ def page() -> str:
     for part, title in (
         ("plants", "Planted faults, unsound networks and losses"),
         ("faults", "Faults of whole rounds"),
+        ("runs", "Faults of whole runs"),
         ("field", "Bugs of the field, in functions that take a seed"),
     ):
         rows = [one for one in found if one["part"] == part]
@@ -232,6 +261,7 @@ def page() -> str:
             continue
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
+        layers |= {fault.name: f"`dpfed audit run`: {fault.check}" for fault in RUN_FAULTS}
         for one in of_faults:
             seen = (
                 one["first"].replace("|", "/")
@@ -262,7 +292,9 @@ def _is_sound(one: dict[str, Any]) -> bool:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("part", choices=["plants", "faults", "field", "settings", "ranks", "flower", "sound", "page"])
+    options.add_argument(
+        "part", choices=["plants", "faults", "runs", "field", "settings", "ranks", "flower", "sound", "page"]
+    )
     options.add_argument("--count", type=int, default=200, help="of sound pieces")
     options.add_argument("--only", default="", help="names that contain this, done again")
     given = options.parse_args()
@@ -273,6 +305,7 @@ def main() -> None:
     named: dict[str, Callable[[], Iterator[Named]]] = {
         "plants": of_plants,
         "faults": of_faults,
+        "runs": of_runs,
         "field": of_field,
         "settings": of_settings,
         "ranks": of_ranks,
