@@ -162,13 +162,23 @@ def _configured(plain: dict[str, Any]) -> Callable[..., None]:
 def of_ranks() -> Iterator[Named]:
     """Settings with their clients in two processes."""
     for name, (preset, settings) in AMONG.items():
-        yield f"two ranks: {name}", ConfiguredRun(_small(preset, settings), processes=2)
+        yield f"two ranks: {name}", _with_pairs(ConfiguredRun(_small(preset, settings), processes=2), name)
 
 
 def of_flower() -> Iterator[Named]:
     """Settings on Flower's server and client apps."""
     for name, (preset, settings) in AMONG.items():
-        yield f"Flower: {name}", ConfiguredRun(_small(preset, settings), engine="flower")
+        yield f"Flower: {name}", _with_pairs(ConfiguredRun(_small(preset, settings), engine="flower"), name)
+
+
+def _with_pairs(run: ConfiguredRun, name: str) -> Callable[..., None]:
+    """Return a call with all pairs for the first setting, with equal data and two halves for the others."""
+
+    def call(data: Any, out: Path) -> None:
+        run(data, out)
+
+    call.pairs = None if name == next(iter(AMONG)) else 3
+    return call
 
 
 def _small(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
