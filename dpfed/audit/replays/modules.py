@@ -123,7 +123,7 @@ class _WatchedLoss(Loss):
 
 
 def made_by(value: str) -> str:
-    """Return where the value of an explaining run is made, in words; "" for a value of another kind."""
+    """Return where the value of an explaining run is made; "" for a value of another kind."""
     return value.partition(_STEP)[0] if _STEP in value else ""
 
 
