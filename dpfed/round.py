@@ -144,6 +144,14 @@ class OpenRound(Generic[Opened]):
         self.now.observer.added(rows, ids)
         self.total.add(ids, rows)  # type: ignore[attr-defined]
 
+    def gather(self, ranks: Ranks) -> None:
+        """Add up the ranks' sums and records; on every rank, at the same time."""
+        self.total.gather(ranks)  # type: ignore[attr-defined]
+        self.now.tally.gather(ranks)
+        self.watch.gather(ranks, self.now)
+        if (compared := _compared()) is not None:
+            compared.gather(ranks)
+
     def fill(self, ids: NDArray[np.int64]) -> None:
         """Add a row of zeros, noised and masked like any other row, for each of these clients."""
         broadcast = self.now.broadcast
@@ -163,11 +171,17 @@ class Compared(Protocol):
     def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
         """Compare what is announced and who takes part; return an observer of rows."""
 
+    def of_node(self, method: Method) -> Observer:
+        """Return an observer of the rows of a node, which has built the method for itself."""
+
     def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         """Return the first run's rows after the private stage if each upload is released, else these rows."""
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Compare uploads."""
+
+    def gather(self, ranks: Ranks) -> None:
+        """Add up what the ranks' uploads sum to."""
 
     def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         """Compare what enters the private stage at the sum, and return the first run's output."""

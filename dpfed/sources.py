@@ -48,9 +48,7 @@ class Trained:
         opened.add_canaries(mine(np.intersect1d(total.senders, canaries)))
         opened.fill(mine(np.setdiff1d(total.senders, now.task.cohort)))
         if ranks.count > 1:
-            total.gather(ranks)
-            now.tally.gather(ranks)
-            opened.watch.gather(ranks, now)
+            opened.gather(ranks)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

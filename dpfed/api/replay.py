@@ -8,26 +8,48 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfed.api.run import run
+from dpfed.aggregation.ranks import Ranks
+from dpfed.api.run import Engine, carry_out, run
 from dpfed.audit.replays.audit import Neighbour, replay
 from dpfed.audit.replays.pairs import Pair
+from dpfed.audit.replays.ranks import run_ranks
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.config.own_code import load as load_files
-from dpfed.config.tables import override, read_toml
+from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods import presets
+from dpfed.runs.experiment import build
+from dpfed.runs.loop import follow
 
 
 @dataclass(frozen=True)
 class ConfiguredRun:
-    """Call `dpfed.run` with checked tables. `load`: files of custom code, which a fresh process loads again."""
+    """Call `dpfed.run` with checked tables. `load`: files of custom code, which a fresh process loads again.
+
+    processes: number of ranks, as torchrun would start them; engine: as in `dpfed.run`
+    """
 
     tables: Mapping[str, Any]
     load: tuple[str, ...] = ()
+    processes: int = 1
+    engine: Engine = "in-process"
 
     def __call__(self, data: Neighbour, out: Path) -> None:
         settings = {"run.evaluate_every": 1} if data.reporting else {}
-        run(self.tables, settings, out=out, progress=False)
+        if self.processes == 1:
+            run(self.tables, settings, engine=self.engine, out=out, progress=False)
+            return
+        tables = dict(self.tables)
+        tables["run"] = {**tables.get("run", {}), **({"evaluate_every": 1} if data.reporting else {})}
+
+        def part(among: Ranks) -> None:
+            experiment = build(parse(tables, source="the audit's configuration"), among)
+            if among.index:
+                follow(experiment)
+            else:
+                carry_out(experiment, out, engine=self.engine, resume=False, on_round=lambda record: None)
+
+        run_ranks(self.processes, part)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -48,11 +70,14 @@ def replay_config(
     rounds: int = 3,
     pairs: int | None = None,
     seed: int = 0,
+    processes: int = 1,
+    engine: Engine = "in-process",
     progress: Callable[[str], None] = lambda words: None,
 ) -> ReplayAudit:
     """Run the replay audit of a configuration, in its first `rounds` rounds.
 
     config: a preset's name, a TOML file, a run's folder (with config.toml), or the JSON file that a failed audit left
+    processes, engine: the ranks of torchrun, or Flower's apps and messages with nodes that are in this process
     Raises ConfigError for a configuration that cannot run, DpfedError where the first run fails.
     """
     path, chosen = Path(config), None
@@ -60,6 +85,7 @@ def replay_config(
         kept = _read(path)
         pair, load = Pair.read(path), [*map(Path, kept["load"]), *load]
         tables, rounds, seed, chosen = kept["config"], kept["rounds"], kept["seed"], [pair]
+        processes, engine = kept.get("processes", processes), kept.get("engine", engine)
     elif (path / "config.toml").exists():
         tables = read_toml(path / "config.toml")
     elif path.suffix == ".toml":
@@ -67,7 +93,7 @@ def replay_config(
     else:
         tables = presets.tables(config)
     load_files(list(load))
-    call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)))
+    call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)), processes, engine)
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}
     wanted = chosen if chosen is not None else pairs
     try:
@@ -78,6 +104,7 @@ def replay_config(
     failed = found.failed
     again = {} if failed is None else failed.pair.to_dict()
     reproduce = {"config": call.tables, "load": list(call.load), "rounds": rounds, "seed": seed, "pair": again}
+    reproduce |= {"processes": processes, "engine": engine}
     return replace(found, reproduce=json.loads(json.dumps(reproduce, default=str)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -25,6 +25,8 @@ def replay(
     rounds: Whole = 3,
     pairs: MaybeWhole = None,
     seed: Whole = 0,
+    processes: Whole = 1,
+    engine: Literal["in-process", "flower"] = "in-process",
     out: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -52,6 +54,10 @@ def replay(
         Number of neighbouring pairs; default: all, about eighteen.
     seed
         Seed that chooses the clients whose data differ.
+    processes
+        Number of ranks that train the clients, as torchrun would start them.
+    engine
+        Engine that trains the clients: in-process, or Flower's apps with their nodes in this process.
     out
         A folder for audit-replay.json; default: the run's folder, if that is audited.
     json
@@ -73,6 +79,8 @@ def replay(
             rounds=rounds,
             pairs=pairs,
             seed=seed,
+            processes=max(processes, 1),
+            engine=engine,
             progress=lambda words: status.update(f"{config}: {words}"),
         )
     folder = out if out is not None or not (Path(config) / "config.toml").exists() else Path(config)

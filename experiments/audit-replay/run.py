@@ -2,8 +2,11 @@
 
 python experiments/audit-replay/run.py plants          faults in dpfed, unsound networks, losses and record mixtures
 python experiments/audit-replay/run.py faults          the faults of experiments/audit-faults
+python experiments/audit-replay/run.py runs            the faults of whole runs of experiments/audit-faults
 python experiments/audit-replay/run.py field           functions of experiments/audit-field, under equal seeds
 python experiments/audit-replay/run.py settings        the private settings of the golden net
+python experiments/audit-replay/run.py ranks           private settings of two processes, as torchrun starts them
+python experiments/audit-replay/run.py flower          private settings in Flower's simulation, in Flower's environment
 python experiments/audit-replay/run.py sound --count 200
 python experiments/audit-replay/run.py page            docs/replay-power.md from the results
 
@@ -12,6 +15,7 @@ Results are kept in results.jsonl, a line each; a part goes on where it was ende
 
 import argparse
 import importlib
+import itertools
 import json
 import sys
 import time
@@ -26,16 +30,21 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import dpfed
 from accounting import Gaussian
+from dpfed.api.replay import ConfiguredRun
 from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
-from dpfed.config.tables import put
+from dpfed.config.tables import override, parse, put
 from dpfed.errors import DpfedError
 from dpfed.methods.presets import tables
 from dpfed.round import run_round
+from dpfed.runs import loop as federation
+from dpfed.runs.experiment import build
 from tests.dpfed.audit.faults import FAULTS  # faults and pieces exist in the tests only
 from tests.dpfed.audit.replays.plants import NETWORKS, PLANTS, RECORDS, SOUND
 from tests.dpfed.audit.replays.sound_pieces import SoundPiece
+from tests.dpfed.audit.run_faults import FAULTS as RUN_FAULTS
+from tests.dpfed.audit.run_folders import TABLES
 from tests.golden.settings import SETTINGS, SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +81,29 @@ def _rounds(case: Any) -> Callable[..., None]:
             state = run_round(state, one.method, ByClient(moves=moves), seeds=one.seeds, ledger=None).state
 
     return call
+
+
+def of_runs() -> Iterator[Named]:
+    for fault in RUN_FAULTS:
+        yield fault.name, BrokenRun(fault)
+
+
+class BrokenRun:
+    """A call of a whole run with a planted fault, in its first eight rounds."""
+
+    pairs = 9
+
+    def __init__(self, fault: Any) -> None:
+        self._fault = fault
+
+    def __call__(self, data: Any, out: Path) -> None:
+        fault = self._fault
+        for owner, name, broken in fault.patches:  # in the process of the audit's run alone
+            setattr(owner, name, broken)
+        settings = [*fault.settings, *(["run.evaluate_every=1"] if data.reporting else [])]
+        plain = override(TABLES, settings)
+        plain["federation"]["rounds"] = min(plain["federation"]["rounds"], 8)
+        federation.run(fault.broken(build(parse(plain, source="fault"))), out)
 
 
 def of_field() -> Iterator[Named]:
@@ -127,10 +159,66 @@ def _configured(plain: dict[str, Any]) -> Callable[..., None]:
     return call
 
 
+def of_ranks() -> Iterator[Named]:
+    """Settings with their clients in two processes."""
+    for name, (preset, settings) in AMONG.items():
+        yield f"two ranks: {name}", _with_pairs(ConfiguredRun(_small(preset, settings), processes=2), name)
+
+
+def of_flower() -> Iterator[Named]:
+    """Settings on Flower's server and client apps."""
+    for name, (preset, settings) in AMONG.items():
+        yield f"Flower: {name}", _with_pairs(ConfiguredRun(_small(preset, settings), engine="flower"), name)
+
+
+def _with_pairs(run: ConfiguredRun, name: str) -> Callable[..., None]:
+    """Return a call with all pairs for the first setting, with equal data and two halves for the others."""
+
+    def call(data: Any, out: Path) -> None:
+        run(data, out)
+
+    call.pairs = None if name == next(iter(AMONG)) else 3
+    return call
+
+
+def _small(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    plain = tables(preset)
+    for key, value in (AMONG_SMALL | settings).items():
+        put(plain, key, value, given=key, form="table.key=value")
+    return plain
+
+
+NOISE = {"privacy.epsilon": None, "privacy.noise_multiplier": 1.0}
+AMONG_SMALL = {
+    "federation.rounds": 2,
+    "federation.clients": 30,
+    "federation.cohort": 8,
+    "data.train_samples": 420,
+    "local.epochs": None,
+    "local.steps": 2,
+    "model.hidden": [8],
+}
+AMONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "Gaussian": ("dp-fedavg-digits", NOISE),
+    "rand-k": ("fed-smp-randk-digits", NOISE),
+    "top-k": ("fed-smp-topk-digits", NOISE),
+    "fixed cohorts": ("dp-fedavg-digits", NOISE | {"federation.sampling": "fixed"}),
+    "adaptive clip": ("dp-fedavg-digits", NOISE | {"privacy.adaptive.quantile": 0.5, "privacy.adaptive.rate": 0.2}),
+    "every upload": ("dp-fedavg-digits", NOISE | {"privacy.release": "uploads", "privacy.adjacency": "zero-out"}),
+    "private coins": ("fedpm-private-digits", {}),
+    "private records": (
+        "fedavg-digits",
+        {"local.record.clip_norm": 1.0, "local.record.noise_multiplier": 1.0, "local.batch_size": 5},
+    ),
+}
+
+
 def of_sound(count: int) -> Iterator[Named]:
-    for seed in range(count):
-        piece = SoundPiece(seed)
-        piece.pairs = 5 if seed % 8 else None  # every eighth with all of its pairs
+    """Pieces until `count` of them are settings that dpfed accepts; every 16th with its trial and all pairs."""
+    for seed in itertools.count():
+        if sum(part == "sound" and one["verdict"] != "refused" for (part, _), one in kept().items()) >= count:
+            return
+        piece = SoundPiece(seed, bare=seed % 16 > 0, pairs=5 if seed % 16 else None)
         yield piece.name, piece
 
 
@@ -174,6 +262,7 @@ def page() -> str:
     for part, title in (
         ("plants", "Planted faults, unsound networks and losses"),
         ("faults", "Faults of whole rounds"),
+        ("runs", "Faults of whole runs"),
         ("field", "Bugs of the field, in functions that take a seed"),
     ):
         rows = [one for one in found if one["part"] == part]
@@ -182,6 +271,7 @@ def page() -> str:
             continue
         lines += [f"## {title}", "", "| fault | found by pairs | first seen as |", "|---|---:|---|"]
         layers = {fault.name: ", ".join(dict.fromkeys(layer.name for layer in fault.layers)) for fault in FAULTS}
+        layers |= {fault.name: f"`dpfed audit run`: {fault.check}" for fault in RUN_FAULTS}
         for one in of_faults:
             seen = (
                 one["first"].replace("|", "/")
@@ -196,6 +286,8 @@ def page() -> str:
         ("faults", "twins of the faults of rounds", _is_sound),
         ("field", "twins of the bugs of the field", _is_sound),
         ("settings", "private settings of the golden net", lambda one: True),
+        ("ranks", "private settings of two processes", lambda one: True),
+        ("flower", "private settings in Flower's simulation, nodes in one process", lambda one: True),
         ("sound", "networks, losses, stages and samplers drawn by a seed", lambda one: True),
     ):
         rows = [one for one in found if one["part"] == part and chosen(one) and one["verdict"] != "refused"]
@@ -210,7 +302,9 @@ def _is_sound(one: dict[str, Any]) -> bool:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("part", choices=["plants", "faults", "field", "settings", "sound", "page"])
+    options.add_argument(
+        "part", choices=["plants", "faults", "runs", "field", "settings", "ranks", "flower", "sound", "page"]
+    )
     options.add_argument("--count", type=int, default=200, help="of sound pieces")
     options.add_argument("--only", default="", help="names that contain this, done again")
     given = options.parse_args()
@@ -221,8 +315,11 @@ def main() -> None:
     named: dict[str, Callable[[], Iterator[Named]]] = {
         "plants": of_plants,
         "faults": of_faults,
+        "runs": of_runs,
         "field": of_field,
         "settings": of_settings,
+        "ranks": of_ranks,
+        "flower": of_flower,
         "sound": lambda: of_sound(given.count),
     }
     done = kept()

@@ -15,7 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from dpfed.errors import DataError, DpfedError
 
 Call = Callable[["Neighbour", Path], object]
 
+_OF_TRAINING = ("update of local training", "clipped gradient in step")
+"""Beginnings of the values whose differences arise in local training."""
 _CHANGES = ("far", "one class", "turned")
 _OF_RECORDS = ("huge", "far", REMOVED, "negated", "one class")
 
@@ -114,7 +116,7 @@ def replay(
             if failed is not None and (failed.pair.change == SAME or not to_the_end):
                 break
             progress(pair.words)
-            results.append(runs.compare(pair))
+            results.append(runs.explained(runs.compare(pair)))
     seconds = time.monotonic() - began
     return ReplayAudit(pairs=tuple(results), seed=seed, name=name, seconds=seconds, first_megabytes=first.megabytes)
 
@@ -150,6 +152,7 @@ class _Runs:
     seed: int
     most: int | None
     folder: Path
+    explains: bool = False
 
     def record(self, *, loop: bool) -> Seen:
         """Make the first run, in this form of local training."""
@@ -158,13 +161,29 @@ class _Runs:
         return self._made(None, at, loop=loop)
 
     def compare(self, pair: Pair) -> PairResult:
-        """Make the second run of a pair, and the first one in a loop if none of that form is recorded."""
+        """Make the second run of a pair, and the first one of this form if none is recorded."""
         loop = pair.changes_sizes
-        if loop and not self._recording(loop).exists():
-            failed = self.record(loop=True).error
+        if not self._recording(loop).exists():
+            failed = self.record(loop=loop).error
             if failed:
                 return result_of(pair, Seen(error=failed, refused=True))
         return result_of(pair, self._made(pair, self._recording(loop), loop=loop))
+
+    def explained(self, result: PairResult) -> PairResult:
+        """Return a failed pair with the module that makes its first difference, found by two more runs."""
+        first = result.first
+        if first is None or first.round is None or not first.value.startswith(_OF_TRAINING):
+            return result
+        from dpfed.audit.replays.modules import made_by
+
+        folder = self.folder / f"explained-{len(list(self.folder.glob('explained-*')))}"
+        folder.mkdir()
+        again = replace(self, most=first.round, folder=folder, explains=True).compare(result.pair)
+        for other in again.seen.differences:
+            if made := made_by(other.value):
+                explained = [replace(first, made_by=made), *result.seen.differences[1:]]
+                return replace(result, seen=replace(result.seen, differences=explained))
+        return result
 
     def _recording(self, loop: bool) -> Path:
         return self.folder / ("in-a-loop" if loop else "first")
@@ -207,7 +226,8 @@ def _context() -> Any:
 
 def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> None:
     """Make one run in this process, and write its record to `answer`."""
-    world = _world(pair, Recording(at) if pair is None else Recording.load(at), loop=loop, most=runs.most)
+    recording = Recording(at) if pair is None else Recording.load(at)
+    world = _world(pair, recording, loop=loop, most=runs.most, explains=runs.explains)
     if os.environ.get(VARIABLE) == "":  # no cache of the user's: the runs of this audit share one
         os.environ[VARIABLE] = str(runs.folder / "cache")
     began, out = time.monotonic(), Path(tempfile.mkdtemp(dir=runs.folder)) / "run"
@@ -240,13 +260,18 @@ def _run(runs: _Runs, pair: Pair | None, at: Path, loop: bool, answer: Path) -> 
     answer.with_suffix(".new").rename(answer)
 
 
-def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None) -> World:
+def _world(pair: Pair | None, recording: Recording, *, loop: bool, most: int | None, explains: bool) -> World:
     """Return a run that compares rounds of dpfed where those can be trained here, else marked values alone."""
     try:
         from dpfed.audit.replays.rounds import RoundsWorld
     except ImportError:
         return World(pair, recording)
-    return RoundsWorld(pair, recording, loop=loop, most=most)
+    world = RoundsWorld(pair, recording, loop=loop, most=most)
+    if explains:
+        from dpfed.audit.replays.modules import ModuleValues
+
+        ModuleValues(world).watch()
+    return world
 
 
 def _compare_result(world: World, name: str, value: Any) -> None:

@@ -5,7 +5,8 @@ Those of the message API (`flwr.serverapp`, `flwr.clientapp`), on nodes that are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -187,6 +188,8 @@ class FlowerNodes:
             )
             for place in range(count)
         }
+        self._kept: dict[str, Any] = {}
+        self._numbers = itertools.count()
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of all nodes."""
@@ -196,8 +199,41 @@ class FlowerNodes:
         """Return the reply of each node that is sent a message."""
         return [self._app(one, self._contexts[one.metadata.dst_node_id]) for one in messages]
 
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        """Give each node its message, and keep the reply: an error if the app raises, as in Flower's simulation."""
+        from flwr.app import Error, Message
+
+        pushed = []
+        for one in messages:
+            name = f"{len(self._contexts)} nodes, message {next(self._numbers)}"
+            one.metadata.__dict__["_message_id"] = name
+            try:
+                self._kept[name] = self._app(one, self._contexts[one.metadata.dst_node_id])
+            except Exception as error:  # of the app under audit
+                self._kept[name] = Message(Error(code=0, reason=str(error)), reply_to=one)
+            pushed.append(name)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
+        """Return the replies to these messages, once."""
+        return [self._kept.pop(name) for name in message_ids if name in self._kept]
+
+
+def _flower_simulation(world: World, module: Any) -> None:
+    """Run the nodes of Flower's simulation engine in this process, where they are seen: apps and messages are theirs,
+    Ray's processes alone are not."""
+
+    def simulate(*, num_supernodes: int, client_app: Any, server_app: Any, **given: Any) -> None:
+        from flwr.app import Context, RecordDict
+
+        grid = FlowerNodes(client_app, num_supernodes)
+        server_app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={}))
+
+    module._run_simulation = simulate
+
 
 HOOKS: dict[str, Hook] = {
+    "flwr.simulation.run_simulation": _flower_simulation,
     "flwr.serverapp.strategy.dp_fixed_clipping": _flower_strategies,
     "flwr.serverapp.strategy.dp_adaptive_clipping": _flower_strategies,
     "flwr.clientapp.mod.localdp_mod": _flower_local,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,15 +13,17 @@ from torch import Tensor
 
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
+from dpfed.aggregation.ranks import Ranks
 from dpfed.audit.replays.neighbour import Held, changed_own
 from dpfed.audit.replays.pairs import REMOVED, REPORTING, Pair
-from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World
+from dpfed.audit.replays.world import ROUNDING, Floats, Key, Recording, Stopped, World, digest
 from dpfed.data.partition import Holdings
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.randomness import Simulated
 from dpfed.round import Method, RoundResult
 from dpfed.seeds import Seeds
+from dpfed.stages.chain import Stages
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.stage import Private, Round, Stage
 
@@ -43,6 +46,33 @@ class Named(Simulated):
         return self.called
 
 
+class RowDigests:
+    """Digests of rows [c, k] on their way through the stages. A row that a stage has left as it is, bit for bit, keeps
+    its digest: comparing is much quicker than hashing."""
+
+    def __init__(self) -> None:
+        self.rows = self.before = np.zeros((0, 0), dtype=np.float32)
+        self._digests: list[str] = []
+
+    def of(self, rows: Tensor) -> tuple[list[str], list[bool] | None]:
+        """Return the digests, and which rows differ from those of the last call; None if their form does."""
+        given = np.ascontiguousarray(rows.detach().cpu().numpy())
+        if given.shape != self.rows.shape or given.dtype != self.rows.dtype or not given.size:
+            self.before, self.rows = self.rows, given.copy()
+            self._digests = [digest(row) for row in given]
+            return self._digests, None
+        bits = f"u{given.dtype.itemsize}"
+        changed = [not np.array_equal(a, b) for a, b in zip(self.rows.view(bits), given.view(bits), strict=True)]
+        if self.before.shape != given.shape or self.before.dtype != given.dtype:
+            self.before = np.empty_like(given)
+        self.before, self.rows = self.rows, self.before
+        self.rows[...] = given
+        self._digests = [
+            digest(row) if other else kept for row, kept, other in zip(given, self._digests, changed, strict=True)
+        ]
+        return self._digests, changed
+
+
 class RoundsWorld(World):
     """One run of the audit, with the comparison of its rounds (`dpfed.round.Compared`, an observer as well).
 
@@ -54,6 +84,8 @@ class RoundsWorld(World):
         super().__init__(pair, recording)
         self._loop, self._most = loop, most
         self._method: Method | None = None
+        self._chains: list[Stages] = []
+        """Chain of this round's method, and that of the node whose rows are seen."""
         self._now: Round | None = None
         self._model: bytes | None = None
         self._held: Holdings | None = None
@@ -63,8 +95,10 @@ class RoundsWorld(World):
         self._units = 0
         self._sum: NDArray[Any] | None = None
         self._added = 0
-        self._entered = torch.zeros(0, 0)
+        self._digests = RowDigests()
         self._in_rows: bool | None = None
+        self._halves: list[str] = []
+        """Stages whose server halves the noisy sum has entered in this round, the private one first."""
 
     @property
     def rounds(self) -> RoundsWorld:
@@ -108,6 +142,7 @@ class RoundsWorld(World):
         self.stop_if_found()
         self.round, self._method, self._now = now.number, method, now
         self._sum, self._added, self._in_rows = None, 0, None
+        self._chains, self._halves = [method.stages], []
         self._set_scope(method, now)
         cohort, participants = now.task.cohort, now.task.participants
         if len(np.unique(participants)) < len(participants):
@@ -191,50 +226,61 @@ class RoundsWorld(World):
 
     # ---- rows: an observer
 
+    def of_node(self, method: Method) -> RoundsWorld:
+        self._chains = [*self._chains[:1], method.stages]
+        return self
+
+    def _is_private(self, stage: Stage) -> bool:
+        return any(stage is one.private for one in self._chains)
+
     def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         assert self._method is not None
         stages = self._method.stages
-        if stage is next(iter(stages)):
+        if any(stage is next(iter(one)) for one in self._chains):
             self._rows("update of local training", rows, ids, fillers=False)
-        if stage is stages.private:
+        if self._is_private(stage):
+            assert stages.private is not None
             self._bounded(stages.private, rows, ids)
-            self._entered = rows.clone()
 
     def before_clip(self, norms: Tensor) -> None:
         pass
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         assert self._method is not None
-        self._rows(f"row after {type(stage).__name__}", rows, ids)
-        if stage is self._method.stages.private:
-            self._note_noise(type(stage).__name__, rows, ids)
+        changed = self._rows(f"row after {type(stage).__name__}", rows, ids)
+        if self._is_private(stage):
+            self._note_noise(type(stage).__name__, changed, ids)
             if self._in_rows and isinstance(stage, GaussianNoise | IntegerNoise):
-                self._compare_noise(type(stage).__name__, rows, ids)
+                self._compare_noise(type(stage).__name__, ids)
 
-    def _note_noise(self, stage: str, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def _note_noise(self, stage: str, changed: Sequence[bool] | None, ids: NDArray[np.int64]) -> None:
         """Find clients whose rows have no noise where others' have it: it is in all rows, or in the sum."""
-        if rows.shape != self._entered.shape or not rows.shape[1]:
+        if changed is None:
             self._in_rows = True
             return
-        for changed, client in zip((rows != self._entered).any(dim=1).tolist(), ids, strict=True):
-            if self._in_rows not in (None, changed):
+        for noised, client in zip(changed, ids, strict=True):
+            if self._in_rows not in (None, noised):
                 self.finding("adds noise to some rows only", (self.round, f"row after {stage}", int(client), 0))
-            self._in_rows = changed
+            self._in_rows = noised
 
-    def _compare_noise(self, stage: str, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def _compare_noise(self, stage: str, ids: NDArray[np.int64]) -> None:
         """Compare the noise of each row, which must not depend on the row, by its sums over blocks."""
-        for row, entered, client in zip(rows, self._entered, ids, strict=True):
+        for row, entered, client in zip(self._digests.rows, self._digests.before, ids, strict=True):
             if int(client) not in self._beside:
-                sums = torch.stack([block.sum() for block in (row.double() - entered.double()).tensor_split(_BLOCKS)])
-                nothing = torch.zeros_like(sums)
+                noise = row.astype(np.float64) - entered.astype(np.float64)
+                sums = np.array([block.sum() for block in np.array_split(noise, _BLOCKS)])
+                nothing = np.zeros_like(sums)
                 self.mechanism(f"noise of {stage}", nothing, sums, sensitivity=None, client=int(client))
 
-    def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> None:
-        for row, client in zip(rows, ids, strict=True):
+    def _rows(self, name: str, rows: Tensor, ids: NDArray[np.int64], *, fillers: bool = True) -> Sequence[bool] | None:
+        """Compare rows; return which of them differ from the rows before this stage, None if all have other lengths."""
+        digests, changed = self._digests.of(rows)
+        for found, client in zip(digests, ids, strict=True):
             drawn = int(client) in self._cohort
             self.seen.rows += drawn and not fillers and int(client) in self.changed
             if (drawn or fillers) and int(client) not in self._beside:
-                self.outside(name, row, int(client))
+                self._compare(name, found, int(client))
+        return changed
 
     def _bounded(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Find a row of any client, in either run, beyond the charged bound."""
@@ -245,7 +291,7 @@ class RoundsWorld(World):
             if moves is not None:
                 part = moves.farthest(row[None], self._now.reference, self._now.clip_norm)
             else:
-                part = float(torch.linalg.vector_norm(row.double())) / _bound(private, self._now)
+                part = float(torch.linalg.vector_norm(row, dtype=torch.float64)) / _bound(private, self._now)
             if not part <= _IN_BOUND:
                 key: Key = (self.round, f"row that enters {type(private).__name__}", int(client), 0)
                 self.finding("is beyond its bound", key, by=part, allowed=1.0)
@@ -259,20 +305,16 @@ class RoundsWorld(World):
         if not longest <= bound * (1 + 1e-6):
             self.finding("is beyond its bound", (path[0], name, path[1], 0), by=longest, allowed=bound)
         for row, record in zip(rows, records.tolist(), strict=True):
-            self.outside(name, row, (path[1], self._place_of(path[1], record)))
-            self.seen.rows += self._is_own((path[1], self._place_of(path[1], record)))
+            self.outside(name, row, (path[1], self.place_of(path[1], record)))
+            self.seen.rows += self._is_own((path[1], self.place_of(path[1], record)))
 
-    def _place_of(self, client: int, record: int) -> int:
+    def place_of(self, client: int, record: int) -> int:
         assert self._held is not None
         return int(np.flatnonzero(self._held.of(client) == record)[0])
 
     def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         assert self._method is not None
-        if (
-            stage is not self._method.stages.private
-            or not self._method.stages.every_upload_is_a_release
-            or not len(rows)
-        ):
+        if not self._is_private(stage) or not self._method.stages.every_upload_is_a_release or not len(rows):
             return rows
         name = f"upload that {type(stage).__name__} makes private"
         return torch.stack(
@@ -284,10 +326,19 @@ class RoundsWorld(World):
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         self._rows("upload", rows, ids)
-        total = rows.double().sum(dim=0) if rows.is_floating_point() else rows.to(torch.int64).sum(dim=0)
-        added = total.cpu().numpy()
-        self._sum = added if self._sum is None else self._sum + added
+        exact = torch.float64 if rows.is_floating_point() else torch.int64
+        if self._sum is None:
+            self._sum = np.zeros(rows.shape[1], dtype=np.float64 if rows.is_floating_point() else np.int64)
+        self._sum += (rows[0] if len(rows) == 1 else rows.sum(dim=0, dtype=exact)).cpu().numpy()
         self._added += len(rows)
+
+    def gather(self, ranks: Ranks) -> None:
+        assert self._method is not None
+        if self._sum is None:
+            floating = self._method.stages.summed_as.is_floating_point
+            self._sum = np.zeros(self._method.stages.width, dtype=np.float64 if floating else np.int64)
+        self._sum = ranks.total(torch.from_numpy(self._sum)).numpy()
+        self._added = int(ranks.total(torch.tensor([self._added])))
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass
@@ -296,7 +347,11 @@ class RoundsWorld(World):
         pass
 
     def summed(self, stage: Stage, total: Tensor) -> None:
-        pass
+        """Compare the noisy sum on its way through the server halves, so that a difference has its stage's name."""
+        if self._halves:
+            self.outside(f"sum after {self._halves[-1]}", total)
+        if self._halves or self._is_private(stage):
+            self._halves.append(type(stage).__name__)
 
     # ---- the sum
 
@@ -321,7 +376,8 @@ class RoundsWorld(World):
             return
         apart = np.abs(self.moved(self._sum, entered))
         scale = float(np.abs(self._sum.astype(np.float64)).max(initial=0))
-        room = 0.0 if entered.dtype.kind in "iu" else ROUNDING * max(scale, 1e-30)
+        of_rows = 2**-22 * uploads * self._now.clip_norm if self._now is not None else 0.0  # they may cancel in the sum
+        room = 0.0 if entered.dtype.kind in "iu" else max(ROUNDING * scale, of_rows, 1e-30)
         if len(apart) and not float(apart.max()) <= room:
             self.finding("is not the sum of the rows", (self.round, name, None, 0), by=float(apart.max()), allowed=room)
 
@@ -333,6 +389,9 @@ class RoundsWorld(World):
 
     def closes(self, done: RoundResult) -> None:
         state = done.state
+        if done.mean is not None:
+            after = f", after {self._halves[-1]} and the division" if self._halves else ""
+            self.outside(f"released mean{after}", done.mean)
         self._model = state.broadcast.cpu().numpy().tobytes()
         self.outside("model of the server", state.broadcast)
         self.outside("clip norm of the server", state.clip_norm)
@@ -340,11 +399,9 @@ class RoundsWorld(World):
             self._remembered(name, value)
         self.outside("round aborted", done.record.aborted is not None)
         self.outside("charge", repr(done.release))
-        if done.mean is not None:
-            self.outside("released mean", done.mean)
         self.seen.rounds += 1
-        if not (self.pair is not None and self.pair.change == REPORTING):
-            self.ends()
+        if self.ranks == 1 and not (self.pair is not None and self.pair.change == REPORTING):
+            self.ends()  # values of other ranks are here at the end of the run only
         self.stop_if_found()
         if self._most is not None and self.seen.rounds >= self._most:
             raise Stopped

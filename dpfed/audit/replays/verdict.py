@@ -18,7 +18,8 @@ Outcome = Literal["pass", "fail", "nothing tested", "refused"]
 SCOPE = "on these pairs and what they exercised"
 NOT_SEEN = (
     "the amount and the distribution of noise (trials: `dpfed audit upload`), that of the sampler, the charge (`dpfed "
-    "audit run`), code that these rounds and pairs do not reach, time, memory, and whether the release is of this code"
+    "audit run`), code that these rounds and pairs do not reach, processes that your code starts, time, memory, and "
+    "whether the release is of this code"
 )
 
 
@@ -56,6 +57,7 @@ class PairResult:
             "words": self.words,
             "value": None if first is None else first.value,
             "round": None if first is None else first.round,
+            "made_by": None if first is None else first.made_by,
             "by": None if first is None else _finite(first.by),
             "allowed": None if first is None else _finite(first.allowed),
             "values": self.seen.values,

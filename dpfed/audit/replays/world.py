@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import pickle
 import threading
 from collections import Counter
@@ -35,6 +36,7 @@ class Difference:
 
     round:  from 1; None outside rounds
     by, allowed: of values that may differ by that much; else None
+    made_by: module of a network, or loss, in which it arises ("in ...", "between ..."), by an explaining run; else ""
     """
 
     value: str
@@ -44,6 +46,7 @@ class Difference:
     record: int | None = None
     by: float | None = None
     allowed: float | None = None
+    made_by: str = ""
 
     @property
     def in_words(self) -> str:
@@ -53,6 +56,7 @@ class Difference:
         where += [] if self.record is None else [f"record {self.record}"]
         much = "" if self.by is None else f" by {self.by:.3g}"
         much += "" if self.allowed is None else f", allowed are {self.allowed:.3g}"
+        much += f"; it arises {self.made_by}" if self.made_by else ""
         return f"{', '.join(where)}{': ' if where else ''}{self.value}: {self.words}{much}"
 
 
@@ -96,7 +100,8 @@ class Recording:
 
     def put(self, key: Key, given: NDArray[Any], noisy: NDArray[Any]) -> None:
         with self._lock:
-            names = f"{len(self.arrays)}.given.npy", f"{len(self.arrays)}.noisy.npy"
+            name = f"{os.getpid()}-{len(self.arrays)}"  # ranks share the folder
+            names = f"{name}.given.npy", f"{name}.noisy.npy"
             self.arrays[key] = names
         for name, array in zip(names, (given, noisy), strict=True):
             np.save(self.folder / name, array)
@@ -105,9 +110,11 @@ class Recording:
         given, noisy = (np.load(self.folder / name) for name in self.arrays[key])
         return given, noisy
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("folder", "_lock")}
+
     def save(self) -> None:
-        kept = {name: value for name, value in vars(self).items() if name not in ("folder", "_lock")}
-        (self.folder / "values").write_bytes(pickle.dumps(kept))
+        (self.folder / "values").write_bytes(pickle.dumps(self.__getstate__()))
 
     @classmethod
     def load(cls, folder: Path) -> Recording:
@@ -126,8 +133,10 @@ class World:
         self.changed: frozenset[int] = frozenset() if pair is None else frozenset(pair.clients)
         self.only: frozenset[str] | None = None
         """Names that are compared; None: all of them."""
+        self.rank, self.ranks, self.ranks_lost = 0, 1, 0
+        self.met: set[Key] = set()
+        """Keys of all values that this run has had."""
         self._times: Counter[tuple[int, str, object]] = Counter()
-        self._met: set[Key] = set()
         self._lock = threading.Lock()
 
     @property
@@ -137,8 +146,10 @@ class World:
     # ---- values outside mechanisms
 
     def outside(self, name: str, value: object, client: int | tuple[int, int] | None = None) -> None:
+        self._compare(name, digest(value), client)
+
+    def _compare(self, name: str, found: str, client: int | tuple[int, int] | None) -> None:
         key = self._key(name, client)
-        found = digest(value)
         if self.first:
             self.recording.values[key] = found
         elif self._is_own(client):
@@ -157,7 +168,7 @@ class World:
             place = at if at is not None else self._times[self.round, name, client]
             self._times[self.round, name, client] += 1
             key = (self.round, name, client, place)
-            self._met.add(key)
+            self.met.add(key)
             self.seen.values += 1
             return key
 
@@ -188,8 +199,8 @@ class World:
         )
 
     def stop_if_found(self) -> None:
-        """Raise Stopped in the second run if a difference was found."""
-        if not self.first and self.seen.differences:
+        """Raise Stopped in the second run if a difference was found; rank 0 ends the other ranks."""
+        if not self.first and self.seen.differences and not self.rank:
             raise Stopped
 
     def ends(self) -> None:
@@ -198,9 +209,22 @@ class World:
             return
         for key in [*self.recording.values, *self.recording.arrays]:
             compared = not self._is_own(key[2]) and self._compares(key[1]) and not self.may_miss(key)
-            if compared and key not in self._met and key[0] <= self.round:
+            if compared and key not in self.met and key[0] <= self.round:
                 self.finding("is in the first run only", key)
                 return
+
+    def gather_seen(self, recording: Recording, seen: Seen, met: set[Key]) -> None:
+        """Add what another rank has recorded and compared. What both have, an announcement, must be equal."""
+        for key, value in recording.values.items() if self.first else ():
+            if self.recording.values.setdefault(key, value) != value:
+                self.finding("differs between ranks", key)
+        if self.first:
+            self.recording.arrays |= recording.arrays
+        self.met |= met
+        self.seen.differences = sorted([*self.seen.differences, *seen.differences], key=lambda one: one.round or 0)
+        for name in ("values", "rows", "moved", "mechanisms"):
+            setattr(self.seen, name, getattr(self.seen, name) + getattr(seen, name))
+        self.seen.used = max(self.seen.used, seen.used)
 
     def may_miss(self, key: Key) -> bool:
         """Return True if the second run need not have the value."""

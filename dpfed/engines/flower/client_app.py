@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from accounting import require
+from dpfed import replayed
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.own_code import load
@@ -133,7 +134,9 @@ def announced(experiment: Experiment, client: int, instruction: Instruction, con
     ids = np.array([client], dtype=np.int64)
     state = replace(instruction.state, stages=_recall(experiment, client, context))
     task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
-    return experiment.method.announce(task, experiment.seeds)
+    now = experiment.method.announce(task, experiment.seeds)
+    replay = replayed.current()
+    return now if replay is None else replace(now, observer=replay.rounds.of_node(experiment.method))
 
 
 def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import ray
@@ -18,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from accounting.ledger.project import ProjectLedger
+from dpfed import replayed
 from dpfed.config.own_code import named_files
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
@@ -87,7 +88,8 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
     logger.setLevel(logging.WARNING)
     logger.addFilter(_not_about_the_entry)
     try:
-        with _home(), quiet_ray():
+        # In a replay audit nodes are in this process: `dpfed.audit.replays.flower_rounds`.
+        with _home(), quiet_ray() if replayed.current() is None else nullcontext():
             share = gpu_share(ray.cluster_resources()) if on_gpus else 0.0
             run_simulation(
                 server_app=server,

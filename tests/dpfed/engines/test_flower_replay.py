@@ -7,13 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfed import run
 from dpfed.audit import FlowerNodes, Pair, replay
+from dpfed.stages.clip import Clip
 
 pytest.importorskip("flwr", reason="flwr is not installed: pip install -c constraints-flower.txt -e '.[flower]'")
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import ServerApp
 from flwr.serverapp import strategy as strategies
+from flwr.simulation import run_simulation
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLIENTS = 6
@@ -197,3 +201,86 @@ def test_clients_that_are_not_drawn_are_not_tested():
 
     outcomes = [one.outcome for one in replay(Half(), [Pair((i,), "far") for i in range(CLIENTS)]).pairs]
     assert sorted(outcomes) == ["nothing tested"] * 3 + ["pass"] * 3
+
+
+SMALL = {
+    "federation.rounds": 2,
+    "federation.clients": 12,
+    "federation.cohort": 6,
+    "data.train_samples": 96,
+    "local.epochs": None,
+    "local.steps": 2,
+    "model.hidden": [8],
+    "privacy.epsilon": None,
+    "privacy.noise_multiplier": 1.0,
+}
+UPLOADS = {"privacy.release": "uploads", "privacy.adjacency": "zero-out"}
+
+
+def simulated(settings, plant=lambda: None):
+    def call(data, out):
+        plant()
+        reporting = {"run.evaluate_every": 1} if data.reporting else {}
+        run("dp-fedavg-digits", SMALL | settings | reporting, engine="flower", out=out, progress=False)
+
+    return call
+
+
+def remembers_the_last_client():
+    """A node's clip adds a hundredth of the row that the same process has clipped before."""
+    before, kept = Clip.client, []
+
+    def client(self, rows, ids, now):
+        out = before(self, rows, ids, now)
+        kept.append(out.clone())
+        return out if len(kept) < 2 else 0.99 * out + 0.01 * kept[-2]
+
+    Clip.client = client
+
+
+def not_clipped():
+    Clip.client = lambda self, rows, ids, now: rows
+
+
+@pytest.mark.parametrize("settings", [{}, UPLOADS])
+def test_a_run_in_the_simulation_passes(settings):
+    found = replay(simulated(settings))
+    assert found.verdict == "pass", found.in_words()
+    assert sum(one.seen.rows > 0 for one in found.pairs) >= 12
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"), [(remembers_the_last_client, "row after Clip"), (not_clipped, "is beyond its bound")]
+)
+def test_a_fault_of_a_simulated_node_is_found(plant, words):
+    found = replay(simulated({}, plant))
+    assert found.verdict == "fail"
+    assert words in found.in_words()
+
+
+def test_an_app_in_the_simulation_of_flower_is_seen():
+    """`run_simulation` of Flower: its nodes are in the audit's process, so that two apps that share a state fail."""
+
+    class Simulated(App):
+        def __call__(self, data, out):
+            partitions, app, server, done = data(PARTITIONS), ClientApp(), ServerApp(), []
+
+            @app.train()
+            def train(message, context):
+                (weights,) = message.content["arrays"].to_numpy_ndarrays()
+                client = context.node_config["partition-id"]
+                moved = weights + self.move(client, *partitions[client], weights)
+                content = {"arrays": ArrayRecord([moved]), "metrics": MetricRecord({"num-examples": 1})}
+                return Message(RecordDict(content), reply_to=message)
+
+            @server.main()
+            def main(grid, context):
+                start = ArrayRecord([np.ones(4)])
+                done.append(self.strategy().start(grid=grid, initial_arrays=start, num_rounds=2))
+
+            run_simulation(server_app=server, client_app=app, num_supernodes=CLIENTS)
+            return done[0].arrays.to_numpy_ndarrays()
+
+    found = replay(Simulated())
+    assert found.verdict == "pass", found.in_words()
+    assert all(one.seen.mechanisms >= 2 for one in found.pairs)

@@ -1,0 +1,135 @@
+"""Module of a network in which a client's training first differs: a replay audit's explanation of a failed pair."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch._C import _functorch as functorch
+
+from dpfed.clients.losses import Loss
+from dpfed.clients.task import LocalTask
+
+if TYPE_CHECKING:
+    from dpfed.audit.replays.rounds import RoundsWorld
+
+_STEP = ", step "
+
+
+class ModuleValues:
+    """Comparison of each module's state, input and output, and of the loss, for each client of local training.
+
+    A forward hook of all modules, so that it is set in the process of an audit's run alone.
+    """
+
+    def __init__(self, world: RoundsWorld) -> None:
+        self._world, self._now = world, threading.local()
+
+    def watch(self) -> None:
+        """Set the hooks."""
+        modules = torch.nn.modules.module
+        modules.register_module_forward_pre_hook(self._before)
+        modules.register_module_forward_hook(self._after)
+        drawn = LocalTask.own_randomness
+
+        @wraps(drawn)
+        def own_randomness(task: LocalTask, places: Any, step: int, *, records: Any = None) -> Any:
+            self._now.at = task.clients[places].tolist(), step, records
+            self._now.names, self._now.last = {}, "the batch"
+            if not isinstance(task.loss, _WatchedLoss):
+                each = {one.name: getattr(task.loss, one.name) for one in fields(Loss)}
+                object.__setattr__(task, "loss", _WatchedLoss(**each, values=self))
+            return drawn(task, places, step, records=records)
+
+        LocalTask.own_randomness = own_randomness  # type: ignore[method-assign]
+
+    def of_loss(self, found: Tensor) -> Tensor:
+        """Compare the losses of a batch, after which no module belongs to it."""
+        if (at := getattr(self._now, "at", None)) is not None:
+            self._compare("in the loss", found.detach().reshape(len(at[0]), -1))
+            self._now.at = None
+        return found
+
+    def _before(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        if getattr(self._now, "at", None) is None:
+            return
+        if id(module) not in self._now.names:
+            self._now.names |= {id(one): name for name, one in module.named_modules() if name}
+        label = self._label(module)
+        for name, state in [*module._parameters.items(), *module._buffers.items()]:
+            if state is not None:
+                self._compare(f"in {name} of {label}", state)
+        for tensor in _tensors(given):
+            self._compare(f"between {self._now.last} and the input of {label}", tensor)
+
+    def _after(self, module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        if getattr(self._now, "at", None) is None:
+            return
+        label = self._label(module)
+        for tensor in _tensors(output):
+            self._compare(f"in the forward pass of {label}", tensor)
+        self._now.last = label
+
+    def _label(self, module: nn.Module) -> str:
+        name = self._now.names.get(id(module))
+        return f"{name} ({type(module).__name__})" if name else f"the network ({type(module).__name__})"
+
+    def _compare(self, name: str, value: Tensor) -> None:
+        clients, step, records = self._now.at
+        name = f"{name}{_STEP}{step + 1}"
+        if functorch.is_batchedtensor(value):
+            value = functorch.get_unwrapped(value).movedim(functorch.maybe_get_bdim(value), 0)
+        rows = value.detach()
+        if records is not None:
+            self._compare_records(name, rows, clients[0], records)
+        elif len(clients) == 1 and len(rows.reshape(-1)):
+            self._world.outside(name, rows, clients[0])
+        elif rows.ndim and len(rows) == len(clients):
+            for row, client in zip(rows, clients, strict=True):
+                self._world.outside(name, row, client)
+        else:
+            self._world.outside(name, rows)
+
+    def _compare_records(self, name: str, rows: Tensor, client: int, records: NDArray[np.int64]) -> None:
+        if not rows.ndim or len(rows) != len(records):
+            self._world.outside(name, rows, client)
+            return
+        for row, record in zip(rows, records.tolist(), strict=True):
+            self._world.outside(name, row, (client, self._world.place_of(client, record)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WatchedLoss(Loss):
+    """Loss of local training whose values are compared."""
+
+    values: ModuleValues
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name != "mean":
+            return found
+        of_loss = super().__getattribute__("values").of_loss
+        return lambda outputs, targets: of_loss(found(outputs, targets))
+
+    def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.values.of_loss(super().of_clients(outputs, targets))
+
+
+def made_by(value: str) -> str:
+    """Return where the value of an explaining run is made; "" for a value of another kind."""
+    return value.partition(_STEP)[0] if _STEP in value else ""
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for one in value:
+            yield from _tensors(one)
