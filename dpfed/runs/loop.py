@@ -168,6 +168,7 @@ class Run:
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
             folder.own_code(experiment.own_code, resume=resume)
+            folder.client_ids(getattr(experiment.method.sampler, "ids", None), resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
