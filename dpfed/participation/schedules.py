@@ -180,6 +180,10 @@ class CyclicCohorts:
         return np.arange(number % self.period, self.clients, self.period)
 
 
+InTurns = BallsAndBinsCohorts | CyclicCohorts
+"""Cohorts whose clients may take turns by their ids."""
+
+
 def _whole(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
     """Uniform whole numbers from 0 to below - 1."""
     return np.minimum((uniforms * below).astype(np.int64), below - 1)

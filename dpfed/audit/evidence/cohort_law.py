@@ -27,6 +27,7 @@ from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort
+from dpfed.participation.schedules import InTurns
 from dpfed.randomness import Simulated
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import RoundRecord
@@ -76,14 +77,14 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     A public order exactly.
     """
     if isinstance(law, Cyclic):
-        turns = np.bincount(turns_of(law, who.clients, getattr(who, "ids", None)), minlength=law.period)
+        turns = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
     sized = binom(who.clients, law.probability)
     if isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes:
-        of_lane = np.bincount(turns_of(law, who.clients, getattr(who, "ids", None)), minlength=law.lanes)
+        of_lane = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.lanes)
         sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
@@ -92,6 +93,10 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     if chances[worst] < alpha / len(sizes):
         return False, f"{words}: not as {law.name} has it. {chance_in_words(alpha)}"
     return True, f"{words}, as {law.name} has it."
+
+
+def _ids(who: Sampler) -> ClientIds | None:
+    return who.ids if isinstance(who, InTurns) else None
 
 
 def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> NDArray[np.int64]:
