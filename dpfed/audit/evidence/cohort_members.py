@@ -203,9 +203,10 @@ def schedule_kept(
     """Check the cohorts against their schedule.
 
     cohorts: sorted numbers of clients in the rounds from the first on; ids: those that public lanes and turns follow
-    from, if not these numbers. Found exactly: a client twice in an epoch or in none of its
-    rounds, in a round of another lane, more often than allocated, before its rest is over, or out of the public order.
-    By a test: epochs that are not drawn anew (balls-and-bins), and secret lanes of other sizes than drawn ones have.
+    from, if not these numbers. Found exactly: a client twice in an epoch or in none of its rounds, in a round of
+    another lane, more often than allocated, before its rest is over, or out of the public order.
+    By a test: epochs that are not drawn anew (balls-and-bins), and secret lanes of other sizes than drawn ones have, or
+    that follow from the clients' numbers.
     Claim: cohorts that keep to the schedule fail with probability at most alpha.
     """
     match law:
@@ -249,7 +250,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
             return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
     whole = [epoch for epoch in epochs if len(epoch) == law.bins]
     if law.secret_lanes and whole:
-        alpha /= 2
+        alpha /= 3
         sizes, of_lane = np.bincount(lane_of, minlength=law.lanes), binom(clients, 1 / law.lanes)
         chances = np.minimum(2 * np.minimum(of_lane.cdf(sizes), of_lane.sf(sizes - 1)), 1.0)
         worst = int(chances.argmin())
@@ -257,6 +258,13 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
             return False, (
                 f"lane {worst} of {law.lanes} has {int(sizes[worst])} of {clients} clients (p = {chances[worst]:.2g}): "
                 f"secret lanes are not drawn uniformly. {chance_in_words(alpha)}"
+            )
+        known = np.bincount((lane_of - np.arange(clients)) % law.lanes, minlength=law.lanes)
+        p = float(of_lane.sf(int(known.max()) - 1))
+        if p < alpha / law.lanes:
+            return False, (
+                f"{int(known.max())} of {clients} clients are in the lane that follows from their number (p = "
+                f"{p:.2g}): secret lanes are not secret. {chance_in_words(alpha)}"
             )
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
     for one, two in pairs if law.secret_in_lane else []:
