@@ -60,7 +60,7 @@ class BallsAndBinsCohorts:
             mine = np.flatnonzero(self.lane_of == lane)
             names = self.ids.hashes[mine].tolist()
             drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
-            return mine[_whole(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn]
+            return np.asarray(mine[_whole(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn])
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
             drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes)
