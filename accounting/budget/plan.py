@@ -15,6 +15,7 @@ from accounting.budget.options import Option, Written, as_keyword, option, optio
 from accounting.budget.samplings import (
     SAMPLING_CLASSES,
     BallsAndBins,
+    Cyclic,
     Everyone,
     PlannedSampling,
     Poisson,
@@ -94,7 +95,7 @@ class Plan:
 
     delta:     default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: replace-one for fixed-size sampling; else add-remove, or zero-out if one client added would add
-               an upload or a share of noise, or may move the lanes of others
+               an upload or a share of noise, or may move the turns of others
     before:    releases on the same clients so far: every epsilon is of them and the plan together. The plan's schedule
                is drawn anew, under a `stream` of its own
 
@@ -147,7 +148,8 @@ class Plan:
                     "secret_lanes without lanes: there is no lane to draw. Give lanes, or noise='banded'."
                 )
             in_lanes &= not chosen_sampling.secret_lanes  # drawn lanes do not depend on who else there is
-        default = Adjacency.ZERO_OUT if in_lanes else chosen.default_adjacency(chosen_sampling.name)
+        in_turns = in_lanes or isinstance(chosen_sampling, Cyclic)
+        default = Adjacency.ZERO_OUT if in_turns else chosen.default_adjacency(chosen_sampling.name)
         self._set(adjacency=Adjacency.of(adjacency or default))
         if self.unit == "record" and self.adjacency is not Adjacency.ADD_REMOVE:
             raise InvalidParameter(

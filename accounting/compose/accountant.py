@@ -233,6 +233,10 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
         getattr(schedule_of(part), "lanes", 1) > 1 and not lower_bound.in_secret_lanes(part)
         for part, _ in parts_of(mechanism)
     )
+    in_turns = any(
+        isinstance(schedule_of(part), Cyclic) and part.adjacency is Adjacency.ADD_REMOVE
+        for part, _ in parts_of(mechanism)
+    )
     secret = {one.name for part, _ in parts_of(mechanism) if (one := schedule_of(part)) is not None and one.secret}
     return (
         *((adaptive.HYPOTHESIS,) if fixed else ()),
@@ -249,6 +253,10 @@ def _hypotheses(mechanism: Mechanism) -> tuple[str, ...]:
         *(
             ("lanes: hold where a client's lane follows from its id alone, whatever other clients there are",)
             * in_lanes
+        ),
+        *(
+            ("cyclic: holds where a client's turn follows from its id alone, whatever other clients there are",)
+            * in_turns
         ),
     )
 

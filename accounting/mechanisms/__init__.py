@@ -31,7 +31,15 @@ from accounting.mechanisms.samplings import (
     PoissonSampling,
     Sampling,
 )
-from accounting.mechanisms.schedules import Allocation, BallsAndBins, Cyclic, MinSeparation, Schedule, noise_matrix
+from accounting.mechanisms.schedules import (
+    Allocation,
+    BallsAndBins,
+    Cyclic,
+    MinSeparation,
+    Schedule,
+    noise_matrix,
+    turns_follow_ids,
+)
 
 __all__ = [
     "Adjacency",
@@ -70,6 +78,7 @@ __all__ = [
     "schedule_of",
     "simultaneous",
     "subsample",
+    "turns_follow_ids",
     "unsampled",
     "with_whole_noise",
 ]

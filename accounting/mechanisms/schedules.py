@@ -115,6 +115,20 @@ class BallsAndBins:
         return record
 
 
+def turns_follow_ids(schedule: object) -> bool:
+    """Return True if clients take turns in a public order of their ids, in lanes or one by one.
+
+    Then no client may change another one's id: under add-remove an id must not be a place in a list.
+
+    >>> from accounting.mechanisms.schedules import Cyclic, turns_follow_ids
+    >>> turns_follow_ids(Cyclic(period=3))
+    True
+    """
+    if isinstance(schedule, BallsAndBins):
+        return schedule.lanes > 1 and not schedule.secret_lanes
+    return isinstance(schedule, Cyclic)
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of a positive number, the smallest first."""
     low = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]

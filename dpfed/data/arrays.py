@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
+from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Classes, Dataset, Numbers, Part, check_classes, exact_floats, names_of, undeclared
 from dpfed.data.parts import Inputs, packed, parts_of
 from dpfed.errors import DataError
@@ -59,7 +60,7 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
         )
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
-    return _dataset(path.stem, arrays, str(path), _declared(path, declared, classes))
+    return _dataset(path.stem, _of_numbers(arrays, path), str(path), _declared(path, declared, classes))
 
 
 def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
@@ -110,7 +111,16 @@ def _of_targets(path: Path, arrays: dict[str, Numbers], declared: str | None, cl
             f"{path}: has {' and '.join(_TARGETS)}, which are no classes, and yet a number of classes is declared. "
             "Call them train_labels and test_labels, or remove data.classes."
         )
-    return _dataset(path.stem, {name.replace("targets", "labels"): a for name, a in arrays.items()}, str(path), None)
+    arrays = {name.replace("targets", "labels"): a for name, a in _of_numbers(arrays, path).items()}
+    return _dataset(path.stem, arrays, str(path), None)
+
+
+def _of_numbers(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
+    """Return the arrays of a file, whose clients are whole numbers or texts. DataError."""
+    clients = arrays.get("train_clients")
+    if clients is not None and clients.dtype.kind != "U":
+        arrays["train_clients"] = _integers(clients, f"{path}, train_clients")
+    return arrays
 
 
 def _declared(path: Path, in_file: str | None, given: int | None) -> int:
@@ -207,7 +217,7 @@ def from_arrays(
     for half, (_, labels) in (("train", train), ("test", test)):
         given[f"{half}_labels"] = array_of(labels, f"{where}, {half} labels")
     if clients is not None:
-        given["train_clients"] = _numbered(clients, name)
+        given["train_clients"] = _named(clients, name)
     return replace(_dataset(name, given, where, classes), parts=tuple(parts))
 
 
@@ -226,13 +236,15 @@ def array_of(values: object, where: str) -> Numbers:
         raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
 
 
-def _numbered(clients: Sequence[object], name: str) -> NDArray[np.int64]:
+def _named(clients: Sequence[object], name: str) -> Numbers:
+    """Return the client of each sample: whole numbers, texts, or others as they are, which can be sorted. DataError."""
     try:
         array = np.asarray(clients)
         names = clients if array.dtype.kind in "OUS" else array
         if any(one is None or one != one for one in names):  # NaN and NaT are refused, too
             raise DataError(f"dataset {name!r}: some samples have no client (NaN). Fill or remove them.")
-        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+        np.unique(array)  # refuses what cannot be sorted
+        return array
     except DataError:
         raise
     except (TypeError, ValueError) as error:
@@ -255,11 +267,10 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
         labels = [_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
         if any(half.size and (half.min() < 0 or half.max() >= number) for half in labels):
             raise undeclared(where, number)
-    clients = arrays.get("train_clients")
+    clients, ids = arrays.get("train_clients"), None
     if clients is not None:
-        if clients.dtype.kind != "U":  # labels are names
-            clients = _integers(clients, f"{where}, train_clients")
-        clients = np.unique(clients, return_inverse=True)[1].astype(np.int64)
+        owners, clients = np.unique(clients, return_inverse=True)
+        clients, ids = clients.astype(np.int64), ClientIds.of(owners.tolist())
     inputs = [_inputs(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
     inputs = alike(inputs, f"{where}, inputs")
     return Dataset(
@@ -271,6 +282,7 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
         classes=number,
         train_clients=clients,
         natural_clients=0 if clients is None else 1 + int(clients.max(initial=-1)),
+        client_ids=ids,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpfed.data.arrays import alike, array_of, from_arrays, inputs_of, rows_of
+from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
 from dpfed.data.parts import Inputs, parts_of_batch
 from dpfed.errors import DataError
@@ -26,6 +27,7 @@ def from_clients(
     classes: Classes,
     name: str = "own",
     client: str | None = None,
+    ids: Sequence[str | int] | None = None,
     inputs: Sequence[str] = (),
     label: str | None = None,
 ) -> Dataset:
@@ -36,6 +38,7 @@ def from_clients(
              with a column of clients; a list of tables; or a partitioner of `flwr_datasets`
     test:    test half: one pair, data set, dictionary or table
     classes: number of classes, or their names if labels are text; None for other targets
+    ids:     public ids of the clients of a list, texts or whole numbers, each once. Lanes under add-remove need them
     client:  the column that names the client of a row. inputs, label: columns of tables: pandas and polars frames,
              Arrow tables, a Hugging Face `Dataset`, images included (`pip install 'dpfed[tables]'`)
 
@@ -50,7 +53,8 @@ def from_clients(
                 f"dataset {name!r}: tables need inputs=[...] and label=..., the names of columns, as lists of text and "
                 "text. Give both."
             )
-        return _of_tables(clients, test, Columns(inputs=tuple(inputs), label=label, client=client), classes, name)
+        columns = Columns(inputs=tuple(inputs), label=label, client=client)
+        return _with_ids(_of_tables(clients, test, columns, classes, name), ids, in_a_list=client is None)
     if not isinstance(clients, Sequence):
         raise DataError(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with what each client holds. For "
@@ -71,7 +75,23 @@ def from_clients(
         raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
     made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
     owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
-    return replace(made, train_clients=owners, natural_clients=len(held))
+    return _with_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
+
+
+def _with_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bool = True) -> Dataset:
+    """Return the data set with the ids of its clients. DataError for ids that are not one of each client."""
+    if ids is None:
+        return dataset
+    where = f"dataset {dataset.name!r}, ids"
+    if not in_a_list:
+        raise DataError(f"{where}: with client=, the column that holds the ids. Remove ids=.")
+    found = None if isinstance(ids, str) else ClientIds.of(ids)
+    if found is None or len(found) != dataset.natural_clients:
+        raise DataError(
+            f"{where}: must be a list of {dataset.natural_clients} texts or whole numbers, one of each client, in the "
+            "order of the clients."
+        )
+    return replace(dataset, client_ids=found)
 
 
 def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accounting import require
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DataError
 
 Numbers = NDArray[Any]
@@ -67,6 +68,7 @@ class Dataset:
                    which are private. None: targets are no classes
     train_clients: int64 [N], natural client of each training sample, from 0; None without natural clients
     natural_clients: number of natural clients, including those left without samples
+    client_ids:    public ids of natural clients, texts or whole numbers; None if clients are places in a list
     parts:         layout of a sample with named parts, which is one row of numbers (`dpfed.data.parts`)
     raw_inputs:    train_inputs before fixed features (data.features) replaced them; identifies clients
 
@@ -81,6 +83,7 @@ class Dataset:
     classes: int | None
     train_clients: NDArray[np.int64] | None = None
     natural_clients: int = 0
+    client_ids: ClientIds | None = None
     raw_inputs: Numbers | None = None
     parts: tuple[Part, ...] = ()
 
@@ -105,6 +108,11 @@ class Dataset:
             )
         _check_alike(self.name, self.train_labels, self.test_labels)
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
+        if self.client_ids is not None and len(self.client_ids) != self.natural_clients:
+            raise DataError(
+                f"dataset {self.name!r}: {len(self.client_ids)} ids of {self.natural_clients} clients; must be one of "
+                "each client, or none."
+            )
 
     @property
     def _form(self) -> str:

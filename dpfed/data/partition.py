@@ -7,12 +7,13 @@ guarantee, whose neighbours differ in one client or record of the partition; it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DataError
 
 
@@ -51,12 +52,14 @@ class Partition:
     indices: int64 [samples], rows of the training half
     offsets: int64 [clients + 1], from 0 to len(indices), never decreasing; equal neighbours are a client
              without samples.
+    ids:     public ids of the clients, if whoever holds the data has given any
 
-    Raises DataError when the two do not fit together.
+    Raises DataError when the first two do not fit together.
     """
 
     indices: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    ids: ClientIds | None = None
 
     def __post_init__(self) -> None:
         for name, array in (("indices", self.indices), ("offsets", self.offsets)):
@@ -123,7 +126,14 @@ def of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
     return Partition(indices=indices, offsets=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]))
 
 
-def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Generator, *, available: int) -> Partition:
+def natural(
+    owners: NDArray[np.int64],
+    clients: int,
+    generator: np.random.Generator,
+    *,
+    available: int,
+    ids: ClientIds | None = None,
+) -> Partition:
     """Return the natural partition: owners [N] names the client, from 0 and below `available`, of each row.
 
     With fewer `clients` than owners, exactly `clients` owners, drawn uniformly without replacement, take part. Raises
@@ -137,7 +147,8 @@ def natural(owners: NDArray[np.int64], clients: int, generator: np.random.Genera
     chosen = np.arange(available) if clients == available else np.sort(generator.permutation(available)[:clients])
     order = np.argsort(owners, kind="stable").astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=available))])
-    return of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
+    dealt = of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
+    return dealt if ids is None else replace(dealt, ids=ids.at(chosen))
 
 
 def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition:

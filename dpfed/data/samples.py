@@ -171,7 +171,13 @@ def partition_of(config: Config, dataset: Dataset, seeds: Seeds) -> Holdings:
                     f"data.partition='natural' with data.name={table.name!r}: nothing says who holds a sample there. "
                     "Use another partition, or data with roles or a column train_clients."
                 )
-            return data.natural(dataset.train_clients, clients, generator, available=dataset.natural_clients)
+            return data.natural(
+                dataset.train_clients,
+                clients,
+                generator,
+                available=dataset.natural_clients,
+                ids=dataset.client_ids,
+            )
         case "nodes":
             _check_nodes(config)
             nothing = np.zeros(clients + 1, dtype=np.int64)

@@ -32,6 +32,7 @@ from accounting.mechanisms import (
     sampling_of,
     simultaneous,
     subsample,
+    turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.sums import least_uploads
@@ -155,7 +156,7 @@ class GaussianNoise(Private):
         charged, law = table.missing_shares == "charged" and in_shares, who.law
         # one client added or removed would be a share of noise, or an upload, more or less.
         kept = uploads or (in_shares and isinstance(law, FullParticipation))
-        kept |= isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes  # or moves others' lanes
+        kept |= turns_follow_ids(law)  # or one client added would move the turns of others
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else Adjacency.ADD_REMOVE
         plain = cls(
             noise_multiplier=table.noise_multiplier or 1.0,

@@ -29,6 +29,7 @@ from accounting.mechanisms import (
     Skellam,
     sampling_of,
     subsample,
+    turns_follow_ids,
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.cohort_caps import rarely_exceeded
@@ -215,7 +216,7 @@ class IntegerNoise(Private):
         known = isinstance(law, FixedSizeSampling | FullParticipation)
         filled = isinstance(law, PoissonSampling | CappedPoissonSampling) and (in_shares or secure)
         _refuse_schedules(table, law, secure=secure)
-        default = Adjacency.ZERO_OUT if in_shares else Adjacency.ADD_REMOVE
+        default = Adjacency.ZERO_OUT if in_shares or turns_follow_ids(law) else Adjacency.ADD_REMOVE
         default = Adjacency.REPLACE_ONE if isinstance(law, FixedSizeSampling) else default
         adjacency = Adjacency.of(table.adjacency or default)
 

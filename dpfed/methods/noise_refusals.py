@@ -11,7 +11,7 @@ from dpfed.config.tables import Config
 from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import bound_of_moves
 from dpfed.methods.facts import MethodFacts
-from dpfed.participation.lanes import lane_problems
+from dpfed.participation.lanes import lane_problems, turn_problems
 
 
 def noise_of_method(config: Config, facts: MethodFacts) -> Iterator[str]:
@@ -113,6 +113,7 @@ def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
     """Yield messages for noise correlated over rounds, where it would not cancel or has no account."""
     table, federation = config.privacy, config.federation
     yield from lane_problems(config)
+    yield from turn_problems(config)
     lanes = getattr(federation, "lanes", None) not in (None, 1)
     if not isinstance(table, GaussianPrivacy) or (table.bands is None and table.buffers is None and not lanes):
         return

@@ -1,8 +1,10 @@
 """Lanes of a run under balls-and-bins: their number, given, or derived from the bands, or searched.
 
-A client's public lane is its id modulo the number of lanes. Who is in a lane must not depend on which other clients
-there are: under add-remove, one client more in a list would move all later ones to other lanes, and with them their
-rounds. Secret lanes are drawn for each client by itself, so that ids may be places in a list.
+A client's public lane is its id modulo the number of lanes; so is its turn in a public order (`cyclic`). Neither may
+depend on which other clients there are: under add-remove, one client more in a list would move all later ones to other
+lanes, and with them their rounds. So under add-remove lanes and turns follow from hashes of names, or of numbers that
+the caller gives (`dpfed.data.client_ids`). Secret lanes are drawn for each client by itself, so that ids may be places
+in a list.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.samples_tables import BinsFederation
 from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 
 OWN_IDS = ("nodes", "resampled")
 """data.partition of populations whose ids do not depend on which other clients there are."""
+
+_MAY_HAVE_IDS = (*OWN_IDS, "natural")
+"""The same, with populations that have such ids if their data name them."""
 
 
 def period_of(config: Config) -> int:
@@ -53,6 +59,50 @@ def lanes_of(config: Config) -> int:
 def secret_lanes(config: Config) -> bool:
     """Return True if lanes are drawn for the run, and secret."""
     return isinstance(config.federation, BinsFederation) and config.federation.lane_secrecy == "secret"
+
+
+def turns_are_public(config: Config) -> bool:
+    """Return True if clients take turns by their ids: in public lanes, or one by one (cyclic)."""
+    federation = config.federation
+    if federation.sampling == "cyclic":
+        return True
+    return isinstance(federation, BinsFederation) and not secret_lanes(config) and _lanes_or_two(config) > 1
+
+
+def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
+    """Return the ids from which turns follow, or None if they follow from the numbers of clients.
+
+    ids: those that the data name. ConfigError for add-remove neighbours if clients are places in a list.
+    """
+    table = config.privacy
+    if table is None or table.adjacency != "add-remove" or not turns_are_public(config):
+        return None
+    if config.data.partition in OWN_IDS:
+        return None
+    if ids is None:
+        raise ConfigError(_places_in_a_list(config))
+    return ids
+
+
+def turn_problems(config: Config) -> Iterator[str]:
+    """Yield the message for turns by places in a list under add-remove, as far as no data are needed to see it."""
+    table = config.privacy
+    if table is None or table.adjacency != "add-remove" or config.data.partition in _MAY_HAVE_IDS:
+        return
+    if turns_are_public(config):
+        yield _places_in_a_list(config)
+
+
+def _places_in_a_list(config: Config) -> str:
+    in_order = config.federation.sampling == "cyclic"
+    what, moved = ("turns", "turn") if in_order else ("lanes", "lane")
+    other = "" if in_order else ", or federation.lane_secrecy 'secret'"
+    return (
+        f"privacy.adjacency='add-remove' with {what} and data.partition={config.data.partition!r}: ids of clients are "
+        f"places in a list here, and a {moved} follows from an id. One client more would move all later ones to other "
+        f"{what}. Use adjacency 'zero-out'{other}, or data.partition 'natural' with ids that are texts or whole "
+        "numbers: data.client, or `ids=` of dpfed.data.from_clients."
+    )
 
 
 def with_lanes(config: Config) -> Config:
@@ -138,17 +188,6 @@ def lane_problems(config: Config) -> Iterator[str]:
         yield (
             f"privacy.bands={bands} with {lanes} lanes in epochs of {period} rounds: a client takes part again after "
             f"{lanes} rounds at the earliest. Use at most {min(lanes, period)} bands, or more lanes."
-        )
-    if (
-        lanes > 1
-        and not secret_lanes(config)
-        and table.adjacency == "add-remove"
-        and config.data.partition not in OWN_IDS
-    ):
-        yield (
-            f"privacy.adjacency='add-remove' with lanes and data.partition={config.data.partition!r}: ids of clients "
-            "are places in a list here, and a lane is an id modulo the lanes. One client more would move all later "
-            "ones to other lanes. Use adjacency 'zero-out', or federation.lane_secrecy 'secret'."
         )
 
 

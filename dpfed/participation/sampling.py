@@ -21,6 +21,7 @@ from accounting.mechanisms.samplings import cap_of
 from dpfed import replayed
 from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of
 from dpfed.participation.lanes import lanes_of, secret_lanes
@@ -184,10 +185,11 @@ def with_others(
     return np.sort(np.concatenate([cohort, others]))
 
 
-def sampler_of(config: Config) -> Sampler:
+def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
     """The sampler of every round, or the schedule of all. ConfigError for numbers that do not fit each other.
 
-    The stream of a schedule is named by the seed that it is drawn from, so that a ledger distinguishes two runs.
+    ids: of clients, if their turns follow from these (`lanes.ids_of_turns`). The stream of a schedule is named by the
+    seed that it is drawn from, so that a ledger distinguishes two runs.
     """
     federation = config.federation
     clients, cohort, stream = federation.clients, federation.cohort, stream_of(config)
@@ -199,10 +201,15 @@ def sampler_of(config: Config) -> Sampler:
     period = max(round(clients / cohort), 1)
     if name == "balls-and-bins":
         return BallsAndBinsCohorts(
-            clients=clients, bins=period, lanes=lanes_of(config), secret_lanes=secret_lanes(config), stream=stream
+            clients=clients,
+            bins=period,
+            lanes=lanes_of(config),
+            secret_lanes=secret_lanes(config),
+            stream=stream,
+            ids=ids,
         )
     if name == "cyclic":
-        return CyclicCohorts(clients=clients, period=period, stream=stream)
+        return CyclicCohorts(clients=clients, period=period, stream=stream, ids=ids)
     if name == "allocation":
         times = allocated(clients, cohort, federation.rounds)
         return AllocationCohorts(clients=clients, participations=times, rounds=federation.rounds, stream=stream)

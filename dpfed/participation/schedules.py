@@ -7,13 +7,14 @@ Whole numbers below n come from 53-bit uniforms: a draw has its distribution to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.mechanisms import Allocation, BallsAndBins, Cyclic, MinSeparation
+from dpfed.data.client_ids import ClientIds
 from dpfed.participation import blocks
 from dpfed.randomness import Randomness
 
@@ -23,7 +24,8 @@ class BallsAndBinsCohorts:
     """Balls-and-bins: every client in one uniform round of each epoch of `bins` rounds, drawn anew for every epoch.
 
     In lanes: in one of the rounds of its lane, which is round modulo lanes from the run's start. The lane is public, id
-    modulo lanes, or secret: drawn for the client's id once, and kept for the run.
+    modulo lanes, or secret: drawn for the client's id once, and kept for the run. ids: names of the clients; then the
+    public lane, and the round in it, follow from a client's name and not from its number.
     Claim: cohorts have the distribution of `accounting.mechanisms.BallsAndBins`. Source: Chua et al. 2025;
     docs/theory-participation.md, Theorems 1 and 5. Adjacency: zero-out or add-remove.
 
@@ -36,6 +38,7 @@ class BallsAndBinsCohorts:
     stream: str
     lanes: int = 1
     secret_lanes: bool = False
+    ids: ClientIds | None = field(default=None, repr=False)
 
     @cached_property
     def law(self) -> BallsAndBins:
@@ -45,9 +48,19 @@ class BallsAndBinsCohorts:
     def expected(self) -> float:
         return self.clients / self.bins
 
+    @cached_property
+    def lane_of(self) -> NDArray[np.int64]:
+        """Public lane of each client."""
+        return np.arange(self.clients) % self.lanes if self.ids is None else self.ids.lanes(self.lanes)
+
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
         epoch, place = divmod(number, self.bins)
         lane, turn = number % self.lanes, place // self.lanes
+        if self.ids is not None:
+            mine = np.flatnonzero(self.lane_of == lane)
+            names = self.ids.hashes[mine].tolist()
+            drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
+            return np.asarray(mine[_whole(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn])
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
             drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes)
@@ -139,8 +152,9 @@ class MinSeparationCohorts:
 class CyclicCohorts:
     """Public order: client i takes part in the rounds i, i + period, i + 2 period, ...
 
+    ids: names of the clients; then i follows from a client's name and not from its number.
     Claim: no amplification; everyone can compute the order. Source: docs/theory-participation.md, Theorem 5.
-    Adjacency: any.
+    Adjacency: any; add-remove where i depends on no other client.
 
     >>> from dpfed.randomness import Secure
     >>> CyclicCohorts(clients=6, period=3, stream="").sample(Secure(), 1).tolist()
@@ -150,6 +164,7 @@ class CyclicCohorts:
     clients: int
     period: int
     stream: str
+    ids: ClientIds | None = field(default=None, repr=False)
 
     @cached_property
     def law(self) -> Cyclic:
@@ -160,7 +175,13 @@ class CyclicCohorts:
         return self.clients / self.period
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
+        if self.ids is not None:
+            return np.flatnonzero(self.ids.lanes(self.period) == number % self.period)
         return np.arange(number % self.period, self.clients, self.period)
+
+
+InTurns = BallsAndBinsCohorts | CyclicCohorts
+"""Cohorts whose clients may take turns by their ids."""
 
 
 def _whole(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:

@@ -12,7 +12,6 @@ from dpfed.audit.evidence.cohort_law import size_law
 from dpfed.audit.evidence.noise_evidence import limits, measured
 from dpfed.audit.run import RunAudit
 from dpfed.errors import DpfedError, RunError
-from dpfed.participation.sampling import sampler_of
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.page import rendered
@@ -93,8 +92,8 @@ def _noise(found: RunAudit) -> NoiseRatios | None:
 
 
 def _cohorts(found: RunAudit) -> CohortSizes | None:
-    who = sampler_of(found.files.config)
     try:
+        who = found.files.sampler
         law = size_law(who)
         return CohortSizes(sizes=[one.cohort for one in found.files.rounds], first=law.first, mass=law.mass)
     except (DpfedError, AccountingError):

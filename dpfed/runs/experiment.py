@@ -18,7 +18,9 @@ from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
 from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
+from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Dataset
+from dpfed.data.partition import Holdings, Partition
 from dpfed.data.samples import (
     Public,
     Validation,
@@ -41,7 +43,7 @@ from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
-from dpfed.participation.lanes import with_lanes
+from dpfed.participation.lanes import ids_of_turns, with_lanes
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
@@ -169,7 +171,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         config=config,
         facts=facts,
         clients=clients,
-        sampler=sampler_of(config),
+        sampler=sampler_of(config, ids_of_turns(config, ids_of(clients.partition))),
         randomness=randomness,
         seeds=seeds,
         model=model,
@@ -218,6 +220,11 @@ def _samples(
     rest, validation = validation_samples(config, whole, division, device)
     dataset, public = public_samples(config, rest, division, device)
     return dataset, public, validation
+
+
+def ids_of(holdings: Holdings) -> ClientIds | None:
+    """Return the public ids of the clients, if their data name them."""
+    return holdings.ids if isinstance(holdings, Partition) else None
 
 
 def own_code_of(config: Config) -> tuple[OwnFile, ...]:

@@ -1,6 +1,7 @@
 """The folder of a run: its files, in an order of writing that survives a crash.
 
 config.toml        the resolved configuration
+client_ids.json    hashes of the clients' public ids, if their lanes or turns follow from these
 own_code.json      paths and hashes of the user's files that the run needs, if any
 ledger.jsonl       releases (private runs); on the disk before any other file has the round
 metrics.jsonl      one line a round, safe to publish with the model
@@ -33,6 +34,7 @@ from safetensors.torch import save
 from accounting.ledger import population_key
 from dpfed.config.own_code import OwnFile, code_hash
 from dpfed.config.tables import parse_written
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.records.metrics import MetricsLine
@@ -47,6 +49,7 @@ from dpfed.server.state import ServerState
 
 _LOCK = "lock"
 SCHEDULE_KEY = "schedule.key"
+CLIENT_IDS = "client_ids.json"
 
 
 class RunFolder:
@@ -144,6 +147,19 @@ class RunFolder:
             population_key.write(path, new)
         return key or new
 
+    def client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
+        """Note the ids from which turns follow; RunError where a run that goes on has other ids."""
+        content = b"" if ids is None else ids.to_json()
+        path = self.path / CLIENT_IDS
+        if not resume:
+            if content:
+                self._write(CLIENT_IDS, content)
+        elif content != (path.read_bytes() if path.is_file() else b""):
+            raise RunError(
+                f"{path}: cannot resume with other ids of clients, from which their turns follow. Give the data as "
+                "they were, or start a new run."
+            )
+
     def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
         """Record the user's code that a new run needs; RunError if a continued run has other code."""
         if not resume:
@@ -169,7 +185,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Unlock the folder; remove a new folder of a run that was refused before it charged or saved anything."""
-        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, _LOCK)
+        names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, CLIENT_IDS, _LOCK)
         if self._made is not None:
             with suppress(
                 OSError

@@ -22,6 +22,7 @@ from accounting.mechanisms import Schedule
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import Goal
+from dpfed.participation.schedules import InTurns
 from dpfed.randomness import Secure
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.round import INTERRUPTED, CheckpointReport, RoundRecord
@@ -168,6 +169,8 @@ class Run:
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
             folder.own_code(experiment.own_code, resume=resume)
+            who = experiment.method.sampler
+            folder.client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)

@@ -24,8 +24,10 @@ from accounting.mechanisms import (
 from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
-from dpfed.participation.sampling import Sampler, draw_cohort, sampler_of
+from dpfed.participation.sampling import Sampler, draw_cohort
+from dpfed.participation.schedules import InTurns
 from dpfed.randomness import Simulated
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import RoundRecord
@@ -54,7 +56,7 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     cohorts, alpha / 3 each: cohorts of a fixed size, accounted as Poisson, are found within a few rounds, empty ones
     drawn again wherever some are expected.
     """
-    who, sizes = sampler_of(files.config), [one.cohort for one in files.rounds]
+    who, sizes = files.sampler, [one.cohort for one in files.rounds]
     if not sizes:
         return None, "there are no rounds."
     if isinstance(who.law, Schedule):
@@ -75,15 +77,15 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     A public order exactly.
     """
     if isinstance(law, Cyclic):
-        due = [len(range(number % law.period, who.clients, law.period)) for number in range(len(sizes))]
+        turns = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.period)
+        due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
         words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
     sized = binom(who.clients, law.probability)
-    in_public_lanes = isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes
-    if isinstance(law, BallsAndBins) and in_public_lanes:  # clients of the round's lane, those with its remainder
-        in_lane = (who.clients - 1 - np.arange(len(sizes)) % law.lanes) // law.lanes + 1
-        sized = binom(in_lane, law.lanes / law.bins)
+    if isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes:
+        of_lane = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.lanes)
+        sized = binom(of_lane[np.arange(len(sizes)) % law.lanes], law.lanes / law.bins)
     chances = np.minimum(2 * np.minimum(sized.cdf(sizes), sized.sf(np.array(sizes) - 1)), 1.0)
     worst = int(np.argmin(chances))
     words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; farthest is round {worst + 1} with "
@@ -91,6 +93,19 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     if chances[worst] < alpha / len(sizes):
         return False, f"{words}: not as {law.name} has it. {chance_in_words(alpha)}"
     return True, f"{words}, as {law.name} has it."
+
+
+def _ids(who: Sampler) -> ClientIds | None:
+    return who.ids if isinstance(who, InTurns) else None
+
+
+def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> NDArray[np.int64]:
+    """Return the public lane of each client, or its turn in a public order.
+
+    ids: those that they follow from; None: the numbers of the clients.
+    """
+    count = law.period if isinstance(law, Cyclic) else law.lanes
+    return np.arange(clients) % count if ids is None else ids.lanes(count)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,7 +224,7 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
     A secure cohort equals the seed's by accident in 1 of 1e9 runs. The streams of a seed may change with the package's
     version: a run of another one is not judged.
     """
-    who = sampler_of(files.config)
+    who = files.sampler
     if isinstance(who.law, FullParticipation) or who.law.probability >= 1:
         return True, "all clients are in every round, whatever the seed."
     if isinstance(who.law, Schedule) and not who.law.secret:

@@ -23,11 +23,11 @@ from scipy.special import gammaln, ndtri
 from scipy.stats import binom
 
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
-from dpfed.audit.evidence.cohort_law import cohorts_of, convolved, log_choose, two_sided
+from dpfed.audit.evidence.cohort_law import cohorts_of, convolved, log_choose, turns_of, two_sided
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
-from dpfed.participation.sampling import sampler_of
 
 Floats = NDArray[np.float64]
 
@@ -48,9 +48,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     """
     seen = SeenCohorts(clients=files.config.federation.clients)
     cohorts: list[NDArray[np.int64]] = []
-    if sampler_of(files.config).law.probability >= 1 and all(
-        one.members == members.ALL_CLIENTS for one in files.rounds
-    ):
+    if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
         return True, f"all {seen.clients} clients in every round."
     for one, ids in cohorts_of(files):
         if len(ids) != one.cohort:
@@ -61,10 +59,10 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
         cohorts.append(ids)
     if not seen.sizes:
         return None, "there are no rounds."
-    law = sampler_of(files.config).law
+    law = files.sampler.law
     if isinstance(law, Schedule):
-        return schedule_kept(law, cohorts, seen.clients, alpha=alpha)
-    if sampler_of(files.config).law.probability >= 1:
+        return schedule_kept(law, cohorts, seen.clients, alpha=alpha, ids=files.client_ids)
+    if files.sampler.law.probability >= 1:
         return False, f"all {seen.clients} clients take part in every round; others are named."
     return seen.finding(alpha)
 
@@ -199,25 +197,30 @@ def _log_choose_each(n: int, k: Floats) -> Floats:
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
-def schedule_kept(law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float) -> Finding:
+def schedule_kept(
+    law: Schedule, cohorts: Sequence[Ids], clients: int, *, alpha: float, ids: ClientIds | None = None
+) -> Finding:
     """Check the cohorts against their schedule.
 
-    cohorts: sorted ids of the rounds from the first on. Found exactly: a client twice in an epoch or in none of its
-    rounds, in a round of another lane, more often than allocated, before its rest is over, or out of the public order.
-    By a test: epochs that are not drawn anew (balls-and-bins), and secret lanes of other sizes than drawn ones have.
+    cohorts: sorted numbers of clients in the rounds from the first on; ids: those that public lanes and turns follow
+    from, if not these numbers. Found exactly: a client twice in an epoch or in none of its rounds, in a round of
+    another lane, more often than allocated, before its rest is over, or out of the public order.
+    By a test: epochs that are not drawn anew (balls-and-bins), and secret lanes of other sizes than drawn ones have, or
+    that follow from the clients' numbers.
     Claim: cohorts that keep to the schedule fail with probability at most alpha.
     """
     match law:
         case BallsAndBins():
-            return _bins(law, cohorts, clients, alpha)
+            return _bins(law, cohorts, clients, alpha, ids)
         case Allocation():
             return _allocated(law, cohorts, clients)
         case MinSeparation() | CorrelatedRounds():
             return _rested(law, cohorts, clients)
+    turns = turns_of(law, clients, ids)
     wrong = [
         number
-        for number, ids in enumerate(cohorts, 1)
-        if not np.array_equal(ids, np.arange((number - 1) % law.period, clients, law.period))
+        for number, cohort in enumerate(cohorts, 1)
+        if not np.array_equal(cohort, np.flatnonzero(turns == (number - 1) % law.period))
     ]
     if wrong:
         return False, f"round {wrong[0]}: the cohort is not the one of the public order."
@@ -229,10 +232,10 @@ def times_of(cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
     return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
 
 
-def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float) -> Finding:
-    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else np.arange(clients) % law.lanes
-    for number, ids in enumerate(cohorts):
-        strays = ids[lane_of[ids] != number % law.lanes]
+def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float, ids: ClientIds | None) -> Finding:
+    lane_of = _secret_lanes(law, cohorts, clients) if law.secret_lanes else turns_of(law, clients, ids)
+    for number, cohort in enumerate(cohorts):
+        strays = cohort[lane_of[cohort] != number % law.lanes]
         if len(strays):
             return False, (
                 f"round {number + 1}: client {int(strays[0])} of lane {int(lane_of[strays[0]])} takes part in a "
@@ -247,7 +250,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float)
             return False, f"epoch {number}: client {int(times.argmin())} takes part in none of its {law.bins} rounds."
     whole = [epoch for epoch in epochs if len(epoch) == law.bins]
     if law.secret_lanes and whole:
-        alpha /= 2
+        alpha /= 3
         sizes, of_lane = np.bincount(lane_of, minlength=law.lanes), binom(clients, 1 / law.lanes)
         chances = np.minimum(2 * np.minimum(of_lane.cdf(sizes), of_lane.sf(sizes - 1)), 1.0)
         worst = int(chances.argmin())
@@ -255,6 +258,13 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float)
             return False, (
                 f"lane {worst} of {law.lanes} has {int(sizes[worst])} of {clients} clients (p = {chances[worst]:.2g}): "
                 f"secret lanes are not drawn uniformly. {chance_in_words(alpha)}"
+            )
+        known = np.bincount((lane_of - np.arange(clients)) % law.lanes, minlength=law.lanes)
+        p = float(of_lane.sf(int(known.max()) - 1))
+        if p < alpha / law.lanes:
+            return False, (
+                f"{int(known.max())} of {clients} clients are in the lane that follows from their number (p = "
+                f"{p:.2g}): secret lanes are not secret. {chance_in_words(alpha)}"
             )
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
     for one, two in pairs if law.secret_in_lane else []:

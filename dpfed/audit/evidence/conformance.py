@@ -20,7 +20,6 @@ from dpfed.audit.verdict import Finding, rounds_in_words
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerance_of
-from dpfed.participation.sampling import sampler_of
 from dpfed.records.reading import Misread, Unavailable
 from dpfed.records.round import RoundRecord
 from dpfed.runs.certificate import claim_of
@@ -93,7 +92,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
         "adjacency": files.guarantee.adjacency if files.trusted_ledger.releases else files.summary.adjacency,
         "sampling": federation.sampling,
         "clients": federation.clients,
-        "cohort": int(sampler_of(files.config).expected),
+        "cohort": int(files.sampler.expected),
         "randomness": header.randomness,
         "rounds": len(files.published),
         "aborted_rounds": sum(not one.has_result for one in files.published),
@@ -120,7 +119,7 @@ def rounds_charged(files: RunFiles) -> Finding:
     """Check that every round is in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
     may_end = aborts.may_end(files.config, tolerance_of(files.config))
-    left_out = not repeatable and isinstance(sampler_of(files.config).law, Schedule)  # where it was interrupted
+    left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # where it was interrupted
     problems: dict[str, list[int]] = {}
     for one in files.published:
         entries = files.entries.get(one.round, ())

@@ -21,7 +21,7 @@ from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, lines_of
 from dpfed.records.round import RoundRecord
-from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.client_level.book import diagnostics_of, ids_of
 from dpfed.runs.client_level.plan import config_of
 
 _SAME = 1e-9
@@ -36,7 +36,7 @@ class LoopFiles(RunFiles):
 
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
-        self.diagnostics_name = diagnostics_of(ledger).name
+        self.diagnostics_name, self.client_ids_name = diagnostics_of(ledger).name, ids_of(ledger).name
         about = _about(ledger)
         self.tables: dict[str, object] = about["plan"]
         self.config = config_of(self.tables, source=f"{ledger}, plan")

@@ -17,7 +17,6 @@ from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
-from dpfed.participation.sampling import sampler_of
 from dpfed.records.reading import LARGEST, Unavailable
 from dpfed.records.round import SumNoise
 
@@ -247,7 +246,7 @@ def _noise_of(files: RunFiles, number: int, quantile: float, rate: float) -> flo
     if not isinstance(std, float) or not std > 0 or not after:
         raise Unavailable(f"round {number}: no noise of a count is charged, or no clip norm follows.")
     fraction = quantile - math.log(after / clip_norm_before(files, number)) / rate
-    centred = (fraction - 0.5) * sampler_of(files.config).expected
+    centred = (fraction - 0.5) * files.sampler.expected
     return (centred - (facts.counted / 2 - facts.clipped)) / std
 
 

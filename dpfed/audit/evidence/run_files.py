@@ -14,7 +14,7 @@ from accounting.compose.accountant import Accountant, Guarantee
 from accounting.compose.second_opinion import SecondOpinion, second_opinion
 from accounting.errors import AccountingError, EditedLedger, InvalidParameter, LedgerError
 from accounting.ledger import Aborted, Entry, Ledger, Purchase, Release
-from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
+from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES, read_text
 from accounting.mechanisms import unsampled
 from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.evidence.saved import Saved, saved_in
@@ -22,12 +22,16 @@ from dpfed.config.own_code import OwnFile
 from dpfed.config.privacy_tables import Privacy
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.config.training_tables import Record
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
+from dpfed.participation.lanes import ids_of_turns
+from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import LARGEST, OneLine, Unavailable, lines_of
 from dpfed.records.round import CanaryLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs.experiment import Experiment, build
+from dpfed.runs.folder import CLIENT_IDS
 from dpfed.runs.resuming import own_code_in
 
 _LONGEST = 1 << 40
@@ -40,6 +44,7 @@ class RunFiles:
     """
 
     ledger_name = "ledger.jsonl"
+    client_ids_name = CLIENT_IDS
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,6 +86,27 @@ class RunFiles:
             )
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be built again here ({error}).") from None
+
+    @cached_property
+    def client_ids(self) -> ClientIds | None:
+        """Ids from which lanes or turns follow, from client_ids.json; None if they follow from numbers."""
+        if not (self.path / self.client_ids_name).exists():
+            return None
+        try:
+            ids = ClientIds.from_json(read_text(self.path / self.client_ids_name, at_most=LARGEST_LINES))
+        except (OSError, ValueError, DpfedError) as error:
+            raise Unavailable(f"{self.client_ids_name}: cannot be read ({error}).") from None
+        if len(ids) != self.config.federation.clients:
+            raise Unavailable(f"{self.client_ids_name}: has {len(ids)} ids, not one of each client.")
+        return ids
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Sampler of the cohorts. Unavailable if lanes or turns follow from ids that are not known."""
+        try:
+            return sampler_of(self.config, ids_of_turns(self.config, self.client_ids))
+        except ConfigError:
+            raise Unavailable(f"{self.client_ids_name}: is missing, so that nobody knows whose turn is when.") from None
 
     @cached_property
     def summary(self) -> Summary:

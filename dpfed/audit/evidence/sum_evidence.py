@@ -9,7 +9,6 @@ from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled
 from dpfed.audit.evidence.promise import canaries_present
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_in_words
-from dpfed.participation.sampling import sampler_of
 from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9
@@ -55,7 +54,7 @@ def denominator_is_public(files: RunFiles) -> Finding:
     """
     if files.config.privacy is None:
         return True, "the unit is a record: how many clients took part is public."
-    expected = sampler_of(files.config).expected
+    expected = files.sampler.expected
     wrong = [one for one in files.results if not math.isclose(one.divisor or 0.0, expected, rel_tol=_ROUNDING)]
     if wrong:
         return False, (

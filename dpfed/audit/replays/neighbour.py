@@ -51,14 +51,15 @@ def _rest(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
     import torch
 
     count = len(whole.train_labels)
-    numbered = replace(whole, train_clients=np.arange(count), natural_clients=count)
+    numbered = replace(whole, train_clients=np.arange(count), natural_clients=count, client_ids=None)
     division, device = Seeds(root=config.data.partition_seed), torch.device("cpu")
     rest, _ = validation_samples(config, numbered, division, device)
     dataset, _ = public_samples(config, rest, division, device)
     assert dataset.train_clients is not None
     rows = dataset.train_clients
     natural = None if whole.train_clients is None else whole.train_clients[rows]
-    return rows, replace(dataset, train_clients=natural, natural_clients=whole.natural_clients)
+    clients, ids = whole.natural_clients, whole.client_ids
+    return rows, replace(dataset, train_clients=natural, natural_clients=clients, client_ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +83,7 @@ class Held:
         return Partition(
             indices=np.concatenate([np.zeros(0, dtype=np.int64), *rows]),
             offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            ids=base.ids,
         )
 
     @property

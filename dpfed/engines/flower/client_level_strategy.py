@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from inspect import signature
 from logging import INFO, WARNING
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -19,12 +19,14 @@ from flwr.supercore import log
 from torch import Tensor
 
 from accounting import Guarantee
+from accounting.budget.plan import SAMPLINGS
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
 from dpfed.engines.flower.directory import Population
 from dpfed.engines.round_terms import RoundTerms, masked, options_of
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
+from dpfed.runs.client_level.private_loop import Sampling
 from dpfed.stages.shared_mask import kept_coordinates
 
 
@@ -35,14 +37,18 @@ class ClientLevelStrategy(Strategy):
             FedAdam(), clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="ledger.jsonl"
         )
 
-    strategy: FedAvg or any other strategy, which gets one reply a round: the private mean clients: number of nodes, or
-    their ids. One node is one client: the nodes connected at the first round are the clients of all rounds compress: a
-    scheme of `dpfed.compress` for uploads, `options` its options; needs `client_mod` on the nodes keep: Fed-SMP's
-    shared random mask: the fraction of coordinates that a round sends and noises; needs `client_mod`, too
-    evaluate_on_clients: True if nodes evaluate. No epsilon covers their reports noise_at: "server" only. Shares of
-    noise on nodes need a sum that the server does not see: `dpfed deploy` patience: seconds to wait for the nodes
-    before the first round Other parameters are those of `dpfed.ClientLevel`, which samples, clips, adds noise and
-    charges.
+    strategy:  FedAvg or any other strategy, which gets one reply a round: the private mean
+    clients:   number of nodes, or their ids. One node is one client: the nodes connected at the first round are the
+               clients of all rounds
+    compress:  a scheme of `dpfed.compress` for uploads, `options` its options; needs `client_mod` on the nodes
+    keep:      Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs
+               `client_mod`, too
+    evaluate_on_clients: True if nodes evaluate. No epsilon covers their reports
+    noise_at:  "server" only. Shares of noise on nodes need a sum that the server does not see: `dpfed deploy`
+    patience:  seconds to wait for the nodes before the first round
+
+    Other parameters are those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges. Schedules need
+    randomness="simulated". Under add-remove lanes and turns follow from node ids: give clients as their list.
 
     Claim: `guarantee()` is an upper bound for all models that leave `aggregate_train`, against observers who see these
     models but not the cohorts, for any messages of nodes. Each round draws its cohort with the sampler that is charged,
@@ -73,7 +79,11 @@ class ClientLevelStrategy(Strategy):
         epsilon: float | None = None,
         noise_multiplier: float | None = None,
         delta: float | None = None,
-        sampling: Literal["poisson", "fixed", "all"] = "poisson",
+        sampling: Sampling = "poisson",
+        separation: int | None = None,
+        lanes: int | None = None,
+        lane_secrecy: Literal["public", "secret"] | None = None,
+        cohort_cap: int | None = None,
         adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         randomness: Literal["secure", "simulated"] = "secure",
@@ -86,7 +96,7 @@ class ClientLevelStrategy(Strategy):
         patience: float = 300.0,
     ) -> None:
         super().__init__()
-        _require_here(sampling, noise_at)
+        _require_here(sampling, noise_at, randomness)
         self.strategy, self._evaluates = strategy, evaluate_on_clients
         self._plan: dict[str, Any] = {
             "clients": clients if isinstance(clients, int) else [str(node) for node in sorted(clients)],
@@ -97,6 +107,10 @@ class ClientLevelStrategy(Strategy):
             "noise_multiplier": noise_multiplier,
             "delta": delta,
             "sampling": sampling,
+            "separation": separation,
+            "lanes": lanes,
+            "lane_secrecy": lane_secrecy,
+            "cohort_cap": cohort_cap,
             "adjacency": adjacency,
             "ledger": ledger,
             "randomness": randomness,
@@ -248,9 +262,14 @@ def _no_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord
     return MetricRecord()
 
 
-def _require_here(sampling: str, noise_at: str) -> None:
-    if sampling not in ("poisson", "fixed", "all"):
-        raise ConfigError(f"sampling={sampling!r}: must be 'poisson', 'fixed' or 'all'. Schedules: `dpfed deploy`.")
+def _require_here(sampling: str, noise_at: str, randomness: str) -> None:
+    if sampling not in get_args(Sampling):
+        raise ConfigError(f"sampling={sampling!r}: must be one of {', '.join(get_args(Sampling))}.")
+    if sampling not in SAMPLINGS and randomness == "secure":
+        raise ConfigError(
+            f"sampling={sampling!r} with randomness='secure': a strategy keeps no key of who is still to take part. "
+            "Use 'poisson', 'fixed' or 'all', `dpfed deploy`, or randomness='simulated' for an experiment."
+        )
     if noise_at != "server":
         raise ConfigError(
             f"noise_at={noise_at!r}: must be 'server'. This server sees every upload, so that a node's share of noise "

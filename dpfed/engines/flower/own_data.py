@@ -71,6 +71,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
         train_labels=labels.astype(experiment.dataset.test_labels.dtype),
         train_clients=None,
         natural_clients=0,
+        client_ids=None,
     )
     if not (np.isfinite(own.train_inputs).all() and np.isfinite(own.train_labels).all()):
         raise DataError(f"{_WHOSE}: hold NaN or infinity. Fill or remove these samples.")

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from accounting.ledger import Entry, Header, Ledger, kept_head, population_key
 from accounting.ledger.hash_chain import sealed
 from accounting.ledger.regular_file import LARGEST_LINES, read_text
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
@@ -45,6 +46,11 @@ def delta_in(ledger: Path) -> float | None:
 def diagnostics_of(ledger: Path) -> Path:
     """Return the file of diagnostics beside a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
+
+
+def ids_of(ledger: Path) -> Path:
+    """Return the file of clients' ids beside a ledger, if lanes or turns follow from these."""
+    return ledger.with_name(f"{ledger.stem}.client_ids.json")
 
 
 class LoopBook:
@@ -104,6 +110,14 @@ class LoopBook:
             self.ledger.record(entry)
             kept_head.write(self.ledger.path, self.ledger.head)
             self._written = entry
+
+    def note_ids(self, ids: ClientIds) -> None:
+        """Write the ids from which lanes or turns follow, for the operator and audits."""
+        file = ids_of(self.ledger.path)
+        try:
+            durable_files.put(file, ids.to_json())
+        except OSError as error:
+            raise RunError(f"{file}: cannot be written ({error.strerror}).") from None
 
     def note(self, record: RoundRecord) -> None:
         """Append a line of diagnostics."""

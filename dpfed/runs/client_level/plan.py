@@ -16,12 +16,14 @@ from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.levels import Dense
 from dpfed.config.tables import Config, parse_written
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.soundness import require_sound
 from dpfed.methods.catalogue import method
 from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.refusals import refuse
+from dpfed.participation.lanes import ids_of_turns, turns_are_public
 from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.round import Method
@@ -37,7 +39,7 @@ from dpfed.stages.wires import Words
 Noise = Literal["gaussian", "discrete-gaussian", "skellam"]
 
 _NOT_OURS = {
-    "data": {"name": "own"},
+    "data": {"name": "own", "partition": "natural"},
     "model": {"name": "own"},
     "local": {"learning_rate": 1.0, "steps": 1, "batch_size": 1},
     "method": {"name": "dp-fedavg"},
@@ -193,16 +195,23 @@ class Unmoved:
         return replace(state, round=state.round + 1)
 
 
-def parts_of(plan: dict[str, dict[str, object]], dimension: int | None) -> Parts:
-    """Return the parts of a chain, for a plan. ConfigError for a plan that no run can have."""
+def parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: ClientIds | None = None) -> Parts:
+    """Return the parts of a chain, for a plan. ids: of the clients, if the caller names them. ConfigError for a plan
+    that no run can have."""
     config = config_of(plan, source="dpfed.ClientLevel")
+    if ids is None and turns_are_public(config) and config.privacy and config.privacy.adjacency == "add-remove":
+        raise ConfigError(
+            f"adjacency='add-remove' with sampling={config.federation.sampling!r}: clients are numbers, from which "
+            "their lanes or turns follow, and one client more may move all later ones. Give clients as the list of "
+            "their names, or adjacency='zero-out', or lane_secrecy='secret' with lanes."
+        )
     seeds = Seeds(root=config.run.seed)
     if dimension is not None and dimension < 1:
         raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
     return Parts(
         config=config,
         size=dimension or 0,
-        sampler=sampler_of(config),
+        sampler=sampler_of(config, ids_of_turns(config, ids)),
         randomness=randomness_of(config.run.randomness, seeds),
         seeds=seeds,
     )

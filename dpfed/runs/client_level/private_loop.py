@@ -22,9 +22,11 @@ from accounting.caveats import default_delta
 from accounting.ledger import Aborted, Header, Planned
 from accounting.mechanisms import Schedule
 from dpfed import replayed
+from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort
+from dpfed.participation.schedules import InTurns
 from dpfed.round import run_round
 from dpfed.runs.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.runs.client_level.plan import Machine, Noise, StagesOf, machine_of, parts_of, planned
@@ -56,8 +58,9 @@ class ClientLevel:
     clients in a round under "poisson", exact one under "fixed" sampling: values of federation.sampling in `dpfed run`;
     schedules ("balls-and-bins", ...) with randomness="simulated"
                only, and every round must then be released. separation: that of "min-separation". lanes: of
-               "balls-and-bins", public (id modulo lanes), with equally many bands of noise. lane_secrecy: "secret"
-               draws the lanes for the run instead
+               "balls-and-bins", public (number of a client modulo lanes; under add-remove a hash of its name), with
+               noise in as many bands. lane_secrecy: "secret" draws them for the run instead
+    cohort_cap: under "poisson" the most clients of a round; of more drawn a random part of that size takes part
     rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
                more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
     epsilon:   budget; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend epsilon
@@ -102,6 +105,7 @@ class ClientLevel:
         separation: int | None = None,
         lanes: int | None = None,
         lane_secrecy: Literal["public", "secret"] | None = None,
+        cohort_cap: int | None = None,
         adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None,
         ledger: str | os.PathLike[str] | None = None,
         noise: Noise | None = None,
@@ -122,7 +126,12 @@ class ClientLevel:
             "adjacency": adjacency,
             "noise": noise or ("discrete-gaussian" if randomness == "secure" else "gaussian"),
         }
-        schedule = {"separation": separation, "lanes": lanes, "lane_secrecy": lane_secrecy}
+        schedule = {
+            "separation": separation,
+            "lanes": lanes,
+            "lane_secrecy": lane_secrecy,
+            "cohort_cap": cohort_cap,
+        }
         plan: dict[str, dict[str, Any]] = {
             "federation": {"clients": count, "cohort": cohort, "rounds": rounds, "sampling": sampling}
             | {key: value for key, value in schedule.items() if value is not None},
@@ -130,7 +139,8 @@ class ClientLevel:
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }
         self._names = None if isinstance(clients, int) else _distinct(clients)
-        self._parts, self._stages_of = parts_of(plan, dimension), stages
+        ids = None if self._names is None else ClientIds.of(self._names)
+        self._parts, self._stages_of = parts_of(plan, dimension, ids), stages
         self._machine, self._goal = planned(self._parts, stages)
         if self._goal is not None and noise_multiplier is not None:
             _require_one_round(self._goal, rounds)
@@ -145,6 +155,9 @@ class ClientLevel:
         self._spent: OfEqualRounds | None = None
         self._began = time.monotonic()
         self._book = self._opened_book(ledger, plan)
+        drawn_by = self._parts.sampler.ids if isinstance(self._parts.sampler, InTurns) else None
+        if drawn_by is not None:
+            self._book.note_ids(drawn_by)
 
     @property
     def noise_multiplier(self) -> float:

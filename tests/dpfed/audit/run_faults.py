@@ -42,6 +42,7 @@ THIRDS = ("federation.cohort=20", "federation.rounds=6")
 BINS = (*THIRDS, "federation.sampling=balls-and-bins")
 LANES = (*THIRDS, "federation.cohort=15", "federation.rounds=8", "federation.sampling=balls-and-bins",
     "federation.lanes=2", "method.name=dp-fedavg")  # fmt: skip
+SECRET_LANES = (*LANES, "federation.lane_secrecy=secret")
 TAKEN_BACK = (*THIRDS, "federation.sampling=cyclic", "privacy.buffers=2", "method.name=dp-fedavg")
 REFUSED = "refused before round 1"
 """Stands for the check of a fault that a run finds by itself."""
@@ -230,6 +231,27 @@ def another_lane(self, randomness, number):
     return np.sort(np.append(drawn[1:], drawn[0] ^ 1)) if number == 5 and len(drawn) else drawn
 
 
+def published_lanes(self, randomness, number):
+    """Lanes that are called secret and follow from ids, so that all can compute them."""
+    return REAL_BINS(replace(self, secret_lanes=False), randomness, number)
+
+
+def a_lane_for_each_epoch(self, randomness, number):
+    """Secret lanes drawn anew in every epoch."""
+    return REAL_BINS(self, Simulated(seeds=Seeds(root=17 + number // self.bins)), number)
+
+
+def lanes_by_others(self, randomness, number):
+    """Secret lanes by the places of clients among those of the epoch's first round."""
+    drawn = REAL_BINS(self, randomness, number)
+    return np.sort((drawn + number // self.bins * self.clients // 2) % self.clients)
+
+
+def kept_for_ever(self, randomness, number):
+    """Secret lanes and bins of another run."""
+    return REAL_BINS(self, Simulated(seeds=Seeds(root=17)), number)
+
+
 def lanes_in_another_order(self, randomness, number):
     """Lanes counted from the start of epochs, in turn from the first and from the last."""
     return REAL_BINS(self, randomness, number ^ (number // self.bins % 2))
@@ -403,6 +425,24 @@ FAULTS = (
         settings=LANES,
         check=MEMBERS,
         patches=((BallsAndBinsCohorts, "sample", lanes_in_another_order),),
+    ),
+    RunFault(
+        name="secret lanes: those of the ids",
+        settings=SECRET_LANES,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", published_lanes),),
+    ),
+    RunFault(
+        name="secret lanes: a lane for each epoch",
+        settings=SECRET_LANES,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", a_lane_for_each_epoch),),
+    ),
+    RunFault(
+        name="secret lanes: by who else takes part",
+        settings=SECRET_LANES,
+        check=MEMBERS,
+        patches=((BallsAndBinsCohorts, "sample", lanes_by_others),),
     ),
     RunFault(
         name="lanes: nothing is taken back",

@@ -278,6 +278,58 @@ def test_cohorts_are_drawn_by_the_sampler_that_is_charged():
     assert max(abs(count - 20) for count in by_node) < 5 * math.sqrt(40 / 4)
 
 
+@pytest.mark.parametrize(
+    ("plan", "period"),
+    [
+        ({"sampling": "balls-and-bins", "lanes": 2, "cohort": 2, "clients": 8, "adjacency": "add-remove"}, 4),
+        ({"sampling": "balls-and-bins", "lanes": 2, "lane_secrecy": "secret", "cohort": 2}, 5),
+        ({"sampling": "min-separation", "separation": 3, "cohort": 2}, 5),
+        ({"sampling": "cyclic", "cohort": 2, "clients": 8, "adjacency": "add-remove"}, 4),
+    ],
+)
+def test_nodes_take_part_by_a_schedule(plan, period, tmp_path):
+    """Under add-remove a node's lane follows from its id: of a node less the others' rounds stay."""
+    from dpfed.audit.run import audit_run
+
+    def rounds_of(grid, name):
+        options = {"clients": 8} | plan | {"ledger": tmp_path / name, "rounds": 8, "noise_multiplier": 2.0}
+        if options.get("adjacency") == "add-remove":
+            options["clients"] = grid.ids
+        else:
+            options["clients"] = len(grid.ids)
+        strategy = wrapped(**options)
+        for number in range(1, 9):
+            one_round(strategy, grid, number=number)
+        assert strategy.guarantee().epsilon > 0
+        return {node: [t for t, asked in enumerate(grid.asked) if node in asked] for node in grid.ids}
+
+    count = plan.get("clients", 10)
+    grid, fewer = Nodes(count, by(0.01)), Nodes(count - 1, by(0.01))
+    found = rounds_of(grid, "l.jsonl")
+    for rounds in found.values():
+        if plan["sampling"] != "min-separation":
+            assert all(sum(t // period == epoch for t in rounds) == 1 for epoch in range(8 // period))
+    assert not [one for one in audit_run(tmp_path / "l.jsonl").checks if one.passed is False]
+    if plan.get("adjacency") == "add-remove":
+        assert all(found[node] == rounds for node, rounds in rounds_of(fewer, "m.jsonl").items())
+
+
+def test_nodes_are_not_more_than_the_cap():
+    grid = Nodes(10, by(0.01))
+    strategy = wrapped(cohort=5, cohort_cap=5, rounds=12)
+    for number in range(1, 13):
+        one_round(strategy, grid, number=number)
+    assert max(map(len, grid.asked)) == 5
+
+
+def test_schedules_that_a_strategy_cannot_keep_are_refused():
+    with pytest.raises(ConfigError, match="dpfed deploy"):
+        wrapped(sampling="balls-and-bins", randomness="secure")
+    strategy = wrapped(sampling="cyclic", adjacency="add-remove", cohort=2)  # 10 nodes, whoever they are
+    with pytest.raises(ConfigError, match="list of their names"):
+        one_round(strategy, Nodes(10, by(0.01)))
+
+
 def test_the_population_is_that_of_the_first_round():
     strategy, grid = wrapped(sampling="all", cohort=10), Nodes(10, by(1.0))
     one_round(strategy, grid)

@@ -1,0 +1,65 @@
+"""Public ids of clients, as whoever holds the data names them, for lanes and public orders that follow from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfed.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClientIds:
+    """Hashes of the clients' ids: the first 64 bits of SHA-256 of the id's text (7 and "7" are one id).
+
+    Claim: a client's hash follows from its id alone, whoever else there is. It is no secret: whoever can guess an id
+    can check the guess. Errors: DataError if an id occurs twice.
+
+    >>> ClientIds.of(["anna", "bert"]).lanes(4).tolist() == [*ClientIds.of(["anna"]).lanes(4), 2]
+    True
+    """
+
+    hashes: NDArray[np.uint64]
+
+    def __post_init__(self) -> None:
+        if len(np.unique(self.hashes)) < len(self.hashes):
+            raise DataError("ids of clients: one occurs twice. Give every client an id that no other client has.")
+
+    @classmethod
+    def of(cls, names: Iterable[object]) -> ClientIds | None:
+        """Return the hashes of ids; None if one is neither a text nor a whole number."""
+        found = list(names)
+        if not all(isinstance(one, str | int | np.integer) and not isinstance(one, bool) for one in found):
+            return None
+        texts = [str(one).encode() for one in found]
+        digests = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
+        return cls(hashes=np.frombuffer(digests, dtype="<u8").astype(np.uint64))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def lanes(self, count: int) -> NDArray[np.int64]:
+        """Return the lane of each client: its hash modulo the number of lanes."""
+        return (self.hashes % np.uint64(count)).astype(np.int64)
+
+    def at(self, places: NDArray[np.int64]) -> ClientIds:
+        """Return the ids of the clients at these places."""
+        return ClientIds(hashes=self.hashes[places])
+
+    def to_json(self) -> bytes:
+        """Return the content of a file for the operator and audits."""
+        return json.dumps({"sha256": [f"{one:016x}" for one in self.hashes.tolist()]}).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, content: str) -> ClientIds:
+        """Return the ids of `to_json`. DataError for another content."""
+        try:
+            hashes = [int(one, 16) for one in json.loads(content)["sha256"]]
+            return cls(hashes=np.array(hashes, dtype=np.uint64))
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            raise DataError("no file of clients' ids, as dpfed writes it.") from None
