@@ -3,7 +3,7 @@
 # make test-slow    the slow ones: more seeds, more settings, longer trials
 # make test-all     both
 # make test-flower  the tests of the Flower engine, in .venv-flower: its versions are not those of the rest
-# make test-adapters  the tests of examples/adapters, in .venv-adapters, which has transformers and peft
+# make test-adapters  the tests of examples/adapters and of others' data sets and networks, in .venv-adapters (transformers, peft, datasets)
 # make test-nvflare   the tests of the NVFlare engine, in .venv-nvflare
 # make golden       store anew what the golden net's settings give, and print what differs (tests/golden)
 # make bench-gpu    what is to be measured on a CUDA GPU, in benchmarks/gpu.md; it wants PyPI's own build of torch
@@ -39,7 +39,7 @@ test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/dpfed/engines
 
 test-adapters: $(ADAPTERS)/.ready
-	$(ADAPTERS)/bin/python -m pytest -n 0 tests/examples/test_adapters.py
+	$(ADAPTERS)/bin/python -m pytest -n 0 -rs tests/examples/test_adapters.py tests/dpfed/data/test_real_libraries.py
 
 test-nvflare: $(NVFLARE)/.ready
 	$(NVFLARE)/bin/python -m pytest -n 0 tests/dpfed/engines/test_nvflare.py
@@ -76,6 +76,7 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 $(ADAPTERS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[adapters,dev]"
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check datasets flwr-datasets # they hold fsspec below constraints.txt
 	touch $(ADAPTERS)/.ready
 
 $(NVFLARE)/.ready: pyproject.toml constraints.txt
