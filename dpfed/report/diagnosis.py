@@ -64,6 +64,8 @@ def is_learning(found: Evidence) -> bool | None:
 
     It uses public numbers only.
     """
+    if found.nothing_learned is not None:
+        return False
     if len(found.losses) >= 2 and len(found.accuracies) < 2:
         return found.losses[-1] < 0.9 * found.losses[0]
     if len(found.accuracies) < 2:

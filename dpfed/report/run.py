@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
+from dpfed.records.metrics import MetricsLine
 from dpfed.records.replays import replay_words
 from dpfed.records.summary import Summary
+from dpfed.report.evidence import nothing_learned
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
@@ -31,21 +34,22 @@ def write_report(outcome: Outcome) -> None:
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:
-        put(target, page_of(outcome.folder, outcome.record, group).encode())
+        put(target, page_of(outcome.folder, outcome.record, outcome.lines, group).encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}). {_COMPLETE}") from None
 
 
-def page_of(folder: Path, summary: Summary, group: ChartGroup, *, live: bool = False) -> str:
-    """Return the page of a finished run in this folder; `live`: for a server that has shown the run before it
-    finished.
-    """
+def page_of(
+    folder: Path, summary: Summary, lines: Sequence[MetricsLine], group: ChartGroup, *, live: bool = False
+) -> str:
+    """Return the page of a finished run. live: True where a server shows it that has shown the run under way."""
     return rendered(
         "run.html",
         title=f"{summary.method} on {summary.dataset}",
         connects=live,
         scripts=("live.js",) if live else (),
         card=_with_audits(card_of(summary), folder),
+        nothing_learned=nothing_learned(lines),
         group=group,
         ran=what_ran(summary),
         ledger=ledger_words(folder / "ledger.jsonl"),
