@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,9 +20,11 @@ from dpfed.report.ledger_words import ledger_words
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, Fact, card_of
 from dpfed.report.privacy_words import sampler_name
+from dpfed.report.repeat import repeated
 from dpfed.report.units import significant, size
 from dpfed.runs.durable_files import put
 from dpfed.runs.loop import Outcome
+from dpfed.runs.resuming import own_code_in
 
 _COMPLETE = "The run is complete and saved; --resume makes the report."
 
@@ -43,6 +46,7 @@ def page_of(
     folder: Path, summary: Summary, lines: Sequence[MetricsLine], group: ChartGroup, *, live: bool = False
 ) -> str:
     """Return the page of a finished run. live: True where a server shows it that has shown the run under way."""
+    configuration = _configuration(folder / "config.toml")
     return rendered(
         "run.html",
         title=f"{summary.method} on {summary.dataset}",
@@ -53,8 +57,8 @@ def page_of(
         group=group,
         ran=what_ran(summary),
         ledger=ledger_words(folder / "ledger.jsonl"),
-        commands=_commands(summary),
-        configuration=_configuration(folder / "config.toml"),
+        commands=_commands(folder, summary, configuration),
+        configuration=configuration,
     )
 
 
@@ -124,11 +128,17 @@ def _traffic(summary: Summary) -> str:
     return words
 
 
-def _commands(summary: Summary) -> list[str]:
-    commands = ["dpfed run config.toml --out again      # in this folder: the same run"]
+def _commands(folder: Path, summary: Summary, configuration: str) -> list[str]:
+    """Return command lines for a shell in the run's folder."""
+    try:
+        tables = tomllib.loads(configuration)
+    except ValueError:
+        tables = {}
+    commands = [repeated(folder, tables, config="config.toml", out="again")]
     if summary.epsilon is not None:
+        loads = "".join(f" --load {shlex.quote(one.path)}" for one in own_code_in(folder) if one.sha256)
         commands += [
-            "dpfed audit run .                      # recomputes epsilon, checks what was charged against what ran",
+            f"dpfed audit run .{loads}                      # recomputes epsilon, checks what was charged against what ran",
             "dpfed ledger verify ledger.jsonl       # no entry edited, lost or moved",
         ]
     return commands
