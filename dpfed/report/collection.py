@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
-from dpfed.report.repeat import ANOTHER, SAME, repeated
 from dpfed.report.finished_run import FinishedRun, read_finished
+from dpfed.report.repeat import ANOTHER, SAME, repeated
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 

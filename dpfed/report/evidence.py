@@ -42,6 +42,7 @@ class Evidence:
     reach:            how far clipped updates that all agree can take the model, over the norm that it starts with
     typical:          operator-only: the median norm of updates before they are clipped, over the clip norm
     move: operator-only: the median norm of updates, over the norm of the model that the run starts with
+    rounding:         operator-only: `RoundRecord.rounding`, the median over rounds
     clipped, broken:  operator-only: the shares of updates that were clipped, and that were not finite
     """
 
@@ -56,6 +57,7 @@ class Evidence:
     reach: float | None
     typical: float | None
     move: float | None
+    rounding: float | None
     clipped: float | None
     broken: float | None
 
@@ -126,9 +128,15 @@ def _evidence(
         reach=clip * rounds * (step or 1.0) / start if clip and start else None,
         typical=typical,
         move=typical * clip / start if typical and clip and start else None,
+        rounding=median_rounding(seen),
         clipped=_share([(line.clipped, line.counted) for line in seen]),
         broken=_share([(line.not_finite, line.cohort) for line in seen]),
     )
+
+
+def median_rounding(seen: Sequence[RoundRecord]) -> float | None:
+    """Return the median over rounds of the error by rounding beside a typical update; None for rounds without one."""
+    return statistics.median(found) if (found := _given(line.rounding for line in seen)) else None
 
 
 def _noise(file: Path) -> float | None:

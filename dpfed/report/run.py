@@ -11,9 +11,11 @@ from pathlib import Path
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import lines_of
 from dpfed.records.replays import replay_words
+from dpfed.records.round import RoundRecord
 from dpfed.records.summary import Summary
-from dpfed.report.evidence import nothing_learned
+from dpfed.report.evidence import median_rounding, nothing_learned
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
@@ -55,7 +57,7 @@ def page_of(
         card=_with_audits(card_of(summary), folder),
         nothing_learned=nothing_learned(lines),
         group=group,
-        ran=what_ran(summary),
+        ran=[*what_ran(summary), *_rounding(folder)],
         ledger=ledger_words(folder / "ledger.jsonl"),
         commands=_commands(folder, summary, configuration),
         configuration=configuration,
@@ -87,6 +89,16 @@ def what_ran(summary: Summary) -> list[Fact]:
         facts.append(Fact(name="Local training", words=summary.local_training.words))
     facts.append(Fact(name="Seed", words=str(summary.seed)))
     return facts
+
+
+def _rounding(folder: Path) -> list[Fact]:
+    """Return how large rounding is beside a typical update, of a run whose sums are of integers without noise."""
+    file = folder / "diagnostics.jsonl"
+    found = median_rounding(lines_of(file, RoundRecord, running=True)) if file.exists() else None
+    if found is None:
+        return []
+    words = f"an error of at most {significant(found)} of a typical update's length (integers of the secure sum)"
+    return [Fact(name="Rounding", words=words)]
 
 
 def _sampling(summary: Summary) -> str:
@@ -138,7 +150,7 @@ def _commands(folder: Path, summary: Summary, configuration: str) -> list[str]:
     if summary.epsilon is not None:
         loads = "".join(f" --load {shlex.quote(one.path)}" for one in own_code_in(folder) if one.sha256)
         commands += [
-            f"dpfed audit run .{loads}                      # recomputes epsilon, checks what was charged against what ran",
+            f"dpfed audit run .{loads}      # recomputes epsilon, checks what was charged against what ran",
             "dpfed ledger verify ledger.jsonl       # no entry edited, lost or moved",
         ]
     return commands

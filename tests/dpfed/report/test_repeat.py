@@ -144,7 +144,7 @@ def test_a_forgotten_load_is_named_when_a_run_is_resumed(network, tmp_path, caps
         assert status(resumed) == 2
         said = capsys.readouterr().err
         assert f"needs code of your own (own_code.json): give --load {network}" in said
-    with pytest.raises(dpfed.errors.ConfigError, match="own_code.json"):
+    with pytest.raises(dpfed.errors.ConfigError, match=r"own_code\.json"):
         dpfed.run(f"{out}/config.toml", out=out, resume=True)
     with pytest.raises(dpfed.errors.ConfigError, match="known models") as plain:  # a mistake of another kind
         dpfed.run("fedavg-digits", {"model.name": "one-layer", "model.hidden": None}, out=tmp_path / "other")
