@@ -1,4 +1,4 @@
-"""Central moments of rounds in which hardly any client takes part: exact moments, never an epsilon that is too small."""
+"""Central moments of rounds in which hardly any client takes part: exact moments, and no epsilon that is too small."""
 
 import decimal
 import math
