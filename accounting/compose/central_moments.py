@@ -96,7 +96,7 @@ def _central(raw: Sequence[Decimal], order: int) -> Decimal:
     """
     digits = decimal.getcontext().prec
     terms = [math.comb(order, i) * raw[i] for i in range(order + 1)]
-    exact = sum((-1) ** (order - i) * term for i, term in enumerate(terms))
+    exact = sum(((-1) ** (order - i) * term for i, term in enumerate(terms)), Decimal(0))
     return exact + sum(terms, Decimal(0)).scaleb(40 - digits)
 
 
@@ -108,7 +108,7 @@ def _log(value: Decimal) -> float:
 def _solved(order: int, log_moment: float, log_delta: float) -> float:
     """Return the least epsilon at which the bound of this order is at most delta; infinite if there is none.
 
-    The bound falls up to epsilon = log(order), the largest at which it is looked at.
+    The bound falls up to epsilon = log(order); larger ones are not searched.
     """
     share = (order - 1) * math.log(order - 1) - order * math.log(order)
 

@@ -38,7 +38,7 @@ def rendered(
     """Return the page of a template.
 
     connects: the page may send requests to its own server only; `state` changes when there is news. subject: text that
-    tells this page from others of its kind (`places_for`). The template, `scripts` and `style` are files of `room`, or
+    differs between pages of one kind (`places_for`). The template, `scripts` and `style` are files of `room`, or
     else of this folder.
     """
 
