@@ -45,7 +45,8 @@ class _Aggregation(Table):
     steps: Count | None = None
     """Number of integers from 0 to the clip norm.
 
-    Default: enough that rounding adds little to the clip norm; without privacy, the number that fits the 32 bits of a float.
+    Default: enough that rounding adds little to the clip norm; without privacy, the number that fits the 32 bits of a
+    float.
     """
 
     rotation: bool = True
