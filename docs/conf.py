@@ -42,7 +42,8 @@ os.environ |= {
     "MPLBACKEND": "agg",
     "DPFED_EXAMPLES": str(Path(__file__).parents[1] / "examples"),
 }
-# Cells of commands print their output in one piece: IPython's own magic cuts it every hundred bytes.
+# Cells of commands print their output in one piece: IPython's own magic cuts it every hundred bytes. A command that
+# fails ends the build, in a pipe, too; a line `%%sh 1` is of a cell whose last command has this exit status.
 os.environ["IPYTHONDIR"] = tempfile.mkdtemp()
 STARTUP = Path(os.environ["IPYTHONDIR"]) / "profile_default" / "startup" / "commands.py"
 STARTUP.parent.mkdir(parents=True)
@@ -50,9 +51,11 @@ STARTUP.write_text("""
 import subprocess
 
 def sh(line, cell):
-    done = subprocess.run(["sh", "-c", cell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    shell = ["bash", "-e", "-u", "-o", "pipefail", "-c", cell]
+    done = subprocess.run(shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout, end="")
-    done.check_returncode()
+    if done.returncode != int(line or 0):
+        raise RuntimeError(f"exit status {done.returncode}, not {line or 0}: {cell}{done.stdout}")
 
 get_ipython().register_magic_function(sh, "cell")
 """)
@@ -177,10 +180,9 @@ class CommandsAsSuch(SphinxPostTransform):
 
     def run(self, **options):
         for block in self.document.findall(literal_block):
-            if (text := block.astext()).startswith("%%sh\n"):
-                block.replace_self(
-                    literal_block("", text.removeprefix("%%sh\n"), language="sh", classes=block["classes"])
-                )
+            first, _, commands = block.astext().partition("\n")
+            if re.fullmatch(r"%%sh( \d+)?", first):
+                block.replace_self(literal_block("", commands, language="sh", classes=block["classes"]))
 
 
 def setup(app):

@@ -11,7 +11,7 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.bernoulli.pairs import MOST_COINS
 from accounting.caveats import ABOVE_ONE_OF_N, caveats
-from accounting.compose import adaptive, lower_bound, pld, rdp
+from accounting.compose import adaptive, central_moments, lower_bound, pld, rdp
 from accounting.compose.adaptive_grid import Game
 from accounting.compose.fed_smp import Reading, lemma_3, theorem_1
 from accounting.compose.profiles import Profile, profile, profile_of_pair
@@ -149,11 +149,11 @@ def guarantee(
     """Return the guarantee of `mechanism` at `delta`.
 
     Claim: for all neighbours under the mechanism's adjacency, P(S) <= e^epsilon Q(S) + delta for every event S.
-    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD, RDP, and under fixed-size
-    sampling the adaptive account). rdp, pld: that accountant. adaptive: `compose.adaptive`, whose grid and cover are
-    finer if `precise` (0.05% instead of 0.3%, for up to minutes). exact: single Bernoulli uploads in few coordinates
-    (bernoulli.pairs). fed-smp-theorem, fed-smp-lemma: the paper's readings with the sensitivity that the sampling
-    needs; an unmet condition gives valid=False.
+    best: the smallest of the valid upper bounds (closed form for plain Gaussians; else PLD, RDP, central moments
+    where clients hardly ever take part, and under fixed-size sampling the adaptive account). rdp, pld: that
+    accountant. adaptive: `compose.adaptive`, whose grid and cover are finer if `precise` (0.05% instead of 0.3%, for
+    up to minutes). exact: single Bernoulli uploads in few coordinates (bernoulli.pairs). fed-smp-theorem, fed-smp-
+    lemma: the paper's readings with the sensitivity that the sampling needs; an unmet condition gives valid=False.
     units: number of clients (or records), for a note on a delta above 1/units.
     Source: Balle, Wang 2018 (closed form); Mironov 2017 (RDP); docs/theory.md, Theorems 1 to 9;
     docs/theory-bernoulli.md; docs/theory-participation.md; Hu, Guo, Gong 2022 (Fed-SMP). Adjacency: that of the
@@ -292,6 +292,7 @@ def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_
     accountants: list[Callable[[Mechanism, float], _Bound]] = [
         _analytic,
         _pld,
+        _rare,
         partial(_rdp, conversion="improved"),
         _exact,
     ]
@@ -348,6 +349,12 @@ def _pld(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = nearly_gaussian(mechanism, delta)
     found = pld.epsilon(near.mechanism, delta=target) + 2 * near.closeness
     return _Bound(epsilon=found, method="pld", notes=_domination_note(near))
+
+
+def _rare(mechanism: Mechanism, delta: float) -> _Bound:
+    near, target = nearly_gaussian(mechanism, delta)
+    found = central_moments.epsilon(near.mechanism, delta=target) + 2 * near.closeness
+    return _Bound(epsilon=found, method="central-moments", notes=_domination_note(near))
 
 
 def _domination_note(near: Continuous) -> tuple[str, ...]:

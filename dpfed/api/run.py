@@ -37,7 +37,7 @@ from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import OnRound, Outcome
 from dpfed.runs.metrics_endpoint import log_as_asked
 from dpfed.runs.plain_torch import plain_torch
-from dpfed.runs.resuming import with_delta_of
+from dpfed.runs.resuming import naming_own_code, with_delta_of
 from dpfed.runs.summary import records_of
 from dpfed.runs.training import Own, maker_of, name_of
 
@@ -133,6 +133,7 @@ def run(
 
     Claim: epsilon in the result is an upper bound for what ran, computed from the ledger alone. ConfigError,
     AccountingError: refused, and no folder is left. RunError, LedgerError: the run cannot go on; what it has is saved.
+    KeyboardInterrupt passes at once, with a note that says how to continue; the round is cut off as by a crash.
     """
     replayed.require_apart(out, *(() if ledger is None else (ledger,)))
     own = Own(data=data, model=None if model is None else maker_of(model), loss=loss, metrics=metrics)
@@ -143,10 +144,11 @@ def run(
             f"engine={engine!r} with {', '.join(own.names)} given as objects: nodes are other processes, which need "
             "names. Register them in a file of your own (--load), and use the names."
         )
-    tables, name = _named_tables(config, settings, data=data, model=model)
-    if resume and out is not None:
-        tables = with_delta_of(Path(out), tables)
-    experiment = build(parse(tables, source=name), own=own)
+    begun = Path(out) if resume and out is not None else None
+    with naming_own_code(begun):
+        tables, name = _named_tables(config, settings, data=data, model=model)
+        tables = tables if begun is None else with_delta_of(begun, tables)
+        experiment = build(parse(tables, source=name), own=own)
     project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
     checked, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
@@ -154,8 +156,25 @@ def run(
         followed(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
         tracked(track, folder, checked.to_dict(), after=show, say=_warn) as on_round,
     ):
-        outcome = carry_out(experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round)
+        try:
+            outcome = carry_out(experiment, folder, engine=engine, resume=resume, project=project, on_round=on_round)
+        except KeyboardInterrupt as error:
+            words = _how_to_continue(folder)
+            LOG.warning("%s", words)
+            LOG.debug("interrupted here", exc_info=error)
+            error.add_note(words)
+            raise error.with_traceback(None) from None
     return Finished(folder=outcome.folder, summary=outcome.summary, metrics=outcome.metrics, experiment=experiment)
+
+
+def _how_to_continue(folder: Path) -> str:
+    """Return what an interrupted run has left in its folder, and how to continue it."""
+    if not (folder / "config.toml").exists():
+        return f"{folder}: interrupted before the run began; nothing was written."
+    return (
+        f"{folder}: interrupted. Rounds up to the last line of metrics.jsonl are saved, and every release is in the "
+        f"ledger. Continue with dpfed.run(..., out={str(folder)!r}, resume=True) and the same arguments."
+    )
 
 
 def _warn(words: str) -> None:

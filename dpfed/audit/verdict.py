@@ -56,6 +56,18 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     return "pass" if deciding and all(one.passed for one in deciding) else "inconclusive"
 
 
+def failed_first(checks: Sequence[Check]) -> list[Check]:
+    """Return the checks in the order of a reader: those that failed, those without an outcome, those that passed."""
+    return sorted(checks, key=lambda one: (one.passed is not False, one.passed is True))
+
+
+def failed_in_words(checks: Sequence[Check]) -> str:
+    """Return the names of the checks that failed, for a headline; empty if none did."""
+    failed = [one.name for one in checks if one.passed is False]
+    more = f" and {len(failed) - 2} more" if len(failed) > 2 else ""
+    return f"{'; '.join(failed[:2])}{more}"
+
+
 def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
     """Return numbers of rounds as text: "round 3"; "rounds 3, 5 and 7 others"."""
     shown = ", ".join(str(one) for one in rounds[:most])

@@ -143,7 +143,7 @@ def upload(
             f"method={method!r}: is neither a private method (`dpfed methods`) nor in the files of --load, which have "
             f"{', '.join(own_names())}."
         )
-    log, audits = console(to_stderr=True), []
+    log, audits, page = console(to_stderr=True), [], None
     for name in audited_methods() if method is None else [method]:
         with log.status(f"{name}: starting") as status:
             done = audit_upload(
@@ -159,13 +159,13 @@ def upload(
         if every:
             log.print(f"{name}: {done.verdict_in_full}, {done.seconds:.0f} s")
         if out is not None:
-            write_audit(done, out / name if every else out)
+            page = write_audit(done, out / name if every else out)
     if json:
         print_json({"results": [done.to_dict() for done in audits]} if every else audits[0].to_dict())
     elif every:
         _show_all(audits)
     else:
-        show(audits[0], out)
+        show(audits[0], page)
     return 1 if any(done.verdict == "fail" for done in audits) else 0
 
 

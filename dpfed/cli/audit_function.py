@@ -12,6 +12,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import claim_of
 from dpfed.audit.one_call import settings_beside, upload
 from dpfed.audit.outcome import AnyAudit
+from dpfed.audit.verdict import failed_first
 from dpfed.cli.output import console, print_json
 from dpfed.report.audit import moved_words, write_audit
 
@@ -47,17 +48,16 @@ def audit_loaded(
     log = console(to_stderr=True)
     with log.status("starting the function's process") as status:
         done = upload(function, progress=status.update, **given)
-    if out is not None:
-        write_audit(done, out)
+    page = None if out is None else write_audit(done, out)
     if json:
         print_json(done.to_dict())
     else:
-        show(done, out)
+        show(done, page)
     return 1 if done.verdict == "fail" else 0
 
 
-def show(done: AnyAudit, folder: Path | None) -> None:
-    """Print the verdict, the table of pairs and the checks of an audit by trials."""
+def show(done: AnyAudit, page: Path | None) -> None:
+    """Print the verdict, the table of pairs, the checks and the path of the page of an audit by trials."""
     out, claim = console(), done.claim
     out.print(f"{done.verdict_in_full}: {done.in_words()}", highlight=False)
     table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")
@@ -77,10 +77,10 @@ def show(done: AnyAudit, folder: Path | None) -> None:
             "refuted" if one.rejected else "stands",
         )
     out.print(table)
-    for check in done.checks:
+    for check in failed_first(done.checks):
         words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
         out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
     if words := moved_words(done):
         out.print(words, highlight=False)
-    if folder is not None:
-        out.print(f"report: {folder / 'report.html'}", highlight=False)
+    if page is not None:
+        out.print(f"report: {page}", highlight=False)

@@ -88,8 +88,12 @@ def replay(
     if kept is None and found.verdict == "fail":
         kept = Path(f"replay-{Path(config).stem}.json")
     if kept is not None:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(jsons.dumps(found.to_dict(), indent=2))
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(jsons.dumps(found.to_dict(), indent=2))
+        except OSError as error:  # the audit is done, and its outcome does not depend on a file
+            log.print(f"{kept}: cannot be written ({error.strerror}). Name another folder with --out.", markup=False)
+            kept = None
     if json:
         print_json(found.to_dict())
     else:
@@ -114,7 +118,7 @@ def _show(found: ReplayAudit, kept: Path | None) -> None:
     out.print(table)
     out.print(found.in_words())
     out.print(f"May differ: {'; '.join(MAY_DIFFER)}.")
-    if found.verdict == "fail":
+    if found.verdict == "fail" and kept is not None:
         out.print(f"Run this pair again: dpfed audit replay {kept}")
     elif kept is not None:
         out.print(f"Kept: {kept}")

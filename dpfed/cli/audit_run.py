@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from accounting.rounding import upwards
+from dpfed.audit.verdict import failed_first
 from dpfed.cli.output import Flag, Load, console, print_json, training_extra
 from dpfed.config.own_code import load as load_files
+from dpfed.errors import RunError
 
 if TYPE_CHECKING:
     from dpfed.audit.run import RunAudit
@@ -29,8 +31,8 @@ def run(
     The audit needs the run's folder only; for fed-smp-topk also the data, to choose the first round's coordinates
     again.
 
-    Exit status 1 if the verdict is "fail". "pass" means that nothing in the files contradicts the claim; "inconclusive"
-    that a check could not be made, because a file is missing, for example.
+    Exit status 1 if the verdict is "fail", whether or not a report can be written. "pass" means that nothing in the
+    files contradicts the claim; "inconclusive" that a check could not be made, because a file is missing, for example.
 
     Example: dpfed audit run runs/dp-fedavg-digits
 
@@ -41,7 +43,8 @@ def run(
     confidence
         A correct run fails with probability at most 1 - confidence, all checks together.
     out
-        Folder for audit.html and audit.png; default: the run's folder.
+        Folder for audit.html and audit.png; default: the run's folder. Files of another audit are kept: then these are
+        audit-2.html and audit-2.png.
     project
         The project's ledger that the run was charged to (`dpfed run --ledger`): both ledgers are compared, release by
         release.
@@ -55,7 +58,11 @@ def run(
         from dpfed.report.audit_run import write_audit_report
     load_files(load or [])
     found = audit_run(folder, confidence=confidence, project=project)
-    page = write_audit_report(found, out or found.files.path)
+    page: Path | None = None
+    try:
+        page = write_audit_report(found, out or found.files.path)
+    except RunError as error:  # the audit is done, and its outcome does not depend on a page
+        console(to_stderr=True).print(f"No report was written: {error}", markup=False, highlight=False)
     if json:
         print_json(found.to_dict())
     else:
@@ -63,13 +70,13 @@ def run(
     return 1 if found.verdict == "fail" else 0
 
 
-def _show(found: RunAudit, page: Path) -> None:
+def _show(found: RunAudit, page: Path | None) -> None:
     out = console()
     words = {True: "yes", False: "NO", None: "could not tell"}
     table = Table(title=f"{found.files.path}: {found.verdict_in_full}", show_lines=False)
     for heading in ("check", "holds", "detail"):
         table.add_column(heading, overflow="fold")
-    for one in found.checks:
+    for one in failed_first(found.checks):
         table.add_row(one.name, words[one.passed], one.detail)
     out.print(table)
     out.print(
@@ -82,4 +89,5 @@ def _show(found: RunAudit, page: Path) -> None:
         out.print(f"note: {note}")
     if found.not_checked:
         out.print(f"not checked in summary.json: {', '.join(found.not_checked)}")
-    out.print(f"report, with plots: {page}")
+    if page is not None:
+        out.print(f"report, with plots: {page}")

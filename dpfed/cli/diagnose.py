@@ -44,10 +44,12 @@ def diagnose(folder: Path, *, json: Flag = False) -> None:
             }
         )
         return
-    _show(measures_of(found), findings, learning)
+    _show(measures_of(found), findings, learning, found.nothing_learned)
 
 
-def _show(measures: list[Measure], findings: list[Cause], learning: bool | None) -> None:
+def _show(
+    measures: list[Measure], findings: list[Cause], learning: bool | None, nothing_learned: str | None = None
+) -> None:
     out = console()
     table = Table("measure", "value", "who may see it")
     for measure in measures:
@@ -58,7 +60,7 @@ def _show(measures: list[Measure], findings: list[Cause], learning: bool | None)
         False: "The run hardly learns.",
         None: "Too few evaluations to say whether it learns.",
     }
-    out.print(state[learning])
+    out.print(nothing_learned or state[learning])
     if not findings:
         out.print("No cause was found: docs/report.md lists causes that are not checked (data, network, bugs).")
     for number, one in enumerate(findings, start=1):

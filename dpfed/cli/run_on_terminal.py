@@ -17,6 +17,7 @@ from dpfed.cli.stopping import asked_by_signals
 from dpfed.config.tables import Config, override, parse, parse_written, read_toml
 from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
+from dpfed.report.evidence import nothing_learned
 from dpfed.report.privacy_card import card_of
 from dpfed.report.privacy_words import statement
 from dpfed.report.run import what_ran
@@ -105,5 +106,7 @@ def show_outcome(outcome: Outcome) -> None:
         if (outcome.folder / file).exists():
             table.add_row(name, str(outcome.folder / file))
     out.print(table)
+    if nothing := nothing_learned(outcome.lines):
+        out.print(f"{nothing} `dpfed diagnose {outcome.folder}` names likely causes.")
     for line in (line for fact in card.facts for line in fact.lines):
         out.print(f"note: {line}")

@@ -91,6 +91,12 @@ def own_files(used: Iterable[tuple[Kind, str]]) -> tuple[OwnFile, ...]:
     return tuple(found.values())
 
 
+def not_loaded(files: Iterable[OwnFile]) -> tuple[OwnFile, ...]:
+    """Return the files that have neither run in this process nor registered anything in it."""
+    contents = {one.sha256 for one in _LOADED.values()}
+    return tuple(one for one in files if one.sha256 not in contents and not registered.registers(one.path))
+
+
 def only_here(files: Iterable[OwnFile]) -> tuple[str, ...]:
     """Return the files that are registered in this process only: neither named nor from a package, so other
     processes lack them.

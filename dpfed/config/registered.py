@@ -75,6 +75,11 @@ def file_of(kind: Kind, name: str) -> str | None:
     return None if found is None else found.file
 
 
+def registers(file: str) -> bool:
+    """Return True if something is registered from this file."""
+    return any(one.file == file for names in _KNOWN.values() for one in names.values())
+
+
 def forget(file: str) -> None:
     """Remove all names registered by this file."""
     for names in _KNOWN.values():

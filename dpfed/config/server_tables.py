@@ -43,7 +43,11 @@ class _Aggregation(Table):
     """
 
     steps: Count | None = None
-    """Number of integers from 0 to the clip norm; default: enough that rounding adds little to the clip norm."""
+    """Number of integers from 0 to the clip norm.
+
+    Default: enough that rounding adds little to the clip norm; without privacy, the number that fits the 32 bits of a
+    float.
+    """
 
     rotation: bool = True
     """Public random rotation before rounding: shorter integers at the same error."""

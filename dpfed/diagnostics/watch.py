@@ -42,6 +42,8 @@ class Watch:
     shares, draws: the sum of the noise in the rows that arrive, in their units, and of how many draws; None: no such
                    noise, or (noise_known false) only clients have seen it
     added:         the probe (`dpfed.diagnostics.probes`) of the rows that go into the sum and arrive; None: none seen
+    rounding:      in a sum of integers without noise, a bound of the root mean square error of rounding a row, over the
+                   median norm of rounded rows; None: no such sum, or only clients have seen rows
     near_the_ends: entries of a sum of integers that have probably wrapped around
     released:      [k], the noisy sum that is released; drawn: the server's noise in it (where clients add some: what
                    they have not), in the units it was added in, of `drawn_draws`
@@ -71,6 +73,7 @@ class Watch:
         self.drawn: Tensor | None = None
         self.drawn_draws = 0
         self._norms = no_norms()
+        self._rounded = no_norms()
         self._before = torch.empty(0)
         self._summed: int | float | None = None
 
@@ -78,7 +81,20 @@ class Watch:
     def typical_norm(self) -> float | None:
         return typical(self._norms)
 
+    @property
+    def rounding(self) -> float | None:
+        code = self._noiseless_code
+        length = None if code is None else typical(self._rounded)
+        return None if code is None or length is None else code.rounding / length
+
+    @property
+    def _noiseless_code(self) -> Integers | None:
+        """The code of a sum of integers without noise, whose rounding is all the error there is."""
+        return None if self._bounded else self._stages.find(Integers)
+
     def entering(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        if isinstance(stage, Integers) and self._noiseless_code is not None:
+            self._rounded += count_norms(row_norms(rows), stage.clip_norm)
         if self._noises_rows(stage):
             self._measure(rows)
             before = self._arrived_sum(rows, ids)
@@ -128,6 +144,7 @@ class Watch:
         self.draws = int(ranks.total(torch.tensor([self.draws])))
         self.largest_norm = ranks.largest(self.largest_norm or 0.0)
         self._norms = ranks.total(self._norms)
+        self._rounded = ranks.total(self._rounded)
         dtype = self._stages.summed_as
         if self._stages.noise_in_rows:
             none = torch.zeros(self._stages.width, dtype=dtype, device=at)
@@ -174,6 +191,7 @@ class Watch:
             largest_norm=self.largest_norm,
             typical_norm=self.typical_norm,
             longest_added=self.longest_added,
+            rounding=self.rounding,
             map=None if facts is None else Chosen(**facts),
             noise_known=self.noise_known,
             aborted=aborted,

@@ -114,6 +114,12 @@ class Integers(Stage):
         """Integer steps per clip norm."""
         return self.fixed_point.steps_per_unit * self.clip_norm
 
+    @property
+    def rounding(self) -> float:
+        """Bound of the root mean square L2 error that rounding adds to a row, over the clip norm: an entry is rounded
+        up or down by a variance of at most 1/4."""
+        return math.sqrt(self.fixed_point.padded) / 2 / self.scale
+
     def width(self, size: int) -> int:
         return self.fixed_point.padded
 

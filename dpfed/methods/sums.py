@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from accounting.integers.fixed_point import least_scale, padded_dimension
+from accounting.integers.fixed_point import least_scale, padded_dimension, sum_bits
 from dpfed.aggregation.graph import refuse_few_neighbours
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.steps import Dropouts, ProtocolStep
 from dpfed.aggregation.sums import PlainSums
+from dpfed.config.server_tables import Aggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
@@ -19,7 +20,10 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.wires import Words
 
 _ROUNDING_LOSS = 1e-4
-"""Relative growth of the bound on an update by rounding, if nothing is private: 1.4% of its norm is rounding."""
+"""Largest relative growth of the bound on an update by rounding, without integer noise: 1.4% of the clip norm."""
+_BITS_OF_A_FLOAT = 32
+_MOST_STEPS = 1 << 30
+"""Steps per clip norm for which the exact sum of squares of a row fits 64 bits."""
 
 
 def sums_of(config: Config, stages: Stages, goal: PrivacyTarget | None, seeds: Seeds) -> PlainSums | SecureSums:
@@ -100,16 +104,39 @@ def most_uploads(config: Config, slots: int | None) -> int:
 
 
 def integers_of(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
-    """Return rows of `sent` numbers as integers, in a secure sum without integer noise."""
-    table = config.aggregation
-    assert clip is not None  # refused before
+    """Return the code of rows of `sent` numbers in a secure sum without integer noise.
+
+    Without privacy the default number of steps fills 32 bits, those of a float of a plain upload: rounding is then
+    about that of float32. Runs with [local.record] keep the coarser default, whose rounding lengthens a row by 1e-4.
+    """
+    table, uploads = config.aggregation, most_uploads(config, None)
+    assert clip is not None  # refused
     padded = padded_dimension(sent, rotate=table.rotation)
+    steps = table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
+    if table.steps is None and config.privacy is None and config.local.record is None:
+        steps = max(steps, _steps_that_fit(table, padded, uploads))
     return Integers.fitting(
-        table,
-        size=sent,
-        clip_norm=clip,
-        scale=table.steps or least_scale(padded, overhead=_ROUNDING_LOSS),
-        uploads=most_uploads(config, None),
-        seeds=seeds,
-        randomness=randomness,
+        table, size=sent, clip_norm=clip, scale=steps, uploads=uploads, seeds=seeds, randomness=randomness
     )
+
+
+def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
+    """Return the largest power of two of steps per clip norm for which a sum of `uploads` rows needs 32 bits; 1 if none
+    does."""
+
+    def fits(steps: int) -> bool:
+        bits = sum_bits(
+            law="discrete-gaussian",
+            uploads=uploads,
+            dimension=padded,
+            scaled_clip=steps,
+            noise_variance=0.0,
+            rotate=table.rotation,
+            wrap_probability=table.wrap_probability,
+        )
+        return bits <= _BITS_OF_A_FLOAT
+
+    steps = _MOST_STEPS
+    while steps > 1 and not fits(steps):
+        steps //= 2
+    return steps

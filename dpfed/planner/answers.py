@@ -31,6 +31,7 @@ ACCOUNTS = {
     "pld": "account of loss distributions",
     "analytic-gaussian": "closed form",
     "adaptive": "adaptive account",
+    "central-moments": "central moments",
     "exact": "exact law",
 }
 _POINTS, _QUICK_POINTS = 16, 32

@@ -39,7 +39,7 @@ class Gridded {
       solved: wanted, quick: false, account: table.account, epsilon: Number(shown), noise_multiplier: z, rounds: count,
       shown: { epsilon: shown, noise_multiplier: table.noise_shown[column], rounds: count.toLocaleString("en"), delta: this.grid.delta },
       words: table.words, adjacency: table.adjacency, sensitivity: table.sensitivity, cohort: table.cohort,
-      notes: [...(exact ? [] : [`for noise multiplier ${z} and ${count.toLocaleString("en")} rounds, the next dearer point of this page's grid`]), ...table.notes],
+      notes: [...(exact ? [] : [`for noise multiplier ${table.noise_shown[column]} and ${count.toLocaleString("en")} rounds, the next dearer point of this page's grid`]), ...table.notes],
       command: text(table.command), python: text(table.python), others: this.others(table, options), column, row, table,
     };
   }
@@ -49,9 +49,9 @@ class Gridded {
     return rest.map((one) => ({ sampling: one.sampling, adjacency: one.adjacency, options: { ...options, sampling: one.sampling } }));
   }
   beyond(table, wanted) {
-    const z = table.noise, count = table.rounds.map((one) => one.toLocaleString("en"));
+    const count = table.rounds.map((one) => one.toLocaleString("en"));
     if (wanted !== "epsilon") return "No point of this page's grid is within that. dpfed plan answers for all numbers.";
-    return `This page has noise multipliers from ${z[0]} and rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
+    return `This page has noise multipliers from ${table.noise_shown[0]} and rounds up to ${count.at(-1)}. dpfed plan answers for all numbers.`;
   }
   async curve(options) {
     const found = await this.answer(options);
@@ -72,7 +72,7 @@ class Gridded {
       return [Number.isFinite(value) ? value : null, table.brief[row][column], `epsilon ${shown}`];
     }));
     return {
-      over: "noise-multiplier", across: columns.map((one) => String(table.noise[one])), up: rows.map((one) => table.rounds[one].toLocaleString("en")),
+      over: "noise-multiplier", across: columns.map((one) => table.noise_shown[one]), up: rows.map((one) => table.rounds[one].toLocaleString("en")),
       values: [columns.map((one) => String(table.noise[one])), rows.map((one) => String(table.rounds[one]))],
       cells, here: [c, r], account: found.account,
     };

@@ -15,6 +15,7 @@ class MetricsLine:
     scores:    by key: test_accuracy, test_loss, test_NAME, last_test_NAME, validation_NAME; None between evaluations
     epsilon:   spent so far, an upper bound; None if nothing is private
     clip_norm: of the next round
+    majority_accuracy: test accuracy of a constant, the most frequent label of the test half; of evaluated rounds
     uplink_megabytes: sent by all clients so far
     aborted:   public reason of a round without a result
     """
@@ -23,6 +24,7 @@ class MetricsLine:
     scores: Mapping[str, Real | None] = field(default_factory=dict)
     epsilon: Size | None = None
     clip_norm: Size | None = None
+    majority_accuracy: Size | None = None
     uplink_megabytes: Size = 0.0
     aborted: Text | None = None
 
@@ -41,5 +43,7 @@ class MetricsLine:
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of a line of metrics.jsonl."""
         rest = {"epsilon": self.epsilon, "clip_norm": self.clip_norm, "uplink_megabytes": self.uplink_megabytes}
+        if self.majority_accuracy is not None:
+            rest = {"majority_accuracy": self.majority_accuracy, **rest}
         aborted = {} if self.aborted is None else {"aborted": self.aborted}
         return {"round": self.round, **self.scores, **rest, **aborted}

@@ -100,6 +100,8 @@ class RoundRecord:
     divisor:       denominator of the mean
     noise_known:   False if only the clients have seen their noise
     near_the_ends: entries of a sum of integers that have probably wrapped around
+    rounding:      in a sum of integers without noise: bound of the root mean square error that rounding adds to a row,
+                   over the median norm of rounded rows
     longest_added: L2 norm of the longest row where it enters the sum
     seconds:       duration of the round, which depends on the number of participants
     canaries:      scores, written to canaries.jsonl
@@ -123,6 +125,7 @@ class RoundRecord:
     noise: SumNoise | None = None
     noise_known: Flag = True
     near_the_ends: Count | None = None
+    rounding: Size | None = None
     longest_added: Size | None = None
     probes: Probes | None = None
     map: Chosen | None = None
@@ -135,7 +138,7 @@ class RoundRecord:
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of a line of diagnostics.jsonl."""
-        left_out = ("canaries", *(("mask_entropy",) if self.mask_entropy is None else ()))
+        left_out = ["canaries", *(key for key in ("mask_entropy", "rounding") if getattr(self, key) is None)]
         return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 

@@ -11,11 +11,11 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.outcome import AnyAudit, PairTest
 from dpfed.audit.round.claims import Claim, trade_off
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.verdict import FALSE_ALARM
+from dpfed.audit.verdict import FALSE_ALARM, failed_first, failed_in_words
 from dpfed.errors import RunError
 from dpfed.report.figures.audit import Observed, plot_audit
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.page import rendered
+from dpfed.report.page import places_for, rendered
 from dpfed.runs.durable_files import put
 
 _FARTHEST = 50.0
@@ -23,14 +23,18 @@ _PLAIN = ("filter", "direction")
 """Scores that the figure does not name."""
 
 
-def write_audit(audit: AnyAudit, folder: Path) -> None:
-    """Write audit.json, audit.png and report.html into the folder."""
+def write_audit(audit: AnyAudit, folder: Path) -> Path:
+    """Write report.html, audit.png and audit.json into the folder, beside files of a run or of another claim as
+    report-2.html, audit-2.png and audit-2.json; return the path of the page. RunError if they cannot be written."""
+    subject = f"audit upload {audit.method}: {_claim(audit)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        put(folder / "audit.json", json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
-        put(folder / "report.html", _page(audit, _drawn(audit, folder / "audit.png")).encode())
+        page, plot, record = places_for(folder, "report.html", "audit.png", "audit.json", subject=subject)
+        put(record, json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
+        put(page, _page(audit, _drawn(audit, plot), subject).encode())
     except OSError as error:
-        raise RunError(f"{folder}: the report cannot be written ({error.strerror}).") from None
+        raise RunError(f"{folder}: the report cannot be written ({error.strerror}). Name another --out.") from None
+    return page
 
 
 def moved_words(audit: AnyAudit) -> str:
@@ -46,17 +50,25 @@ def moved_words(audit: AnyAudit) -> str:
     )
 
 
-def _page(audit: AnyAudit, errors: ChartGroup) -> str:
-    claim, of_round = audit.claim, isinstance(audit.claim, Claim)
-    verdict, finds = audit.in_words(), audit.power.in_words()
+def _claim(audit: AnyAudit) -> str:
+    claim = audit.claim
     seen = f", {_seen(claim.seen)}" if isinstance(claim, Claim) else ""
+    return f"{claim.words}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
+
+
+def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
+    claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), failed_in_words(audit.checks)
+    verdict, finds = audit.in_words(), audit.power.in_words()
     return rendered(
         "audit_round.html" if of_round else "audit_function.html",
         title=f"Audit of one upload: {audit.method}" if of_round else f"Audit of {audit.method}",
+        subject=subject,
         audit=audit,
+        failed=failed,
+        checks=failed_first(audit.checks),
         verdict=verdict[:1].upper() + verdict[1:],
         moved=moved_words(audit),
-        claim=f"{claim.words}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}",
+        claim=_claim(audit),
         errors=errors,
         rows=[_row(one, claim.gaussian) for one in audit.tests],
         found=finds[:1].upper() + finds[1:],

@@ -11,10 +11,11 @@ from accounting.rounding import upwards
 from dpfed.audit.evidence.cohort_law import size_law
 from dpfed.audit.evidence.noise_evidence import limits, measured
 from dpfed.audit.run import RunAudit
+from dpfed.audit.verdict import failed_first, failed_in_words
 from dpfed.errors import DpfedError, RunError
 from dpfed.report.figures.audit_run import CanaryScores, CohortSizes, NoiseRatios, plot_audit
 from dpfed.report.figures.inline import ChartGroup
-from dpfed.report.page import rendered
+from dpfed.report.page import places_for, rendered
 from dpfed.runs.durable_files import put
 
 _MEANING = {
@@ -27,25 +28,35 @@ _HOLDS = {True: ("yes", "pass"), False: ("no", "fail"), None: ("could not tell",
 
 
 def write_audit_report(found: RunAudit, out: Path) -> Path:
-    """Write audit.png and audit.html into `out`, and return the path of the page. RunError if that is not possible."""
-    page = out / "audit.html"
+    """Write audit.html and audit.png into `out`, beside files of another audit as audit-2.html and audit-2.png; return
+    the path of the page. RunError if it cannot be written."""
+    page, subject = out / "audit.html", _subject(found, out)
     try:
         out.mkdir(parents=True, exist_ok=True)
+        page, plot = places_for(out, "audit.html", "audit.png", subject=subject)
         seen = _canaries(found), _noise(found), _cohorts(found)
-        put(page, _rendered(found, plot_audit(*seen, out / "audit.png")).encode())
+        put(page, _rendered(found, plot_audit(*seen, plot), subject).encode())
     except OSError as error:
         raise RunError(f"{page}: cannot be written ({error.strerror}). Name another folder with --out.") from None
     return page
 
 
-def _rendered(found: RunAudit, group: ChartGroup) -> str:
-    checks = []
-    for one in found.checks:
+def _subject(found: RunAudit, out: Path) -> str:
+    """Return the ledger under audit: relative to a report in its own folder, which may be moved, else absolute."""
+    own = found.files.path.resolve() == out.resolve()
+    return f"audit run {found.files.ledger_name if own else found.files.path.resolve() / found.files.ledger_name}"
+
+
+def _rendered(found: RunAudit, group: ChartGroup, subject: str) -> str:
+    checks, failed = [], failed_in_words(found.checks)
+    for one in failed_first(found.checks):
         holds, colour = _HOLDS[one.passed]
         checks.append({"name": one.name, "holds": holds, "colour": colour, "detail": one.detail})
     return rendered(
         "audit_run.html",
-        title=f"Audit: {found.verdict_in_full}",
+        title=f"Audit: {found.verdict_in_full}{f', {failed}' if failed else ''}",
+        subject=subject,
+        failed=failed,
         folder=found.files.path.name or str(found.files.path),
         verdict=found.verdict_in_full,
         colour=_COLOURS[found.verdict],

@@ -13,6 +13,7 @@ from pathlib import Path
 from dpfed.config.tables import flat
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import FinishedRun, read_finished
+from dpfed.report.repeat import ANOTHER, SAME, repeated
 from dpfed.runs.durable_files import put
 from dpfed.runs.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
 
@@ -97,11 +98,20 @@ def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
         runs=tuple(runs),
         missing=tuple(one for one in sweep.runs if folder / one.folder not in there),
         published=sweep.published,
-        repeat=(sweep.command,),
+        repeat=(f"{sweep.command}      # {_what_it_makes(runs)}",),
         versions=sweep.versions,
         commit=sweep.commit,
         tuned=sweep.tuned,
     )
+
+
+def _what_it_makes(runs: Sequence[FinishedRun]) -> str:
+    """Return whether the sweep's command, run anew, makes the same runs."""
+    secret = [run for run in runs if run.summary.randomness == "secure"]
+    same, others = SAME.replace("run", "runs"), ANOTHER.replace("another run", "other runs")
+    if not secret:
+        return same
+    return others if len(secret) == len(runs) else f"{same}, but for {len(secret)} of {len(runs)}: {others}"
 
 
 def _note(sweep: Sweep) -> str:
@@ -135,7 +145,7 @@ def _of_runs(folders: Sequence[Path]) -> Collection:
         runs=tuple(placed),
         folders=tuple(str(folder) for folder in folders),
         differing=_differing(runs),
-        repeat=tuple(f"dpfed run {folder / 'config.toml'}" for folder in folders),
+        repeat=tuple(repeated(run.folder, run.config, config=str(run.folder / "config.toml")) for run in runs),
         versions={},
     )
 

@@ -64,6 +64,8 @@ def is_learning(found: Evidence) -> bool | None:
 
     It uses public numbers only.
     """
+    if found.nothing_learned is not None:
+        return False
     if len(found.losses) >= 2 and len(found.accuracies) < 2:
         return found.losses[-1] < 0.9 * found.losses[0]
     if len(found.accuracies) < 2:
@@ -87,6 +89,7 @@ def measures_of(found: Evidence) -> list[Measure]:
     measures += _some("reach of clipped updates, over the model's norm", found.reach)
     measures += _some("typical update, over the clip norm", found.typical, operator_only=True)
     measures += _some("typical update, over the model's norm", found.move, operator_only=True)
+    measures += _some("rounding to integers, over a typical update", found.rounding, operator_only=True)
     for name, share in (("updates clipped", found.clipped), ("updates not finite", found.broken)):
         if share is not None:
             measures.append(Measure(name=name, value=f"{share:.1%}", operator_only=True))

@@ -22,8 +22,11 @@ from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, lines_of, text_of
 from dpfed.records.round import RoundRecord
+from dpfed.report.units import percent, significant
 
 _LONGEST = 300
+NOTHING = 0.02
+"""Share of what a constant prediction lacks to a perfect one; a model that gains no more has learned nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +35,14 @@ class Evidence:
 
     rounds, planned:  numbers of rounds done, and configured
     accuracies, losses: of the rounds that were evaluated
+    nothing_learned:  sentence of `nothing_learned`; None for a model that has learned something
     epsilon, budget:  epsilon spent, and allowed
     noise:            L2 norm of the noise in a round's mean update, over the clip norm; 1 is as long as the mean of
                       clipped updates that all agree. Root mean square over rounds
     reach:            how far clipped updates that all agree can take the model, over the norm that it starts with
     typical:          operator-only: the median norm of updates before they are clipped, over the clip norm
     move: operator-only: the median norm of updates, over the norm of the model that the run starts with
+    rounding:         operator-only: `RoundRecord.rounding`, the median over rounds
     clipped, broken:  operator-only: the shares of updates that were clipped, and that were not finite
     """
 
@@ -45,12 +50,14 @@ class Evidence:
     planned: int | None
     accuracies: tuple[float, ...]
     losses: tuple[float, ...]
+    nothing_learned: str | None
     epsilon: float | None
     budget: float | None
     noise: float | None
     reach: float | None
     typical: float | None
     move: float | None
+    rounding: float | None
     clipped: float | None
     broken: float | None
 
@@ -77,6 +84,31 @@ def evidence_of(folder: Path) -> Evidence:
         ) from None
 
 
+def nothing_learned(lines: Sequence[MetricsLine]) -> str | None:
+    """Return a sentence if the last evaluated model is no better than a constant prediction, else None. Public.
+
+    Labels: the constant is the most frequent label of the test half, as accuracy has it. Other targets: it is their
+    mean, whose R2 is 0. Returns None for files without either number, as versions up to 0.3 wrote of labels.
+    """
+    for line in reversed(lines):
+        accuracy, constant, r2 = line.test_accuracy, line.majority_accuracy, line.scores.get("test_r2")
+        if accuracy is not None and constant is not None:
+            most = constant + NOTHING * (1 - constant)
+            return _nothing(accuracy <= most, "accuracy", percent(accuracy), "most frequent label", percent(constant))
+        if r2 is not None:
+            return _nothing(r2 <= NOTHING, "R2", significant(r2), "mean of the targets", "0")
+    return None
+
+
+def _nothing(holds: bool, score: str, value: str, constant: str, reached: str) -> str | None:
+    if not holds:
+        return None
+    return (
+        f"Nothing was learned: the last model has a test {score} of {value}, the {constant} alone has {reached}. "
+        f"A gain of at most {NOTHING:.0%} of what the {constant} lacks counts as nothing."
+    )
+
+
 def _evidence(
     folder: Path, config: Mapping[str, Any], metrics: Sequence[MetricsLine], seen: Sequence[RoundRecord]
 ) -> Evidence:
@@ -89,15 +121,22 @@ def _evidence(
         planned=config.get("federation", {}).get("rounds"),
         accuracies=_given(line.test_accuracy for line in metrics),
         losses=_given(line.test_loss for line in metrics),
+        nothing_learned=nothing_learned(metrics),
         epsilon=last.epsilon,
         budget=_number(config.get("privacy", {}).get("epsilon")),
         noise=_noise(folder / "ledger.jsonl"),
         reach=clip * rounds * (step or 1.0) / start if clip and start else None,
         typical=typical,
         move=typical * clip / start if typical and clip and start else None,
+        rounding=median_rounding(seen),
         clipped=_share([(line.clipped, line.counted) for line in seen]),
         broken=_share([(line.not_finite, line.cohort) for line in seen]),
     )
+
+
+def median_rounding(seen: Sequence[RoundRecord]) -> float | None:
+    """Return the median over rounds of the error by rounding beside a typical update; None for rounds without one."""
+    return statistics.median(found) if (found := _given(line.rounding for line in seen)) else None
 
 
 def _noise(file: Path) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.report.collection import SEED, Collection, write_results
+from dpfed.report.evidence import NOTHING, nothing_learned
 from dpfed.report.experiment_figures import draw_figures
+from dpfed.report.finished_run import FinishedRun
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, short_card_of
 from dpfed.report.readings import readings_of
@@ -61,6 +64,7 @@ def _content(collection: Collection) -> dict[str, Any]:
         "readings": readings,
         "starred": any(one.assumed for one in readings),
         "not_protected": _notes([(run.row, run.summary.not_protected) for run in collection.runs]),
+        "nothing_learned": _nothing_learned(collection.runs),
         "notes": _notes([(run.row, run.summary.notes) for run in collection.runs]),
         "costs": [_cost(group, collection) for group in groups],
         "seeds": ", ".join(dict.fromkeys(str(run.summary.seed) for run in collection.runs)),
@@ -123,6 +127,18 @@ def _notes(said: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
             rows.setdefault(note, {})[row] = None
     all_rows = len({row for row, _ in said})
     return [note if len(some) == all_rows else f"{note} ({', '.join(some)})" for note, some in rows.items()]
+
+
+def _nothing_learned(runs: Sequence[FinishedRun]) -> str | None:
+    """Return a sentence that names the rows with runs that learned nothing; None if there are none."""
+    poor = [run for run in runs if nothing_learned(run.metrics)]
+    if not poor:
+        return None
+    rows = ", ".join(f"{row} ({n})" for row, n in Counter(run.row for run in poor).items())
+    return (
+        f"Nothing was learned in {len(poor)} of {len(runs)} runs: {rows}. The last model gains at most "
+        f"{NOTHING:.0%} of what a constant prediction lacks; `dpfed diagnose` says why."
+    )
 
 
 def _cost(group: Group, collection: Collection) -> dict[str, object]:

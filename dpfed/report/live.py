@@ -26,7 +26,8 @@ def live_page(folder: Path) -> str:
     """Return the page of a run. RunError if there is no run in this folder."""
     if (folder / "summary.json").exists():
         found = read_finished(folder)
-        return page_of(folder, found.summary, plot_run(found.summary.method, found.metrics, None), live=True)
+        group = plot_run(found.summary.method, found.metrics, None)
+        return page_of(folder, found.summary, found.metrics, group, live=True)
     try:
         config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         file = folder / "metrics.jsonl"

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
+from dpfed.records.metrics import MetricsLine
+from dpfed.records.reading import lines_of
 from dpfed.records.replays import replay_words
+from dpfed.records.round import RoundRecord
 from dpfed.records.summary import Summary
+from dpfed.report.evidence import median_rounding, nothing_learned
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_words import ledger_words
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, Fact, card_of
 from dpfed.report.privacy_words import sampler_name
+from dpfed.report.repeat import repeated
 from dpfed.report.units import significant, size
 from dpfed.runs.durable_files import put
 from dpfed.runs.loop import Outcome
+from dpfed.runs.resuming import own_code_in
 
 _COMPLETE = "The run is complete and saved; --resume makes the report."
 
@@ -31,26 +39,28 @@ def write_report(outcome: Outcome) -> None:
     except RunError as error:
         raise RunError(f"{error} {_COMPLETE}") from None
     try:
-        put(target, page_of(outcome.folder, outcome.record, group).encode())
+        put(target, page_of(outcome.folder, outcome.record, outcome.lines, group).encode())
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror}). {_COMPLETE}") from None
 
 
-def page_of(folder: Path, summary: Summary, group: ChartGroup, *, live: bool = False) -> str:
-    """Return the page of a finished run in this folder; `live`: for a server that has shown the run before it
-    finished.
-    """
+def page_of(
+    folder: Path, summary: Summary, lines: Sequence[MetricsLine], group: ChartGroup, *, live: bool = False
+) -> str:
+    """Return the page of a finished run. live: True where a server shows it that has shown the run under way."""
+    configuration = _configuration(folder / "config.toml")
     return rendered(
         "run.html",
         title=f"{summary.method} on {summary.dataset}",
         connects=live,
         scripts=("live.js",) if live else (),
         card=_with_audits(card_of(summary), folder),
+        nothing_learned=nothing_learned(lines),
         group=group,
-        ran=what_ran(summary),
+        ran=[*what_ran(summary), *_rounding(folder)],
         ledger=ledger_words(folder / "ledger.jsonl"),
-        commands=_commands(summary),
-        configuration=_configuration(folder / "config.toml"),
+        commands=_commands(folder, summary, configuration),
+        configuration=configuration,
     )
 
 
@@ -79,6 +89,16 @@ def what_ran(summary: Summary) -> list[Fact]:
         facts.append(Fact(name="Local training", words=summary.local_training.words))
     facts.append(Fact(name="Seed", words=str(summary.seed)))
     return facts
+
+
+def _rounding(folder: Path) -> list[Fact]:
+    """Return how large rounding is beside a typical update, of a run whose sums are of integers without noise."""
+    file = folder / "diagnostics.jsonl"
+    found = median_rounding(lines_of(file, RoundRecord, running=True)) if file.exists() else None
+    if found is None:
+        return []
+    words = f"an error of at most {significant(found)} of a typical update's length (integers of the secure sum)"
+    return [Fact(name="Rounding", words=words)]
 
 
 def _sampling(summary: Summary) -> str:
@@ -120,11 +140,17 @@ def _traffic(summary: Summary) -> str:
     return words
 
 
-def _commands(summary: Summary) -> list[str]:
-    commands = ["dpfed run config.toml --out again      # in this folder: the same run"]
+def _commands(folder: Path, summary: Summary, configuration: str) -> list[str]:
+    """Return command lines for a shell in the run's folder."""
+    try:
+        tables = tomllib.loads(configuration)
+    except ValueError:
+        tables = {}
+    commands = [repeated(folder, tables, config="config.toml", out="again")]
     if summary.epsilon is not None:
+        loads = "".join(f" --load {shlex.quote(one.path)}" for one in own_code_in(folder) if one.sha256)
         commands += [
-            "dpfed audit run .                      # recomputes epsilon, checks what was charged against what ran",
+            f"dpfed audit run .{loads}      # recomputes epsilon, checks what was charged against what ran",
             "dpfed ledger verify ledger.jsonl       # no entry edited, lost or moved",
         ]
     return commands

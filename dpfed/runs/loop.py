@@ -43,7 +43,7 @@ from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.resuming import require_same_rounds
-from dpfed.runs.scores import Scores, scores_of, tested, validated
+from dpfed.runs.scores import Scores, majority_accuracy, scores_of, tested, validated
 from dpfed.runs.spending import over_budget, over_project_budget, spending
 from dpfed.runs.summary import summary_of, uplink_megabytes
 from dpfed.sources import InProcess, Trained, training_errors
@@ -260,16 +260,19 @@ class Run:
         """Return the public line of the last round; `aborted`: why it has no result, for the operator."""
         experiment, state = self.experiment, self.state
         scores: Scores = {"test_accuracy": None, "test_loss": None}
+        majority = None
         if (
             state.round % experiment.config.run.evaluate_every == 0
             or state.round == experiment.config.federation.rounds
         ):
             scores |= tested(experiment, state) | validated(experiment, state)
+            majority = majority_accuracy(experiment)
         return MetricsLine(
             round=state.round,
             scores=scores,
             epsilon=None if math.isnan(epsilon) else epsilon,
             clip_norm=state.clip_norm if math.isfinite(state.clip_norm) else None,
+            majority_accuracy=majority,
             uplink_megabytes=uplink_megabytes(experiment, state.round, self._uplink),
             aborted=aborted if aborted in (None, INTERRUPTED) else NO_RESULT,
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from accounting.ledger import Ledger
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import OwnFile, not_loaded
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.facts import MethodFacts
@@ -67,6 +68,23 @@ def own_code_in(path: Path) -> tuple[OwnFile, ...]:
         return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
+
+
+@contextmanager
+def naming_own_code(path: Path | None) -> Iterator[None]:
+    """Add to a ConfigError inside which files of own_code.json in this folder are not loaded. path: None does nothing.
+
+    Without them, names of the configuration are unknown, and the plain error lists what dpfed has by itself.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        missing = () if path is None else not_loaded(own_code_in(path))
+        if not missing:
+            raise
+        files = [one for one in missing if one.sha256]
+        how = f"give {' '.join(f'--load {one.path}' for one in files)}" if files else "run it in this session first"
+        raise ConfigError(f"{path}: needs code of your own ({OWN_CODE}): {how}. Without it: {error}") from error
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:

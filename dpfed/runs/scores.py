@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,14 @@ def validated(experiment: Experiment, state: ServerState) -> Scores:
     if held is None:
         return {}
     return _measured(experiment, experiment.readout, state, held.inputs, held.labels).to_record("validation")
+
+
+def majority_accuracy(experiment: Experiment) -> float | None:
+    """Return the test accuracy of a constant, the most frequent label of the public test half; None without classes."""
+    if not experiment.objective.classes:
+        return None
+    _, counts = np.unique(experiment.dataset.test_labels, return_counts=True)
+    return float(counts.max() / counts.sum())
 
 
 def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[MetricsLine]) -> Scores:

@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from accounting.caveats import LARGEST_DEFAULT_DELTA
-from dpfed.config.own_code import code_hash
+from dpfed.config.own_code import code_hash, named_files
 from dpfed.config.tables import flat, parse, parse_written, read_toml
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.experiment import own_code_of, resolved
@@ -168,6 +168,7 @@ def _command(plan: PlannedSweep) -> str:
     words += ["--profile", plan.profile] if plan.profile else []
     for setting in plan.settings:
         words += ["--set", setting]
+    words += [word for file in named_files() for word in ("--load", file.path)]
     return shlex.join(words)
 
 

@@ -295,3 +295,25 @@ def test_data_of_clients_are_those_of_arrays():
     np.testing.assert_array_equal(one.train_inputs, other.train_inputs)
     np.testing.assert_array_equal(one.train_labels, other.train_labels)
     assert other.natural_clients == 2
+
+
+def test_an_interruption_passes_with_a_note_and_the_run_can_be_continued(tmp_path, caplog):
+    settings = {"federation.rounds": 4, "federation.clients": 20, "federation.cohort": 5, "privacy.epsilon": 20.0}
+    whole = dpfed.run("dp-fedavg-digits", settings, out=tmp_path / "whole", progress=False)
+
+    def interrupt(line):
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with caplog.at_level("WARNING", logger="dpfed"), pytest.raises(KeyboardInterrupt) as raised:
+        dpfed.run("dp-fedavg-digits", settings, out=tmp_path / "run", progress=interrupt)
+    (note,) = raised.value.__notes__
+    assert "resume=True" in note
+    assert str(tmp_path / "run") in note
+    assert note in caplog.text
+    inside = [frame for frame in raised.traceback if "runs/loop" in str(frame.path)]
+    assert not inside  # of dpfed, the traceback shows the call alone
+    done = dpfed.run("dp-fedavg-digits", settings, out=tmp_path / "run", resume=True, progress=False)
+    assert done.summary["epsilon"] == whole.summary["epsilon"]
+    for name in ("ledger.jsonl", "model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

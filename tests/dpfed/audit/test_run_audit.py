@@ -1,6 +1,7 @@
 """`dpfed audit run` on real runs: every way of being private passes, with JSON, exit status and report."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -231,3 +232,72 @@ def test_the_report_takes_whatever_an_audit_takes(tmp_path, number):
     found = audit_run(folder)
     assert found.verdict == "fail"
     assert write_audit_report(found, tmp_path / "out").exists()
+
+
+def failed(folder):
+    """A folder whose audit fails in one check, the summary's epsilon."""
+    run_folders.run(folder, "federation.sampling=all", "federation.rounds=1")
+    change_summary(folder, epsilon=0.1)
+    return folder
+
+
+def test_the_failing_check_stands_first_and_the_headline_names_it(tmp_path, capsys):
+    folder = failed(tmp_path / "run")
+    assert status(["audit", "run", str(folder)]) == 1
+    printed = capsys.readouterr().out
+    rows = [line.split("│")[1:3] for line in printed.splitlines() if line.startswith("│")]
+    holds = [row[1].strip() for row in rows if row[1].strip()]
+    assert holds == sorted(holds, key=["NO", "could not tell", "yes"].index)
+    assert holds[0] == "NO"
+    page = (folder / "audit.html").read_text()
+    (names,) = re.findall(r'<h1>Audit of run: <span class="fail">fail: (.*?)</span></h1>', page)
+    assert re.findall(r"<tr><td>(.*?)<td", page)[: holds.count("NO")] == names.split("; ")
+    assert f"<title>Audit: fail, {names}</title>" in page
+    sound = run_folders.run(tmp_path / "sound", "federation.sampling=all", "federation.rounds=1")
+    assert status(["audit", "run", str(sound)]) == 0
+    assert '<span class="pass">pass on these files</span></h1>' in (sound / "audit.html").read_text()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_folder_that_cannot_be_written_to_is_audited_with_the_audits_status(tmp_path, capsys, monkeypatch, fails):
+    folder = tmp_path / "run"
+    failed(folder) if fails else run_folders.run(folder, "federation.sampling=all", "federation.rounds=1")
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("dpfed.report.audit_run.put", refuse)
+    monkeypatch.setattr("dpfed.report.figures.figure.put", refuse)
+    assert status(["audit", "run", str(folder), "--json"]) == int(fails)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["verdict"] == ("fail" if fails else "pass")
+    assert "No report was written: " in said.err
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+    assert status(["audit", "run", str(folder)]) == int(fails)
+    assert "report, with plots" not in capsys.readouterr().out
+
+
+def test_reports_of_two_audits_in_one_folder_are_kept(tmp_path, capsys):
+    """Two runs; one run again; and the audit of a method in the folder of a run."""
+    one = run_folders.run(tmp_path / "one", "federation.sampling=all", "federation.rounds=1")
+    two, out = failed(tmp_path / "two"), tmp_path / "out"
+    for folder, code in ((one, 0), (two, 1), (one, 0)):
+        assert status(["audit", "run", str(folder), "--out", str(out)]) == code
+    assert {file.name for file in out.iterdir()} == {"audit.html", "audit.png", "audit-2.html", "audit-2.png"}
+    assert "<h1>Audit of one" in (out / "audit.html").read_text()
+    assert "<h1>Audit of two" in (out / "audit-2.html").read_text()
+    assert f"{out / 'audit-2.html'}".replace("/", "") in capsys.readouterr().out.replace("\n", "").replace("/", "")
+    assert status(["audit", "run", str(one)]) == 0
+    (one / "report.html").write_text("<title>dp-fedavg on digits</title>")  # of the run
+    (one / "audit.html").write_text("<title>Audit: pass</title>")  # of an older version
+    plot = (one / "audit.png").read_bytes()
+    for _ in range(2):
+        assert status(["audit", "upload", "dp-fedavg", "--trials", "60", "--out", str(one)]) == 0
+    assert (one / "report.html").read_text() == "<title>dp-fedavg on digits</title>"
+    assert (one / "audit.png").read_bytes() == plot
+    assert {"report-2.html", "audit-2.png", "audit-2.json"} == {
+        file.name for file in one.iterdir() if "-2" in file.name
+    }
+    assert status(["audit", "run", str(one)]) == 0
+    assert "<h1>Audit of one" in (one / "audit.html").read_text()

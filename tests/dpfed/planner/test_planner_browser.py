@@ -19,7 +19,7 @@ from dpfed.planner.static import static_page
 from dpfed.report.loopback import address_of
 
 START = {"clients": "600", "cohort": "10", "rounds": "12", "noise_multiplier": "1.4"}
-LOOKS = [(1280, False), (400, True), (1280, True), (400, False)]
+LOOKS = [(1280, False), (390, True), (1280, True), (390, False)]
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,21 @@ def test_a_page_of_its_own_takes_the_next_dearer_point(static, tmp_path, width, 
         found = number(browser, "noise_multiplier"), round(number(browser, "rounds"))
         assert budget.epsilon(plan, noise_multiplier=found[0], rounds=found[1]) <= 3
         fits(browser, width)
+
+
+def test_a_page_of_its_own_prints_noise_as_the_served_one(tmp_path):
+    """A calibrated noise multiplier has all its digits in the command alone; read by a person it is rounded upwards."""
+    asked = question_of({"clients": "600", "cohort": "10", "rounds": "12", "epsilon": "4", "sampling": "all"})
+    (tmp_path / "plan.html").write_text(static_page(asked, noises=3, rounds=3))
+    exact = budget.noise_multiplier(asked.plan(), epsilon=4.0, rounds=12)
+    with Browser(tmp_path, width=390, dark=False) as browser:
+        browser.open(f"file://{tmp_path}/plan.html")
+        browser.until(SETTLED)
+        shown = browser.run("document.querySelector('[data-number=noise_multiplier]').textContent")
+        assert shown == upwards(exact)
+        words = browser.run("document.getElementById('numbers').innerText + document.getElementById('map').innerText")
+        assert not re.search(r"\d\.\d{6}", words)
+        fits(browser, 390)
 
 
 @pytest.mark.slow

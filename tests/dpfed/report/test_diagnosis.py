@@ -114,3 +114,51 @@ def test_a_run_with_a_cause_is_not_called_well(capsys, causes, words):
     )
     _show([], [cause] * causes, True)
     assert words in capsys.readouterr().out
+
+
+def line(**changes):
+    return json.dumps({"round": 1, "epsilon": None, "clip_norm": None, "uplink_megabytes": 0.0} | changes) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ({"test_accuracy": None, "test_loss": 9.0, "test_r2": -0.0025}, "test R2 of -0.00250, the mean of the targets"),
+        ({"test_accuracy": None, "test_loss": 9.0, "test_r2": 0.03}, None),
+        ({"test_accuracy": 0.117, "majority_accuracy": 0.1}, "test accuracy of 11.70%, the most frequent label alone"),
+        ({"test_accuracy": 0.119, "majority_accuracy": 0.1}, None),
+        ({"test_accuracy": 0.9901, "majority_accuracy": 0.99}, "has 99.00%"),
+        ({"test_accuracy": 0.995, "majority_accuracy": 0.99}, None),
+        ({"test_accuracy": 0.1}, None),  # a file of an older version
+    ],
+)
+def test_a_run_that_learned_nothing_says_so_with_its_threshold(tmp_path, capsys, scores, words):
+    (tmp_path / "config.toml").write_text("[federation]\nrounds = 9\n")
+    (tmp_path / "metrics.jsonl").write_text(line(test_accuracy=0.95, majority_accuracy=0.1) + line(**scores))
+    assert status(["diagnose", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("Nothing was learned" in printed) is (words is not None)
+    assert status(["diagnose", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    if words is not None:
+        assert words in printed
+        assert "A gain of at most 2% of what" in printed
+        assert "The run learns" not in printed
+        assert found["learning"] is False
+        assert words in found["evidence"]["nothing_learned"]
+
+
+def test_command_run_page_and_experiment_page_say_that_nothing_was_learned(tmp_path, capsys):
+    settings = [
+        word
+        for one in ("federation.rounds=2", "federation.clients=12", "federation.cohort=4", "local.learning_rate=1e-9")
+        for word in ("--set", one)
+    ]
+    folder = tmp_path / "run"
+    assert status(["run", "fedavg-digits", *settings, "--out", str(folder)]) == 0
+    assert "Nothing was learned" in " ".join(capsys.readouterr().out.split())
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0.1 <= last["majority_accuracy"] < 0.15
+    assert "Nothing was learned" in (folder / "report.html").read_text()
+    assert status(["report", str(folder), "--out", str(tmp_path / "page")]) == 0
+    assert "Nothing was learned in 1 of 1 runs: fedavg (1)." in (tmp_path / "page" / "report.html").read_text()

@@ -83,7 +83,7 @@ def test_a_page_shows_no_python(pages, name):
 @pytest.mark.slow_but_one_in(4)
 @pytest.mark.parametrize("name", ["private", "over", "plain"])
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_a_page_in_a_browser(pages, tmp_path, name, dark, width):
     found = seen(pages[name], tmp_path, width=width, dark=dark)
     assert found.console == []
@@ -116,7 +116,7 @@ def test_words_of_every_page_stand_out_from_their_paper(pages, tmp_path, dark):
     for name, page in pages.items():
         (site / f"{name}.html").write_text(page)
     found, console = visited(
-        site, sorted(file.name for file in site.glob("*.html")), tmp_path, widths=(1280, 400), dark=dark
+        site, sorted(file.name for file in site.glob("*.html")), tmp_path, widths=(1280, 390), dark=dark
     )
     assert len(found) == 2 * 4
     assert not console
