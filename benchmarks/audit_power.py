@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_coins
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
 from dpfed.audit.statistics.score_law import NormalMixture
 from dpfed.audit.statistics.whole_scores import WholeScores
 
-Floats = NDArray[np.float64]
 Draw = Callable[[int, int, np.random.Generator], Floats]
 
 DELTA, ALPHA, MU = 1e-5, 0.05, 1.0

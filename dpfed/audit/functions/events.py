@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from accounting.arrays import Floats
 from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.outcome import PairTest
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
@@ -21,7 +21,6 @@ from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
 from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.thresholds import Cuts
 
-Floats = NDArray[np.float64]
 Guesses = dict[float, float]
 """Guess of each code of an output: +1, world 1, or -1, world 0."""
 

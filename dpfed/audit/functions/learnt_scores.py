@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
+from accounting.arrays import Floats, Ints
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
 from dpfed.audit.statistics import thresholds
@@ -26,8 +26,6 @@ from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.power import for_a_fault
 from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
-
-Floats = NDArray[np.float64]
 
 _NOTICED = 4.0
 """Standard errors between the worlds' pilots above which a score beside the direction is used."""
@@ -224,7 +222,7 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
     return _product(weights / std, scale)
 
 
-def _groups(noise: Floats) -> NDArray[np.int64]:
+def _groups(noise: Floats) -> Ints:
     """Return the group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies.
 
     In wide tables only neighbours in a random direction are compared, which exact copies are.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 
+from accounting.arrays import Floats
 from accounting.rounding import upwards
 from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
 from dpfed.audit.functions.learnt_scores import LearntScore
@@ -19,8 +19,6 @@ from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, Region
 from dpfed.audit.statistics.score_law import HONEST, plain
 from dpfed.audit.statistics.thresholds import Thresholds
-
-Floats = NDArray[np.float64]
 
 _FAR, _CHORDS = 15.0, 8001
 

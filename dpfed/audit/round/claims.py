@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.compose import accountant, profiles
 from accounting.compose.profiles import Profile
 from accounting.ledger import Release
@@ -25,7 +25,6 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.statistics.thresholds import PrivacyProfile
 
-Floats = NDArray[np.float64]
 Coins = BernoulliAggregate | BernoulliChannel
 
 

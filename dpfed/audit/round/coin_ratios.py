@@ -7,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 from torch import Tensor
 
+from accounting.arrays import Floats, Ints
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.score_law import HONEST, Deviation
 from dpfed.audit.statistics.whole_scores import WholeScores
-
-Floats = NDArray[np.float64]
 
 _DRAWN = 20_000
 
@@ -86,7 +84,7 @@ class CoinRatio:
         return self._of_logs(*logs)
 
     @staticmethod
-    def _summed(table: Floats, counts: NDArray[np.int64]) -> Floats:
+    def _summed(table: Floats, counts: Ints) -> Floats:
         return np.asarray(np.take_along_axis(table.T, counts, axis=0).sum(axis=1), dtype=np.float64)
 
     def of_sums(self, true: CoinRatio, world: int, trials: int, generator: np.random.Generator) -> Floats:

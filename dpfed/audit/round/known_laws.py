@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import skellam
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import lower_bound
 from accounting.errors import AccountingError
 from accounting.mechanisms import (
@@ -26,8 +26,6 @@ from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, whole_scores_o
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.statistics.whole_scores import WholeScores
-
-Floats = NDArray[np.float64]
 
 _FARTHEST = 12.0
 _WIDEST = 2_000_000

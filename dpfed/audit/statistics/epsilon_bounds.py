@@ -8,16 +8,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.gaussian import epsilon_from_below
 from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
 from dpfed.audit.statistics.thresholds import Cuts, Errors, overfull
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainccinv
 
 from accounting import require
+from accounting.arrays import Floats, Ints
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 _SLIGHTLY_MORE = 1 + 1e-13
 """Increase of counts against rounding; it also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong:
@@ -39,8 +38,8 @@ class ErrorCounts:
     """Errors at each threshold t [k]: trials of world 0 with score >= t, and of world 1 with score < t."""
 
     thresholds: Floats
-    false_positives: NDArray[np.int64]
-    false_negatives: NDArray[np.int64]
+    false_positives: Ints
+    false_negatives: Ints
     trials0: int
     trials1: int
 

@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from dpfed.audit.statistics.error_counts import ErrorCounts, checked_scores
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 _GRID = 2001
 _ROUNDING = 1e-12  # of two computations of one number; a claim is not rejected for it

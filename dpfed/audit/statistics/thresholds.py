@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from accounting import require
+from accounting.arrays import Floats
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.errors import ConfigError
 
-Floats = NDArray[np.float64]
 Tail = Callable[[Floats], Floats]
 Errors = Callable[[float], tuple[float, float]]
 PrivacyProfile = Callable[[Floats], ArrayLike]
