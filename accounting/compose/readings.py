@@ -20,6 +20,7 @@ from accounting.compose.twins import plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.mechanisms import Mechanism
+from accounting.roots import crossing
 
 FALSE_POSITIVE_RATES = (0.01, 0.001)
 """Rates at which the true positive rate of a membership test is stated beside an epsilon."""
@@ -111,15 +112,7 @@ def gaussian_dp(profile: Profile, delta_min: float) -> float:
         slope = -np.exp(middles + scipy.special.log_ndtr(-mu / 2 - middles / mu))  # in e^epsilon, times e^middle
         return bool(np.all((value + slope * before >= wanted[:-1]) & (value + slope * after >= wanted[1:])))
 
-    low, high = 0.0, 1e-6
-    while not is_above(high):
-        low, high = high, 2 * high
-        if high > _LARGEST:
-            return math.inf
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_above(middle) else (middle, high)
-    return high
+    return crossing(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,14 +207,8 @@ def epsilon_at(profile: Profile, delta: float) -> float:
     10^4.
     """
     target = require.open_probability(delta=delta)
-    low, high = 0.0, 1e-3
-    if float(profile(0.0)) <= target:
-        return 0.0
-    while float(profile(high)) > target:
-        low, high = high, high * 1.5
-        if high > _LARGEST:
-            return math.inf
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if float(profile(middle)) <= target else (middle, high)
-    return high
+
+    def enough(epsilon: float) -> bool:
+        return float(profile(epsilon)) <= target
+
+    return 0.0 if enough(0.0) else crossing(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]

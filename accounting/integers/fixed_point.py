@@ -12,6 +12,7 @@ from accounting.errors import InvalidParameter
 from accounting.mechanisms import NoisyIntegers
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS
+from accounting.roots import first_whole
 
 NoiseLaw = Literal["discrete-gaussian", "skellam"]
 
@@ -60,13 +61,7 @@ def rounded_l1(l2: float, dimension: int) -> float:
 def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
     """Return the least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
     size, factor = require.count(dimension=dimension), 1 + require.positive(overhead=overhead)
-    low, high = 0, 1
-    while rounded_l2(high, size) > factor * high:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if rounded_l2(middle, size) <= factor * middle else (middle, high)
-    return high
+    return first_whole(lambda scale: rounded_l2(scale, size) <= factor * scale)
 
 
 def default_scale(dimension: int, uploads: int) -> int:
