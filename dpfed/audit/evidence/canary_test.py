@@ -144,6 +144,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     )
     guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
     worlds = scores[~present], scores[present]
+    mu = epsilon_bounds.gdp_lower_bound(*worlds, alpha=each, cut=cut.values[0])
     return CanaryResult(
         scores=scores,
         present=present,
@@ -151,7 +152,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         score_gap=_gap(files, seen),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
-        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=each, cut=cut.values[0]).epsilon,
+        lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
         moved=moved,
         moved_epsilon=_epsilon_of(mechanism, moved * float(shifts.min()), delta),
         too_far=surely > 1 + _ROUNDING,

@@ -113,7 +113,8 @@ class LearntScore:
             return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
-        shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
+        seen = [ErrorCounts.expected(errors(float(t)), trials=trials // 2) for t in at]
+        shown = [reject_counts(counts, profile, alpha=alpha).excess for counts in seen]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
             cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
@@ -274,16 +275,3 @@ def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
         return 1 - below[0], below[1]
 
     return errors
-
-
-def _excess(rates: tuple[float, float], profile: PrivacyProfile, *, trials: int, alpha: float) -> float:
-    """Return the excess of expected counts over the profile."""
-    counts = [np.array([math.ceil(trials * min(max(rate, 0.0), 1.0))]) for rate in rates]
-    seen = ErrorCounts(
-        thresholds=np.zeros(1),
-        false_positives=counts[0],
-        false_negatives=counts[1],
-        trials0=trials,
-        trials1=trials,
-    )
-    return reject_counts(seen, profile, alpha=alpha).excess
