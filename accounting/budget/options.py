@@ -52,7 +52,7 @@ def options_of(classes: Iterable[type[Any]]) -> dict[str, Option]:
     return found
 
 
-def part_of(chosen: Any, word: str, options: dict[str, Any], *, written: Written) -> Any:
+def part_of(chosen: Any, word: str, options: dict[str, object], *, written: Written) -> Any:
     """Return an object of the chosen class, or the chosen object with changes, by those options that are its fields.
 
     These options are removed from `options`. Errors: InvalidParameter for a field that is missing, named with `word`.

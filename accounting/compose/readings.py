@@ -7,7 +7,6 @@ a profile that is an upper bound gives a statement that holds.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
@@ -128,7 +127,7 @@ class Readings:
     mu: float
     delta_min: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """JSON keys beside an epsilon; an infinite mu is null."""
         return {
             "advantage": self.advantage,

@@ -33,7 +33,7 @@ class Mechanism(Protocol):
     @property
     def adjacency(self) -> Adjacency: ...
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
     def __hash__(self) -> int: ...
 
@@ -63,7 +63,7 @@ class Unsampled(Protocol):
         """Reject a sampler under which the release would not be the accounted one. Errors: UnsupportedMechanism."""
         ...
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Subsampled:
     def adjacency(self) -> Adjacency:
         return self.mechanism.adjacency
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": "subsampled",
             "mechanism": self.mechanism.to_dict(),
@@ -197,8 +197,11 @@ class Composed:
     def adjacency(self) -> Adjacency:
         return self.parts[0][0].adjacency
 
-    def to_dict(self) -> dict[str, Any]:
-        record: dict[str, Any] = {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
+    def to_dict(self) -> dict[str, object]:
+        record: dict[str, object] = {
+            "kind": "composed",
+            "parts": [[part.to_dict(), count] for part, count in self.parts],
+        }
         if self.order != ():
             record["order"] = None if self.order is None else [list(run) for run in self.order]
         return record

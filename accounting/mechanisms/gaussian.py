@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -50,7 +50,7 @@ class Gaussian:
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Accept every sampling: the noise does not depend on the cohort."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": "gaussian",
             "noise_multiplier": self.noise_multiplier,
@@ -129,7 +129,7 @@ class GaussianShares:
                 f"cohort={cohort} of the sampler, noise in {self.shares} shares: must be at most as many."
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": self.kind,
             "noise_multiplier": self.noise_multiplier,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from accounting.arrays import Floats
 from accounting.mechanisms.adjacency import Adjacency
@@ -52,7 +52,7 @@ class Detectable(Protocol):
     def in_words(self) -> str:
         """Return the description of the faults, with their probability of being found."""
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
 
 ClaimT = TypeVar("ClaimT", bound=Claimed, covariant=True)
@@ -133,7 +133,7 @@ class PairTest:
         """Return the largest lower bound of epsilon that applies to the claim."""
         return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as
         one.
         """
@@ -255,7 +255,7 @@ class Audit(Generic[ClaimT, PowerT]):
             f"{downwards(worst.test.epsilon)}, where {upwards(worst.test.claimed)} is claimed."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON document of `dpfed audit upload --json`."""
         return {
             "method": self.method,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.special import betaincinv, ndtr, ndtri
@@ -51,7 +50,7 @@ class EpsilonFound:
         kind = "a Gaussian mechanism" + (" with this sampling" if self.sampled else "")
         return f"{kind} of epsilon {upwards(self.epsilon)} with probability {LIKELY:.0%}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
         return {"probability": LIKELY, "epsilon": epsilon, "enough": self.enough}

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +74,7 @@ class Power:
         found = [one for one in (self.too_far, part) if one is not None]
         return replace(self, too_far=min(found, default=None))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
         return {
             "probability": self.probability,
