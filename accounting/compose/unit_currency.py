@@ -195,10 +195,10 @@ class _Pairs:
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
         times = 1 if scheduled else rounds  # the twin of integer noise is chosen for `rounds` releases, valid for all
-        many: Any = tuple((part, times * count) for part, count in unit.parts)
+        many = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
         near = continuous(Composed(parts=many), lost=allowed_loss(delta, rounds * releases))
-        one: Any = tuple((part, count // times) for part, count in parts_of(near.mechanism))
+        one = tuple((part, count // times) for part, count in parts_of(near.mechanism))
         least = loss_grid.least_interval(Composed(parts=tuple((part, times * count) for part, count in one)))
         self.interval = max(loss_grid.interval(Composed(parts=one)), least)
         self.one = _Near(

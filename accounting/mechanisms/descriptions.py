@@ -327,7 +327,7 @@ def with_whole_noise(mechanism: Mechanism) -> Mechanism:
     parts = parts_of(mechanism)
     if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):
         return mechanism
-    replaced: Any = tuple((_whole(part), count) for part, count in parts)
+    replaced = tuple((_whole(part), count) for part, count in parts)
     return Composed(parts=replaced, order=mechanism.order if isinstance(mechanism, Composed) else ())
 
 
@@ -407,7 +407,7 @@ def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
         known.add(schedule.stream)
 
 
-def _sequence(parts: Any) -> tuple[Any, ...]:
+def _sequence(parts: object) -> tuple[object, ...]:
     if not isinstance(parts, tuple | list):
         raise InvalidParameter(f"parts={reprlib.repr(parts)}: must be a sequence of (mechanism, count).")
     return tuple(parts)
@@ -449,6 +449,6 @@ def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
     return runs
 
 
-def _is_release(value: Any) -> bool:
+def _is_release(value: object) -> bool:
     """Return True if this is an unsampled release of some kind."""
     return hasattr(value, "least_noise_std") and not isinstance(value, type)
