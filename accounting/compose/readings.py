@@ -5,6 +5,7 @@ a profile that is an upper bound gives a statement that holds.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,7 +31,7 @@ _POINTS = np.concatenate([-np.geomspace(1e-4, 60, 600)[::-1], [0.0], np.geomspac
 _LARGEST = 1e4
 
 
-def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
+def tradeoff(profile: Callable[[Floats], ArrayLike], false_positive_rate: ArrayLike) -> Floats:
     """Return the least false negative rate that a test of the two neighbours can have at this false positive rate.
 
     f(a) = sup over epsilon of 1 - delta(epsilon) - e^epsilon a, at least 0   (Dong, Roth, Su 2022, Prop. 2.12)
@@ -40,7 +41,7 @@ def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
     a = np.asarray(false_positive_rate, dtype=float)
     if not np.all((a >= 0) & (a <= 1)):
         raise InvalidParameter("false_positive_rate: must be numbers in [0, 1].")
-    lines = 1 - profile(_POINTS) - np.exp(_POINTS) * a[..., None]
+    lines = 1 - np.asarray(profile(_POINTS)) - np.exp(_POINTS) * a[..., None]
     return np.asarray(np.maximum(lines.max(axis=-1), 0.0))
 
 
