@@ -1,7 +1,7 @@
 """Gaussian noise on a sum of clipped vectors, whole or in shares on the uploads, as frozen descriptions."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from accounting import require
@@ -51,11 +51,7 @@ class Gaussian:
         """Accept every sampling: the noise does not depend on the cohort."""
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "kind": "gaussian",
-            "noise_multiplier": self.noise_multiplier,
-            "adjacency": str(self.adjacency),
-        }
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
@@ -130,10 +126,4 @@ class GaussianShares:
             )
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "noise_multiplier": self.noise_multiplier,
-            "adjacency": str(self.adjacency),
-            "shares": self.shares,
-            "overflow": self.overflow,
-        }
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -76,12 +76,7 @@ class Power:
 
     def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
-        return {
-            "probability": self.probability,
-            "noise_short": self.noise_short,
-            "too_far": self.too_far,
-            "enough": self.enough,
-        }
+        return {**asdict(self), "enough": self.enough}
 
     def in_words(self) -> str:
         """Return text such as "noise short by 12%, or a client that moves the sum 15% too far, with probability
