@@ -1,4 +1,4 @@
-"""Where a function changes its sign, or a test its answer; without scipy.optimize, which takes long to load."""
+"""Places where a function changes its sign, or a test its answer; without scipy.optimize, which takes long to load."""
 
 import math
 from bisect import bisect_left
