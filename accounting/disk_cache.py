@@ -17,7 +17,7 @@ VARIABLE = "DPFED_CACHE_DIR"
 """Environment variable with the folder; if it is empty, no file is read or written. Default: the user's cache."""
 
 
-def read(kind: str, question: dict[str, Any]) -> list[Any]:
+def read(kind: str, question: dict[str, object]) -> list[Any]:
     """Return the answer to a question in a list; an empty list if there is none. Raises no error of a file."""
     folder = _folder(kind)
     if folder is None:
@@ -31,7 +31,7 @@ def read(kind: str, question: dict[str, Any]) -> list[Any]:
     return [answer] if intact else []
 
 
-def write(kind: str, question: dict[str, Any], answer: Any) -> None:
+def write(kind: str, question: dict[str, object], answer: Any) -> None:
     """Store the answer to a question, whole or not at all. Raises no error of a file."""
     folder = _folder(kind)
     if folder is None:

@@ -1,6 +1,7 @@
-"""Root of a function between two points of different sign, without scipy.optimize, which takes long to load."""
+"""Places where a function changes its sign, or a test its answer; without scipy.optimize, which takes long to load."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 
 
@@ -63,3 +64,38 @@ def _number(function: Callable[[float], float], x: float) -> float:
     if math.isnan(value):
         raise ValueError(f"the function is nan at {x}.")
     return value
+
+
+def first_whole(enough: Callable[[int], bool]) -> int:
+    """Return the smallest whole number from 1 on that is enough, for a test that stays true: doubles, then halves."""
+    high = 1
+    while not enough(high):
+        high *= 2
+    low = high // 2 + 1
+    return low + bisect_left(range(low, high), True, key=enough)
+
+
+def halved(enough: Callable[[float], bool], low: float, high: float, *, rtol: float) -> tuple[float, float]:
+    """Return two points within `rtol` of each other, between `low`, which is not enough, and `high`, which is.
+
+    The test holds at the second and not at the first.
+    """
+    while high - low > rtol * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return low, high
+
+
+def crossing(
+    enough: Callable[[float], bool], first: float, *, rtol: float, limit: float, growth: float = 2.0
+) -> tuple[float, float]:
+    """Return two points around the one above 0 from which on the test is true, as `halved` does.
+
+    The second is infinite if `first`, multiplied by `growth` again and again, is above the limit before it is enough.
+    """
+    low, high = 0.0, first
+    while not enough(high):
+        low, high = high, growth * high
+        if high > limit:
+            return low, math.inf
+    return halved(enough, low, high, rtol=rtol)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_coins
 from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
 from dpfed.audit.statistics.score_law import NormalMixture
 from dpfed.audit.statistics.whole_scores import WholeScores
 
-Floats = NDArray[np.float64]
 Draw = Callable[[int, int, np.random.Generator], Floats]
 
 DELTA, ALPHA, MU = 1e-5, 0.05, 1.0
@@ -73,11 +73,12 @@ def any_mechanism(count: int, rng: np.random.Generator) -> float:
     law = score_law.plain(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
     cuts = epsilon_bounds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
-    return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts).epsilon
+    return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts)
 
 
 def if_gaussian(count: int, rng: np.random.Generator) -> float:
-    return epsilon_bounds.gdp_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cut=MU / 2).epsilon
+    mu = epsilon_bounds.gdp_lower_bound(*two_worlds(count, rng), alpha=ALPHA, cut=MU / 2)
+    return epsilon_bounds.epsilon_of_shift(mu, delta=DELTA)
 
 
 def canaries(count: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.bool_]]:

@@ -8,9 +8,9 @@ Importing this package loads neither torch nor dp-accounting; its parts are load
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from accounting import lazy
 from dpfed.version import __version__
 
 if TYPE_CHECKING:
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
     from dpfed.api.run import run as run
     from dpfed.runs.client_level import ClientLevel as ClientLevel
 
-_ROOMS = ("audit", "compress", "data", "errors", "methods", "models")
-_HOMES = {"ClientLevel": "runs.client_level", "run": "api.run"}
+_HOMES = {
+    **lazy.modules(__name__, "audit", "compress", "data", "errors", "methods", "models"),
+    **lazy.names("dpfed.api.run", "run"),
+    **lazy.names("dpfed.runs.client_level", "ClientLevel"),
+}
 
-__all__ = ["ClientLevel", "__version__", "audit", "compress", "data", "errors", "methods", "models", "run"]
+__all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    return lazy.found(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

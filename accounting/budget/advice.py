@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from accounting.budget import calibrate
 from accounting.budget.correlated import BandedNoise, BufferedNoise, CorrelatedNoise
@@ -51,7 +50,7 @@ class Advised:
         lanes = f" in {self.lanes} public lanes" if self.lanes else ""
         return f"{words} under {sampling}{lanes}, {upwards(self.error)} C"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         noise = self.plan.mechanism
         return {
             "sampling": self.plan.sampling.name,

@@ -1,11 +1,12 @@
 """Bracketed monotone solver for every "smallest x such that"."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import cache
 
 from accounting.errors import CalibrationError
-from accounting.roots import brentq
+from accounting.roots import brentq, first_whole
 
 # A calibrated value lies within this relative distance above the exact threshold, never below it.
 TOLERANCE = 1e-6
@@ -108,11 +109,8 @@ def certified_count(
     while low > 0 and cost(low) > target:
         high, step = low, step * 2
         low = high - step
-    low = max(low, 0)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) <= target else (low, middle)
-    return low
+    low = max(low, 0) + 1
+    return low - 1 + bisect_left(range(low, high), True, key=lambda count: cost(count) > target)
 
 
 def _bracket(excess: Callable[[float], float], *, name: str, target: float, start: float) -> tuple[float, float]:
@@ -147,17 +145,10 @@ def largest_count(cost: Callable[[int], float], target: float, *, name: str, lim
     >>> calibrate.largest_count(lambda n: n * n, 50.0, name="rounds")
     7
     """
-    if cost(1) > target:
-        return 0
-    low, high = 1, 2
-    while cost(high) <= target:
-        low, high = high, high * 2
-        if low >= limit:
-            raise CalibrationError(
-                f"target {target} is not reached by {limit} {name}: the budget is practically unlimited. "
-                "Lower the noise multiplier or the target epsilon."
-            )
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) <= target else (low, middle)
-    return low
+    found = first_whole(lambda count: count > limit or cost(count) > target) - 1
+    if found == limit:
+        raise CalibrationError(
+            f"target {target} is not reached by {limit} {name}: the budget is practically unlimited. "
+            "Lower the noise multiplier or the target epsilon."
+        )
+    return found

@@ -37,6 +37,7 @@ from accounting.mechanisms import (
     schedule_of,
     unsampled,
 )
+from accounting.roots import halved
 from accounting.rounding import upwards
 
 FAILURE = 1e-12
@@ -294,12 +295,11 @@ def _smallest(claim: Claim, samples: int, tilts: Pair, count: int) -> float:
     run, delta = claim.run, claim.delta
     setting = {"calibration": about(run), "tilts": list(tilts), "delta": delta, "samples": samples, "count": count}
     chunks = list(run.samples(generator_of(seed_of(setting)), count, tilts))
-    low, high = 0.0, claim.deterministic
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        likely = likely_bound(chunks, run, middle, tilts, samples) + FAILURE <= delta
-        low, high = (low, middle) if likely else (middle, high)
-    return high
+
+    def likely(epsilon: float) -> bool:
+        return likely_bound(chunks, run, epsilon, tilts, samples) + FAILURE <= delta
+
+    return halved(likely, 0.0, claim.deterministic, rtol=1e-4)[1]
 
 
 def likely_bound(chunks: Iterable[Chunk], run: SampledRun, epsilon: float, tilts: Pair, samples: int) -> float:

@@ -172,7 +172,7 @@ class CorrelatedNoise(Noise):
 
         return error(coefficients, self._workload(rounds))
 
-    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return kind, size and matrix of the noise, and its error in the model."""
         return {
             "noise": self.noise,

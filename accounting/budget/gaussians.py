@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from accounting import require
 from accounting.budget.noise_schedule import NoiseSchedule, checked
@@ -54,7 +54,7 @@ class Noise:
         """Return the mechanism of all rounds, and of what was released before. Direction of error: upper bound."""
         return repeated(self.round(setting, noise_multiplier, rounds), rounds, before=setting.before)
 
-    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return the extra keys of the JSON of a budget: none."""
         return {}
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from accounting import require
 from accounting.budget.gaussians import DROPOUT, Noise
@@ -155,7 +155,7 @@ class IntegerNoise(Noise):
             wrap_probability=self.wrap_probability,
         )
 
-    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, Any]:
+    def details(self, setting: Setting, noise_multiplier: float | None, rounds: int) -> Mapping[str, object]:
         """Return size, scale and shares of the integers."""
         if setting.unit == "record":
             return {"dimension": self.dimension, "scale": self.scale, "l2_bound": self.l2_bound}

@@ -29,13 +29,13 @@ def option(text: str, default: Any = MISSING, *, alias: str | None = None) -> An
 class Option:
     """Option of the command line: type of the values, default (None without one), help text and old name."""
 
-    hint: Any
-    default: Any
+    hint: object
+    default: object
     help: str
     alias: str | None = None
 
 
-def options_of(classes: Iterable[type[Any]]) -> dict[str, Option]:
+def options_of(classes: Iterable[type]) -> dict[str, Option]:
     """Return the options of these classes by name, each from the first class that has it."""
     found: dict[str, Option] = {}
     for one in classes:
@@ -52,7 +52,7 @@ def options_of(classes: Iterable[type[Any]]) -> dict[str, Option]:
     return found
 
 
-def part_of(chosen: Any, word: str, options: dict[str, Any], *, written: Written) -> Any:
+def part_of(chosen: type, word: str, options: dict[str, object], *, written: Written) -> Any:
     """Return an object of the chosen class, or the chosen object with changes, by those options that are its fields.
 
     These options are removed from `options`. Errors: InvalidParameter for a field that is missing, named with `word`.

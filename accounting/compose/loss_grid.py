@@ -2,7 +2,6 @@
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
@@ -15,6 +14,7 @@ from accounting.mechanisms import (
     BallsAndBins,
     Gaussian,
     Mechanism,
+    SingleRelease,
     gaussian_of,
     parts_of,
     plain_gaussian,
@@ -56,7 +56,7 @@ def least_interval(mechanism: Mechanism) -> float:
     return max(drift + 20 * math.sqrt(variance), 2 * largest) / _LARGEST_GRID
 
 
-def _sampled_parts(mechanism: Mechanism) -> list[tuple[Any, int]]:
+def _sampled_parts(mechanism: Mechanism) -> list[tuple[SingleRelease, int]]:
     """Return the parts with a sampling probability above 0."""
     return [(part, count) for part, count in parts_of(mechanism) if _sampling_and_mu(part)[0] > 0]
 
@@ -67,7 +67,7 @@ def spread(mechanism: Mechanism) -> float:
     return math.sqrt(sum(variance for _, _, variance in moments) / sum(releases for releases, _, _ in moments))
 
 
-def _moments(part: Any, count: int) -> tuple[int, float, float]:
+def _moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
     """Return the number of releases, and mean and variance of their summed loss, the larger of both orders."""
     if plain := plain_gaussian(part) or public_order(part):  # composed in closed form, so one release
         schedule = schedule_of(part)
@@ -81,7 +81,7 @@ def _moments(part: Any, count: int) -> tuple[int, float, float]:
     return count, count * max(mean for mean, _ in orders), count * max(variance for _, variance in orders)
 
 
-def public_order(part: Any) -> Gaussian | None:
+def public_order(part: SingleRelease) -> Gaussian | None:
     """Return the noise of a schedule with a public order, under which a participation is a release without sampling.
 
     An order that is public once a client's secret lane is known counts as public: divergences are jointly convex.
@@ -92,7 +92,7 @@ def public_order(part: Any) -> Gaussian | None:
     return None if hidden else gaussian_of(part)
 
 
-def blocks(part: Any, count: int) -> tuple[Blocks, float] | None:
+def blocks(part: SingleRelease, count: int) -> tuple[Blocks, float] | None:
     """Return the first `count` rounds of a secret schedule as blocks, and the shift s; None for anything else."""
     schedule, noise = schedule_of(part), gaussian_of(part)
     if schedule is None or noise is None or public_order(part) is not None:
@@ -101,14 +101,14 @@ def blocks(part: Any, count: int) -> tuple[Blocks, float] | None:
     return blocks_of(schedule, count), shift
 
 
-def _largest(part: Any, count: int) -> float:
+def _largest(part: SingleRelease, count: int) -> float:
     found = blocks(part, count)
     if found is None:
         return largest_loss(part)
     return max(ratio_law.largest_loss(block, found[1], _TAIL_MASS) for block, _ in found[0].repeated)
 
 
-def _sampling_and_mu(part: Any) -> tuple[float, float]:
+def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
     """Return the sampling probability and the largest shift of one round, over the noise standard deviation."""
     noise, sampling = gaussian_of(part), sampling_of(part)
     assert noise is not None  # `pld.supports` has been asked
@@ -118,7 +118,7 @@ def _sampling_and_mu(part: Any) -> tuple[float, float]:
     return sampling.probability, shift_in_clips(sampling, noise.adjacency) / least
 
 
-def largest_loss(part: Any) -> float:
+def largest_loss(part: SingleRelease) -> float:
     """Return a loss that one release exceeds with probability at most _TAIL_MASS."""
     return largest_shift_loss(*_sampling_and_mu(part))
 

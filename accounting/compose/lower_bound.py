@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -61,7 +60,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
     dominating one, so the bound meets the upper bound up to the grids; for fixed-size sampling nearly.
     """
     target = require.open_probability(delta=delta)
-    whole: Any = with_whole_noise(mechanism)  # hashable, as all mechanisms are
+    whole = with_whole_noise(mechanism)
     lost = math.fsum(count * unsampled(part).overflow for part, count in parts_of(mechanism))
     if lost:
         most = _epsilon(whole, target)
@@ -71,7 +70,7 @@ def epsilon(mechanism: Mechanism, *, delta: float) -> float:
 
 
 @lru_cache(maxsize=256)  # an audit requests the same bound several times
-def _epsilon(mechanism: Any, target: float) -> float:
+def _epsilon(mechanism: Mechanism, target: float) -> float:
     shown_parts = [(part, count) for part, count in parts_of(mechanism) if not in_secret_lanes(part)]
     parts = [(part, plain_gaussian(part), count) for part, count in shown_parts]
     shift_squared = sum(count * noise.mu**2 for _, noise, count in parts if noise is not None)

@@ -25,6 +25,7 @@ from accounting.mechanisms import (
     Mechanism,
     PoissonSampling,
     SingleRelease,
+    Unsampled,
     parts_of,
     sampling_of,
     schedule_of,
@@ -93,7 +94,7 @@ def choices(mechanism: Mechanism) -> list[tuple[Mechanism, float]]:
     lost = math.fsum(count * _left_out(part) for part, count in parts)
     if not lost:
         return [(mechanism, 0.0)]
-    free: Any = tuple((uncapped(part), count) for part, count in parts)
+    free = tuple((uncapped(part), count) for part, count in parts)
     return [(mechanism, 0.0), (Composed(parts=free, order=None), lost)]
 
 
@@ -134,14 +135,14 @@ def _repeated(part: SingleRelease, count: int, orders: ArrayLike) -> Floats:
         times = shown * schedule.most_participations(count) if schedule.secret else squares(schedule, count)
         return np.asarray(times * account_of(unsampled(part)).renyi(given, unsampled(part)))
     near = continuous(Composed(parts=((part, count),)))
-    twin: Any
+    twin: SingleRelease | None
     ((twin, _),) = parts_of(near.mechanism)
     values = np.reshape(_sampled_curve(twin, tuple(np.atleast_1d(given).tolist())), given.shape)
     return np.asarray(count * values + penalty(given, near.closeness))
 
 
 @lru_cache(maxsize=512)
-def _sampled_curve(release: Any, orders: tuple[float, ...]) -> tuple[float, ...]:
+def _sampled_curve(release: SingleRelease, orders: tuple[float, ...]) -> tuple[float, ...]:
     noise, sampling = unsampled(release), sampling_of(release)
     account, at = account_of(noise), np.array(orders)
     if account.sampled is None:
@@ -151,7 +152,7 @@ def _sampled_curve(release: Any, orders: tuple[float, ...]) -> tuple[float, ...]
     return tuple(account.sampled(at, noise, sampling).tolist())
 
 
-def _capped_curve(orders: Floats, noise: Any, account: Account, sampling: CappedPoissonSampling) -> Floats:
+def _capped_curve(orders: Floats, noise: Unsampled, account: Account, sampling: CappedPoissonSampling) -> Floats:
     """Return Renyi divergences of Poisson sampling with a cap: a mean over full and other rounds, as if that were
     released.
 

@@ -5,9 +5,9 @@ a profile that is an upper bound gives a statement that holds.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
@@ -20,6 +20,7 @@ from accounting.compose.twins import plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import privacy_profile
 from accounting.mechanisms import Mechanism
+from accounting.roots import crossing
 
 FALSE_POSITIVE_RATES = (0.01, 0.001)
 """Rates at which the true positive rate of a membership test is stated beside an epsilon."""
@@ -30,7 +31,7 @@ _POINTS = np.concatenate([-np.geomspace(1e-4, 60, 600)[::-1], [0.0], np.geomspac
 _LARGEST = 1e4
 
 
-def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
+def tradeoff(profile: Callable[[Floats], ArrayLike], false_positive_rate: ArrayLike) -> Floats:
     """Return the least false negative rate that a test of the two neighbours can have at this false positive rate.
 
     f(a) = sup over epsilon of 1 - delta(epsilon) - e^epsilon a, at least 0   (Dong, Roth, Su 2022, Prop. 2.12)
@@ -40,7 +41,7 @@ def tradeoff(profile: Profile, false_positive_rate: ArrayLike) -> Floats:
     a = np.asarray(false_positive_rate, dtype=float)
     if not np.all((a >= 0) & (a <= 1)):
         raise InvalidParameter("false_positive_rate: must be numbers in [0, 1].")
-    lines = 1 - profile(_POINTS) - np.exp(_POINTS) * a[..., None]
+    lines = 1 - np.asarray(profile(_POINTS)) - np.exp(_POINTS) * a[..., None]
     return np.asarray(np.maximum(lines.max(axis=-1), 0.0))
 
 
@@ -111,15 +112,7 @@ def gaussian_dp(profile: Profile, delta_min: float) -> float:
         slope = -np.exp(middles + scipy.special.log_ndtr(-mu / 2 - middles / mu))  # in e^epsilon, times e^middle
         return bool(np.all((value + slope * before >= wanted[:-1]) & (value + slope * after >= wanted[1:])))
 
-    low, high = 0.0, 1e-6
-    while not is_above(high):
-        low, high = high, 2 * high
-        if high > _LARGEST:
-            return math.inf
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_above(middle) else (middle, high)
-    return high
+    return crossing(is_above, 1e-6, rtol=1e-9, limit=_LARGEST)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +128,7 @@ class Readings:
     mu: float
     delta_min: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """JSON keys beside an epsilon; an infinite mu is null."""
         return {
             "advantage": self.advantage,
@@ -214,14 +207,8 @@ def epsilon_at(profile: Profile, delta: float) -> float:
     10^4.
     """
     target = require.open_probability(delta=delta)
-    low, high = 0.0, 1e-3
-    if float(profile(0.0)) <= target:
-        return 0.0
-    while float(profile(high)) > target:
-        low, high = high, high * 1.5
-        if high > _LARGEST:
-            return math.inf
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if float(profile(middle)) <= target else (middle, high)
-    return high
+
+    def enough(epsilon: float) -> bool:
+        return float(profile(epsilon)) <= target
+
+    return 0.0 if enough(0.0) else crossing(enough, 1e-3, rtol=1e-9, limit=_LARGEST, growth=1.5)[1]

@@ -58,7 +58,7 @@ class SecondOpinion:
     version: str
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object."""
         return asdict(self)
 

@@ -8,6 +8,7 @@ least k that covers it,
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,6 +35,7 @@ from accounting.mechanisms import (
     schedule_of,
     unsampled,
 )
+from accounting.roots import first_whole
 
 SMALLEST_DELTA = 1e-8
 """Delta below which the slack of a purchase is not large against rounding errors: only units can be charged."""
@@ -193,10 +195,10 @@ class _Pairs:
     def __init__(self, unit: Composed, declared: Composed | None, rounds: int, *, delta: float) -> None:
         scheduled = any(schedule_of(part) is not None for part, _ in unit.parts)
         times = 1 if scheduled else rounds  # the twin of integer noise is chosen for `rounds` releases, valid for all
-        many: Any = tuple((part, times * count) for part, count in unit.parts)
+        many = tuple((part, times * count) for part, count in unit.parts)
         releases = sum(count for _, count in unit.parts)
         near = continuous(Composed(parts=many), lost=allowed_loss(delta, rounds * releases))
-        one: Any = tuple((part, count // times) for part, count in parts_of(near.mechanism))
+        one = tuple((part, count // times) for part, count in parts_of(near.mechanism))
         least = loss_grid.least_interval(Composed(parts=tuple((part, times * count) for part, count in one)))
         self.interval = max(loss_grid.interval(Composed(parts=one)), least)
         self.one = _Near(
@@ -244,11 +246,8 @@ class _Pairs:
         slack = _SHARE * (reserve - near.failures)
         if not left or slack <= _rounding(left) or not self._holds(near, left, left, slack):
             return None
-        low, high = 0, left
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._holds(near, middle, left, slack) else (middle, high)
-        return Price(units=high, reserve=near.failures + slack)
+        units = 1 + bisect_left(range(1, left), True, key=lambda units: self._holds(near, units, left, slack))
+        return Price(units=units, reserve=near.failures + slack)
 
     def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
         near = self._near(plan)
@@ -367,13 +366,14 @@ class _FixedSize:
         return cls(pairs, values)
 
     def price(self, plan: Composed, *, left: int, reserve: float) -> Price | None:
-        low, high = 0, left
         found = self.suffices(plan, left, left=left, reserve=reserve)
-        while found is not None and high - low > 1:
-            middle = (low + high) // 2
-            tried = self.suffices(plan, middle, left=left, reserve=reserve)
-            low, high, found = (middle, high, found) if tried is None else (low, middle, tried)
-        return found
+        if found is None:
+            return None
+
+        def enough(units: int) -> bool:
+            return self.suffices(plan, units, left=left, reserve=reserve) is not None
+
+        return replace(found, units=1 + bisect_left(range(1, left), True, key=enough))
 
     def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
         grid = self._values[0].grid
@@ -392,11 +392,4 @@ class _FixedSize:
 
 def _most(fits: Callable[[int], bool], limit: int = MOST_UNITS) -> int:
     """Return the most units that fit, up to `limit`, for a test that is monotone."""
-    low, high = 0, 1
-    while high <= limit and fits(high):
-        low, high = high, 2 * high
-    high = min(high, limit + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return first_whole(lambda units: units > limit or not fits(units)) - 1

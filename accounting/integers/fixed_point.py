@@ -12,6 +12,7 @@ from accounting.errors import InvalidParameter
 from accounting.mechanisms import NoisyIntegers
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.kinds import KINDS
+from accounting.roots import first_whole
 
 NoiseLaw = Literal["discrete-gaussian", "skellam"]
 
@@ -30,25 +31,23 @@ def padded_dimension(dimension: int, *, rotate: bool) -> int:
     return 1 << (size - 1).bit_length() if rotate else size
 
 
-def rounded_l2_squared(scaled_clip: float, dimension: int, beta: float = REDRAW) -> int:
+def rounded_l2_squared(scaled_clip: float, dimension: int) -> int:
     """Return the largest squared L2 norm of an accepted rounded vector; a longer one is redrawn. Whole, so exact to
     check.
 
-    floor of min{ S^2 + d/4 + sqrt(2 ln(1/beta)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip (Kairouz, Liu,
+    floor of min{ S^2 + d/4 + sqrt(2 ln(1/REDRAW)) (S + sqrt(d)/2), (S + sqrt d)^2 },  S = scaled_clip (Kairouz, Liu,
     Steinke 2021, in units of one integer step). Claim: unbiased rounding of a vector of norm S stays within the first
-    with probability at least 1 - beta, and always within the second. Privacy rests on the check of every upload, not on
-    this claim.
+    with probability at least 1 - REDRAW, and always within the second. Privacy rests on the check of every upload, not
+    on this claim.
     """
     clip, size = _whole(scaled_clip), require.count(dimension=dimension)
-    if not 0 < require.real("a number in (0, 1)", beta=beta) < 1:
-        raise InvalidParameter(f"beta={beta!r}: must be in (0, 1).")
-    likely = clip**2 + size / 4 + math.sqrt(2 * math.log(1 / beta)) * (clip + math.sqrt(size) / 2)
+    likely = clip**2 + size / 4 + math.sqrt(2 * math.log(1 / REDRAW)) * (clip + math.sqrt(size) / 2)
     return math.floor(min(likely, (clip + math.sqrt(size)) ** 2))
 
 
-def rounded_l2(scaled_clip: float, dimension: int, beta: float = REDRAW) -> float:
+def rounded_l2(scaled_clip: float, dimension: int) -> float:
     """Return the L2 norm of one client's integers: the root of `rounded_l2_squared`, rounded upwards."""
-    return math.nextafter(math.sqrt(rounded_l2_squared(scaled_clip, dimension, beta)), math.inf)
+    return math.nextafter(math.sqrt(rounded_l2_squared(scaled_clip, dimension)), math.inf)
 
 
 def rounded_l1(l2: float, dimension: int) -> float:
@@ -60,13 +59,7 @@ def rounded_l1(l2: float, dimension: int) -> float:
 def least_scale(dimension: int, *, overhead: float = 0.01) -> int:
     """Return the least whole `scaled_clip` at which rounding lengthens the bound by at most the fraction `overhead`."""
     size, factor = require.count(dimension=dimension), 1 + require.positive(overhead=overhead)
-    low, high = 0, 1
-    while rounded_l2(high, size) > factor * high:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if rounded_l2(middle, size) <= factor * middle else (middle, high)
-    return high
+    return first_whole(lambda scale: rounded_l2(scale, size) <= factor * scale)
 
 
 def default_scale(dimension: int, uploads: int) -> int:

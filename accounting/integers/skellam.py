@@ -17,6 +17,7 @@ from accounting.integers.fixed_point import rounded_l1
 from accounting.mechanisms.integers import Skellam
 from accounting.mechanisms.kinds import Account
 from accounting.mechanisms.samplings import Sampling
+from accounting.roots import first_whole
 
 
 def renyi(orders: ArrayLike, mechanism: Skellam) -> Floats:
@@ -103,13 +104,7 @@ def _exponent(x: float, variance: float) -> float:
 
 def _tail(variance: float, log_mass: float) -> int:
     """Return a whole x with Pr[X >= x] at most e^log_mass."""
-    low, high = 0, 1
-    while _exponent(high, variance) < -log_mass:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _exponent(middle, variance) < -log_mass else (low, middle)
-    return high
+    return first_whole(lambda x: _exponent(x, variance) >= -log_mass)
 
 
 @lru_cache(maxsize=256)

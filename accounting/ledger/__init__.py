@@ -5,8 +5,9 @@ What a ledger holds is imported when it is first used, so that files are read (`
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from accounting import lazy
 
 if TYPE_CHECKING:
     from accounting.ledger.file import Aborted, Entry, Header, Ledger, LocalRelease, Purchase, Release
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Aborted", "Entry", "Header", "Ledger", "LocalRelease", "Planned", "Purchase", "Release"]
 
+_HOMES = lazy.names("accounting.ledger.file", *__all__) | lazy.names("accounting.ledger.planned", "Planned")
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{'planned' if name == 'Planned' else 'file'}"), name)
+
+def __getattr__(name: str) -> object:
+    return lazy.found(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

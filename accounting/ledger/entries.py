@@ -42,7 +42,7 @@ class Header:
     binding: Mapping[str, str] | None = None
     plan: Planned | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": "header",
             "version": VERSION,
@@ -114,7 +114,7 @@ class LocalRelease:
     noise_std: float
     detail: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": "local-release",
             "round": self.round,
@@ -146,7 +146,7 @@ class Aborted:
     reason: str
     nonce: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"kind": "aborted", "round": self.round, "reason": self.reason, **_nonce_in(self.nonce)}
 
 
@@ -168,7 +168,7 @@ class Purchase:
     plan: tuple[tuple[SingleRelease, int], ...]
     detail: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": "purchase",
             "round": self.round,
@@ -182,7 +182,7 @@ Entry = Release | LocalRelease | Aborted | Purchase
 """Line of a ledger after its header."""
 
 
-def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[Any]]:
+def plan_to_list(plan: Iterable[tuple[SingleRelease, int]]) -> list[list[object]]:
     """Return a plan as it is written: pairs of a mechanism and a count."""
     return [[mechanism.to_dict(), count] for mechanism, count in plan]
 
@@ -270,7 +270,7 @@ class Entries:
     def __init__(self) -> None:
         self._before: tuple[Mapping[str, Any], Entry] | None = None
 
-    def read(self, record: dict[str, Any]) -> Entry:
+    def read(self, record: dict[str, object]) -> Entry:
         """Return the entry that `to_dict` wrote. Errors: InvalidParameter for anything else."""
         round = require.count(0, round=record.pop("round", None))
         nonce = _text(nonce=record.pop("nonce")) if "nonce" in record else None
@@ -320,7 +320,7 @@ def _single(record: Mapping[str, Any]) -> SingleRelease:
     return mechanism
 
 
-def _mapping(**named: object) -> dict[str, Any]:
+def _mapping(**named: object) -> dict[str, object]:
     ((name, value),) = named.items()
     if not isinstance(value, dict):
         raise InvalidParameter(f"{name}: must be an object.")

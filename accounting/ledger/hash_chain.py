@@ -10,19 +10,18 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from accounting.errors import EditedLedger
 
 
-def sealed(record: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
+def sealed(record: Mapping[str, object], previous: str) -> tuple[bytes, str]:
     """Return the line to write, with its end, and its chain."""
     content = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     chain = _chain(content, previous)
     return b"".join((b"{", _seal(chain), content[1:], b"\n")), chain
 
 
-def opened(path: Path, number: int, line: bytes, previous: str) -> tuple[dict[str, Any], str]:
+def opened(path: Path, number: int, line: bytes, previous: str) -> tuple[dict[str, object], str]:
     """Return the record of a line, with or without its end, and its chain. Errors: EditedLedger, which names the
     line.
     """

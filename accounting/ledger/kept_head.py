@@ -4,14 +4,11 @@ PATH.head is written after every append, so the ledger may be ahead of it (a cra
 finds a ledger that was cut or replaced alone, not one whose head was replaced with it.
 """
 
-import re
 from pathlib import Path
 
 from accounting.errors import LedgerError
 from accounting.ledger import regular_file
 from accounting.ledger.file import Ledger
-
-_HEAD = re.compile(r"[0-9a-f]{64}")
 
 
 def path_of(ledger: Path) -> Path:
@@ -21,17 +18,7 @@ def path_of(ledger: Path) -> Path:
 
 def read(ledger: Path) -> str | None:
     """Return the stored head, or None. Read it before the ledger, which others may lengthen. Errors: LedgerError."""
-    path = path_of(ledger)
-    try:
-        with regular_file.open_input(path) as file:
-            head = file.read(66).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise LedgerError(f"{path}: cannot be read ({error}).") from error
-    if not _HEAD.fullmatch(head):
-        raise LedgerError(f"{path}: holds no hash of a ledger's line. Restore it from a copy.")
-    return head
+    return regular_file.read_digits(path_of(ledger), at_fault="holds no hash of a ledger's line")
 
 
 def write(ledger: Path, head: str) -> None:
@@ -47,7 +34,7 @@ def write(ledger: Path, head: str) -> None:
 
 def is_head(text: str) -> bool:
     """Return True if this may be the hash of a line."""
-    return _HEAD.fullmatch(text) is not None
+    return regular_file.DIGITS.fullmatch(text) is not None
 
 
 def entries_after(ledger: Ledger, head: str) -> int:

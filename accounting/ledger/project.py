@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -278,7 +277,7 @@ class ProjectLedger:
         except Refused as why:
             raise BudgetSpent(f"{self.ledger.path}: {why}") from None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON of `dpfed ledger show`: terms, units used and left, and the releases of each run.
 
         spent_epsilon, left_epsilon: of the composition of all lines, right if the releases were fixed in advance.

@@ -5,9 +5,12 @@ Durably: the bytes are on the disk when the call returns, or not in the file at 
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
+
+from accounting.errors import LedgerError
 
 LARGEST_CONFIGURATION = 2**20
 """Most bytes of a TOML file: a run's or an experiment's."""
@@ -20,6 +23,9 @@ LARGEST_LINES = 2**31
 
 LARGEST_ARRAYS = 2**36
 """Most bytes of a safetensors file."""
+
+DIGITS = re.compile(r"[0-9a-f]{64}")
+"""Hash of a line or a key, of 32 bytes."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -145,3 +151,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_digits(path: Path, *, at_fault: str) -> str | None:
+    """Return the 64 hexadecimal digits that are all of a file; None if there is none. Errors: LedgerError."""
+    try:
+        with open_input(path) as file:
+            text = file.read(66).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be read ({error}).") from error
+    if not DIGITS.fullmatch(text):
+        raise LedgerError(f"{path}: {at_fault}. Restore it from a copy.")
+    return text

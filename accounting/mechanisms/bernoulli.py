@@ -9,7 +9,7 @@ coordinates and rounds, where there is only one (1/2 for stochastic signs).
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -101,7 +101,7 @@ class BernoulliChannel(_Coins):
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Accept every sampling: each upload is seen by itself, so sampling hides nothing (`sums`)."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
@@ -152,5 +152,5 @@ class BernoulliAggregate(_Coins):
                 f"cohort={cohort} of the sampler, {self.cohort} of the sum: under fixed-size sampling they are one."
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}

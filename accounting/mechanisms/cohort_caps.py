@@ -10,6 +10,7 @@ larger number), and T adaptively composed rounds at most delta_T(epsilon) + T be
 most h + zeta p (docs/theory.md, Theorem 9), and zeta p = (K / n) beta. Direction of error: upper bound.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 from accounting.mechanisms.adjacency import Adjacency
@@ -45,9 +46,7 @@ def _smallest(cohort: int, clients: int, suffices: Callable[[int, float], bool])
     """Return the smallest K from `cohort` to `clients` that suffices, given the probability of more than K."""
     from scipy.special import bdtrc
 
-    low, high = cohort - 1, clients
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = suffices(middle, float(bdtrc(middle, clients, cohort / clients)))
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    def enough(cap: int) -> bool:
+        return suffices(cap, float(bdtrc(cap, clients, cohort / clients)))
+
+    return cohort + bisect_left(range(cohort, clients), True, key=enough)

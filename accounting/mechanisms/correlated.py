@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -67,8 +67,8 @@ class CorrelatedRounds:
         times = -(-count // self.separation)
         return times if self.participations is None else min(times, self.participations)
 
-    def to_dict(self) -> dict[str, Any]:
-        matrix: dict[str, Any] = {"coefficients": list(self.coefficients)}
+    def to_dict(self) -> dict[str, object]:
+        matrix: dict[str, object] = {"coefficients": list(self.coefficients)}
         if self.weights:
             matrix = {"weights": list(self.weights), "decays": list(self.decays)}
         most = {} if self.participations is None else {"participations": self.participations}

@@ -33,7 +33,7 @@ class Mechanism(Protocol):
     @property
     def adjacency(self) -> Adjacency: ...
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
     def __hash__(self) -> int: ...
 
@@ -63,7 +63,7 @@ class Unsampled(Protocol):
         """Reject a sampler under which the release would not be the accounted one. Errors: UnsupportedMechanism."""
         ...
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Subsampled:
     def adjacency(self) -> Adjacency:
         return self.mechanism.adjacency
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "kind": "subsampled",
             "mechanism": self.mechanism.to_dict(),
@@ -197,8 +197,11 @@ class Composed:
     def adjacency(self) -> Adjacency:
         return self.parts[0][0].adjacency
 
-    def to_dict(self) -> dict[str, Any]:
-        record: dict[str, Any] = {"kind": "composed", "parts": [[part.to_dict(), count] for part, count in self.parts]}
+    def to_dict(self) -> dict[str, object]:
+        record: dict[str, object] = {
+            "kind": "composed",
+            "parts": [[part.to_dict(), count] for part, count in self.parts],
+        }
         if self.order != ():
             record["order"] = None if self.order is None else [list(run) for run in self.order]
         return record
@@ -324,7 +327,7 @@ def with_whole_noise(mechanism: Mechanism) -> Mechanism:
     parts = parts_of(mechanism)
     if not any(isinstance(unsampled(part), GaussianShares) for part, _ in parts):
         return mechanism
-    replaced: Any = tuple((_whole(part), count) for part, count in parts)
+    replaced = tuple((_whole(part), count) for part, count in parts)
     return Composed(parts=replaced, order=mechanism.order if isinstance(mechanism, Composed) else ())
 
 
@@ -404,7 +407,7 @@ def _check_streams(parts: tuple[tuple[SingleRelease, int], ...]) -> None:
         known.add(schedule.stream)
 
 
-def _sequence(parts: Any) -> tuple[Any, ...]:
+def _sequence(parts: object) -> tuple[object, ...]:
     if not isinstance(parts, tuple | list):
         raise InvalidParameter(f"parts={reprlib.repr(parts)}: must be a sequence of (mechanism, count).")
     return tuple(parts)
@@ -446,6 +449,6 @@ def _order(order: Any, counts: list[int]) -> tuple[tuple[int, int], ...]:
     return runs
 
 
-def _is_release(value: Any) -> bool:
+def _is_release(value: object) -> bool:
     """Return True if this is an unsampled release of some kind."""
     return hasattr(value, "least_noise_std") and not isinstance(value, type)

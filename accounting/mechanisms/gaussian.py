@@ -1,8 +1,8 @@
 """Gaussian noise on a sum of clipped vectors, whole or in shares on the uploads, as frozen descriptions."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -50,12 +50,8 @@ class Gaussian:
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Accept every sampling: the noise does not depend on the cohort."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": "gaussian",
-            "noise_multiplier": self.noise_multiplier,
-            "adjacency": str(self.adjacency),
-        }
+    def to_dict(self) -> dict[str, object]:
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 
 def simultaneous(noise_multipliers: Iterable[float], adjacency: Adjacency) -> Gaussian:
@@ -129,11 +125,5 @@ class GaussianShares:
                 f"cohort={cohort} of the sampler, noise in {self.shares} shares: must be at most as many."
             )
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "noise_multiplier": self.noise_multiplier,
-            "adjacency": str(self.adjacency),
-            "shares": self.shares,
-            "overflow": self.overflow,
-        }
+    def to_dict(self) -> dict[str, object]:
+        return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}

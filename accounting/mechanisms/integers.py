@@ -7,7 +7,7 @@ back and rotating back are post-processing. Sensitivities follow from `l2_bound`
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter, UnsupportedMechanism
@@ -89,7 +89,7 @@ class NoisyIntegers:
     def check_sampling(self, name: str, cohort: int | None) -> None:
         """Accept every sampling: the noise does not depend on the cohort."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"kind": self.kind, **asdict(self), "adjacency": str(self.adjacency)}
 
 

@@ -76,7 +76,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def account_of(release: Any) -> Account:
+def account_of(release: SingleRelease) -> Account:
     """Return the account of an unsampled release. Errors: UnsupportedMechanism for a kind without one."""
     kind = getattr(type(release), "kind", None)
     if not isinstance(kind, str) or kind not in KINDS:
@@ -95,7 +95,7 @@ def _unknown(name: str, record: object) -> InvalidParameter:
     return InvalidParameter(f"{name}={reprlib.repr(record)}: not a {name} that this version knows.")
 
 
-def _sampling_from(record: Any) -> Sampling:
+def _sampling_from(record: object) -> Sampling:
     match record:
         case {"name": "poisson", "probability": probability, **rest} if not rest:
             return PoissonSampling(probability=probability)
@@ -114,7 +114,7 @@ def _sampling_from(record: Any) -> Sampling:
     raise _unknown("sampling", record)
 
 
-def _unsampled_from(record: Any) -> Unsampled:
+def _unsampled_from(record: object) -> Unsampled:
     match record:
         case {"kind": str(kind), **rest} if kind in KINDS:
             fields: Any = rest
@@ -126,7 +126,7 @@ def _unsampled_from(record: Any) -> Unsampled:
     raise _unknown("mechanism", record)
 
 
-def _round_from(record: Any) -> SingleRelease:
+def _round_from(record: object) -> SingleRelease:
     match record:
         case {"kind": "subsampled", "mechanism": inner, "sampling": sampling, **rest} if not rest:
             return Subsampled(mechanism=_unsampled_from(inner), sampling=_sampling_from(sampling))

@@ -1,7 +1,7 @@
 """Samplings of a cohort, as frozen descriptions."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -34,7 +34,7 @@ class PoissonSampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "probability", require.probability(sampling_probability=self.probability))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name, "probability": self.probability}
 
 
@@ -88,7 +88,7 @@ class CappedPoissonSampling:
         zeta, p = self.full_rounds(adjacency)[-1]
         return ((1 - zeta) * self.probability + zeta * p) * (1 - 1e-9)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name, "probability": self.probability, "cap": self.cap, "clients": self.clients}
 
 
@@ -134,7 +134,7 @@ class FixedSizeSampling:
         """Probability of one client to be drawn, cohort / clients."""
         return self.cohort / self.clients
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name, "cohort": self.cohort, "clients": self.clients}
 
 
@@ -156,7 +156,7 @@ class FullParticipation:
         """Probability of one client to take part: 1."""
         return 1.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name}
 
 

@@ -10,7 +10,7 @@ size), no account here holds.
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accounting import require
 from accounting.errors import InvalidParameter
@@ -104,7 +104,7 @@ class BallsAndBins:
         """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.bins)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         record = {"name": self.name, **asdict(self)}
         if self.lanes == 1:
             del record["lanes"]
@@ -190,7 +190,7 @@ class Allocation:
         """Return the most participations of one client in the first `count` rounds."""
         return min(count, self.participations)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name, **asdict(self)}
 
 
@@ -237,7 +237,7 @@ class MinSeparation:
         """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.separation)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name, **asdict(self)}
 
 
@@ -273,7 +273,7 @@ class Cyclic:
         """Return the most participations of one client in the first `count` rounds."""
         return -(-count // self.period)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"name": self.name, **asdict(self)}
 
 

@@ -11,8 +11,9 @@ files of a run, and `others` accountants and Flower's strategies.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from accounting import lazy
 
 if TYPE_CHECKING:
     from dpfed.audit.functions.worlds import Worlds as Worlds
@@ -26,25 +27,20 @@ if TYPE_CHECKING:
     from dpfed.replayed import outside as outside
 
 _HOMES = {
-    "FlowerNodes": "dpfed.audit.replays.flower_rounds",
-    "Pair": "dpfed.audit.replays.pairs",
-    "Worlds": "dpfed.audit.functions.worlds",
-    "accountant": "dpfed.audit.one_call",
-    "claim": "dpfed.audit.one_call",
-    "mechanism": "dpfed.replayed",
-    "outside": "dpfed.replayed",
-    "replay": "dpfed.audit.replays.audit",
-    "upload": "dpfed.audit.one_call",
+    **lazy.names("dpfed.audit.functions.worlds", "Worlds"),
+    **lazy.names("dpfed.audit.one_call", "accountant", "claim", "upload"),
+    **lazy.names("dpfed.audit.replays.audit", "replay"),
+    **lazy.names("dpfed.audit.replays.flower_rounds", "FlowerNodes"),
+    **lazy.names("dpfed.audit.replays.pairs", "Pair"),
+    **lazy.names("dpfed.replayed", "mechanism", "outside"),
 }
 
-__all__ = ["FlowerNodes", "Pair", "Worlds", "accountant", "claim", "mechanism", "outside", "replay", "upload"]
+__all__ = [*_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
+    return lazy.found(__name__, name, _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

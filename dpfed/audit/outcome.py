@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from accounting.arrays import Floats
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import downwards, upwards
-from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, gdp_lower_bound
-from dpfed.audit.statistics.error_counts import Floats
+from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift, gdp_lower_bound
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts
 from dpfed.audit.verdict import Check, Verdict, in_full
@@ -52,7 +52,7 @@ class Detectable(Protocol):
     def in_words(self) -> str:
         """Return the description of the faults, with their probability of being found."""
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, object]: ...
 
 
 ClaimT = TypeVar("ClaimT", bound=Claimed, covariant=True)
@@ -112,15 +112,15 @@ class PairTest:
         of_profile, of_bound, of_gaussian: error probabilities of the test of the profile and of the two bounds, the
         latter given that both inputs were called.
         """
-        gaussian = gdp_lower_bound(*seen, delta=claim.delta, alpha=of_gaussian, cut=cuts.of_gaussian)
+        mu = gdp_lower_bound(*seen, alpha=of_gaussian, cut=cuts.of_gaussian)
         return cls(
             pair=pair,
             score=score,
             gap=gap,
             trials=len(seen[0]) + len(seen[1]),
-            lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.of_guesses).epsilon,
-            lower_bound_gdp=gaussian.epsilon,
-            mu=gaussian.mu or 0.0,
+            lower_bound=epsilon_lower_bound(*seen, delta=claim.delta, alpha=of_bound, cuts=cuts.of_guesses),
+            lower_bound_gdp=epsilon_of_shift(mu, delta=claim.delta),
+            mu=mu,
             test=reject_claim(*seen, claim.profile, alpha=of_profile, thresholds=cuts.of_profile),
         )
 
@@ -133,7 +133,7 @@ class PairTest:
         """Return the largest lower bound of epsilon that applies to the claim."""
         return max(self.lower_bound, self.lower_bound_gdp if claim.gaussian else 0.0)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the pair. Its key `finds` is the epsilon that the test finds, if power is stated as
         one.
         """
@@ -255,7 +255,7 @@ class Audit(Generic[ClaimT, PowerT]):
             f"{downwards(worst.test.epsilon)}, where {upwards(worst.test.claimed)} is claimed."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON document of `dpfed audit upload --json`."""
         return {
             "method": self.method,

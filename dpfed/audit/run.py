@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from accounting import require
 from accounting.errors import AccountingError
@@ -69,7 +68,7 @@ class RunAudit:
         except (DpfedError, AccountingError) as reason:
             return None, (f"no second opinion: {reason}",)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON of `dpfed audit run`."""
         found, (opinion, remarks) = self.canaries, self.second_opinion
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from accounting.errors import AccountingError
 from dpfed.errors import DpfedError
@@ -34,7 +34,7 @@ class Check:
     detail: str
     decides: bool = True
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the check."""
         return {"name": self.name, "passed": self.passed, "detail": self.detail}
 

@@ -190,7 +190,7 @@ def _show_all(audits: list[UploadAudit]) -> None:
         table.add_row(
             done.method,
             done.claim.seen,
-            done.claim.mechanism.to_dict()["kind"],
+            str(done.claim.mechanism.to_dict()["kind"]),
             upwards(done.claim.epsilon),
             downwards(done.lower_bound),
             downwards(done.lower_bound_if_gaussian),

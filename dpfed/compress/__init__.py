@@ -128,13 +128,13 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
 
 
 @functools.cache
-def _kinds(scheme: Any) -> Mapping[str, Any]:
+def _kinds(scheme: Any) -> Mapping[str, type]:
     """Return the types of a scheme's options, which every message is read with."""
     hints = typing.get_type_hints(scheme)
     return {one.name: hints[one.name] for one in dataclasses.fields(scheme) if one.init}
 
 
-def _is_a(value: object, kind: Any) -> bool:
+def _is_a(value: object, kind: type) -> bool:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return any(_is_a(value, one) for one in typing.get_args(kind))
     if typing.get_origin(kind) is typing.Literal:
@@ -146,7 +146,7 @@ def _is_a(value: object, kind: Any) -> bool:
     return value is None if kind is type(None) else isinstance(value, kind)
 
 
-def _in_words(kind: Any) -> str:
+def _in_words(kind: type) -> str:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(_in_words(one) for one in typing.get_args(kind))
     if typing.get_origin(kind) is typing.Literal:

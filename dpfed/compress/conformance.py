@@ -20,7 +20,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ class Conformance:
         lines = [f"{'passed' if one.passed else 'FAILED'}  {one.subject}: {one.detail}" for one in self.findings]
         return "\n".join([f"{self.scheme}: {'passed' if self.passed else 'FAILED'}", *lines])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {"scheme": self.scheme, "passed": self.passed, "findings": list(map(dataclasses.asdict, self.findings))}
 
 

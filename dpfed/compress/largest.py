@@ -108,21 +108,17 @@ def purge(models: Tensor, prunable: Tensor, sparsity: float) -> Tensor:
     return models.scatter_(1, prunable[order[:, len(prunable) - purged :]], 0.0)
 
 
-def cubic_sparsity(
-    number: int, *, final: float, rounds: int, initial: float = 0.0, first: int = 0, every: int = 1
-) -> float:
-    """The sparsity of a round: s_f + (s_i - s_f) (1 - (round - first) / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
+def cubic_sparsity(number: int, *, final: float, rounds: int, initial: float = 0.0) -> float:
+    """The sparsity of a round: s_f + (s_i - s_f) (1 - round / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
 
-    s_i up to round `first`, s_f from round first + rounds on; in between it moves once in `every` rounds. ConfigError
-    unless 0 <= s_i <= s_f < 1 and rounds, every >= 1.
+    s_f from round `rounds` on. ConfigError unless 0 <= s_i <= s_f < 1 and rounds >= 1.
     """
     if not 0 <= initial <= final < 1:
         raise ConfigError(f"initial={initial}, final={final}: sparsities must be 0 <= initial <= final < 1.")
-    if rounds < 1 or every < 1:
-        raise ConfigError(f"rounds={rounds}, every={every}: both must be at least 1.")
-    if number <= first:
+    if rounds < 1:
+        raise ConfigError(f"rounds={rounds}: must be at least 1.")
+    if number <= 0:
         return initial
-    if number >= first + rounds:
+    if number >= rounds:
         return final
-    step = (number - first) // every * every
-    return final + (initial - final) * (1 - step / rounds) ** 3
+    return final + (initial - final) * (1 - number / rounds) ** 3

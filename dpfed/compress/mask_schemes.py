@@ -131,16 +131,10 @@ class FedMrnSigned(FedMrn):
     alpha: float = 5e-3
 
 
-def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool, floor: float = 0.0) -> Tensor:
-    """P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros.
-
-    `floor` c clips to [c, 1 - c] instead: a mask drawn secretly is then d randomised responses, pure
-    differential privacy with ε = d log((1 - c) / c), and nothing at all with c = 0.
-    """
-    if not 0 <= floor <= 0.5:
-        raise ConfigError(f"floor={floor}: the least probability of either outcome must be in [0, 1/2].")
+def mask_probabilities(updates: Tensor, noise: Tensor, *, signed: bool) -> Tensor:
+    """P(m = 1): clip(u / n, 0, 1), or signed clip((u + n) / (2 n), 0, 1); broadcast, n without zeros."""
     ratio = updates / noise
-    return (ratio.add_(1).div_(2) if signed else ratio).clamp_(floor, 1 - floor)
+    return (ratio.add_(1).div_(2) if signed else ratio).clamp_(0, 1)
 
 
 def mask_weights(masks: Tensor, *, signed: bool) -> Tensor:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 
-def _switches() -> list[tuple[Any, str, object, object]]:
+def _switches() -> list[tuple[object, str, object, object]]:
     """Return (object, attribute, its value with TF32, without) of products, convolutions and recurrent layers.
 
     Torch since 2.9 has one switch for each kind of operation. Reading the older pair raises RuntimeError as soon as

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from accounting.compose.readings import tradeoff
 from accounting.rounding import downwards, upwards
 from dpfed.audit.outcome import AnyAudit, PairTest
-from dpfed.audit.round.claims import Claim, trade_off
+from dpfed.audit.round.claims import Claim
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.verdict import FALSE_ALARM, failed_first, failed_in_words
 from dpfed.errors import RunError
@@ -101,7 +102,7 @@ def _drawn(audit: AnyAudit, path: Path) -> ChartGroup:
     """Write the figure for print to `path` and return it for a page."""
     epsilons = np.linspace(0.0, 1.3 * min(audit.claim.epsilon, _FARTHEST) + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)
-    allowed = trade_off(audit.claim.profile, rates)
+    allowed = tradeoff(audit.claim.profile, rates)
     claimed = np.asarray(audit.claim.profile(epsilons))
     return plot_audit(epsilons, claimed, rates, allowed, [_observed(one) for one in audit.tests], path)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from accounting import lazy
 
 if TYPE_CHECKING:
     from dpfed.stages.maps import SendAll as SendAll
     from dpfed.stages.shared_mask import RandomSharedMask as RandomSharedMask
 
-_HOMES = {"RandomSharedMask": "shared_mask", "SendAll": "maps"}
+_HOMES = lazy.names("dpfed.stages.shared_mask", "RandomSharedMask") | lazy.names("dpfed.stages.maps", "SendAll")
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+def __getattr__(name: str) -> object:
+    return lazy.found(__name__, name, _HOMES)

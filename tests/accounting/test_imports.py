@@ -100,4 +100,3 @@ def test_every_exported_name_exists():
     import accounting
 
     assert all(hasattr(accounting, name) for name in accounting.__all__)
-    assert list(accounting.__all__) == sorted(accounting.__all__)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +78,7 @@ class CanaryResult:
     one_run_rejected: bool
     one_run: dict[str, float]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the object of --json, without the scores."""
         return {
             "present": int(self.present.sum()),
@@ -144,6 +143,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     )
     guesses = one_run.guess(scores, present, guesses=max(len(seen) // 2, 1), seed=files.config.run.seed)
     worlds = scores[~present], scores[present]
+    mu = epsilon_bounds.gdp_lower_bound(*worlds, alpha=each, cut=cut.values[0])
     return CanaryResult(
         scores=scores,
         present=present,
@@ -151,7 +151,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
         score_gap=_gap(files, seen),
         delta=delta,
         round_epsilon=accountant.epsilon(mechanism, delta=delta),
-        lower_bound=epsilon_bounds.gdp_lower_bound(*worlds, delta=delta, alpha=each, cut=cut.values[0]).epsilon,
+        lower_bound=epsilon_bounds.epsilon_of_shift(mu, delta=delta),
         moved=moved,
         moved_epsilon=_epsilon_of(mechanism, moved * float(shifts.min()), delta),
         too_far=surely > 1 + _ROUNDING,

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 from scipy.special import gammaln
 from scipy.stats import binom
 
+from accounting.arrays import Floats, Ints
 from accounting.mechanisms import (
     BallsAndBins,
     CappedPoissonSampling,
@@ -33,8 +33,6 @@ from dpfed.records.reading import Unavailable
 from dpfed.records.round import RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.version import __version__
-
-Floats = NDArray[np.float64]
 
 _FARTHEST = 15.0
 """Standard deviations beyond which the mass of a binomial is negligible."""
@@ -198,7 +196,7 @@ def convolved(first: Floats, second: Floats) -> Floats:
     return np.asarray(np.maximum(fftconvolve(first, second), 0.0))
 
 
-def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, NDArray[np.int64]]]:
+def cohorts_of(files: RunFiles) -> Iterator[tuple[RoundRecord, Ints]]:
     """Yield every round's sorted members. Errors: Unavailable if they were not written or make no sense."""
     clients = files.config.federation.clients
     for one in files.rounds:

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
 from scipy.stats import binom
 
+from accounting.arrays import Floats, Ints
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
 from dpfed.audit.evidence.cohort_law import cohorts_of, convolved, log_choose, turns_of, two_sided
 from dpfed.audit.evidence.run_files import RunFiles
@@ -29,15 +29,13 @@ from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 
-Floats = NDArray[np.float64]
-
 LAGS = 5
 
 _FARTHEST = 15.0
 
 _NEGLIGIBLE = 1e-18
 
-Ids = NDArray[np.int64]
+Ids = Ints
 
 
 def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
@@ -47,7 +45,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     rounds before, a third for the number of rounds of each client, a third for cohorts that are drawn again.
     """
     seen = SeenCohorts(clients=files.config.federation.clients)
-    cohorts: list[NDArray[np.int64]] = []
+    cohorts: list[Ints] = []
     if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
         return True, f"all {seen.clients} clients in every round."
     for one, ids in cohorts_of(files):
@@ -76,10 +74,10 @@ class SeenCohorts:
     size_in: dict[int, int] = field(default_factory=dict)
     shared: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     alike: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _before: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=LAGS))
-    _drawn: list[NDArray[np.int64]] = field(default_factory=list)
+    _before: deque[Ints] = field(default_factory=lambda: deque(maxlen=LAGS))
+    _drawn: list[Ints] = field(default_factory=list)
 
-    def take(self, number: int, ids: NDArray[np.int64]) -> None:
+    def take(self, number: int, ids: Ints) -> None:
         """Add the next cohort: sorted, without repeats."""
         self._drawn.append(ids)
         for lag, earlier in enumerate(self._before, 1):
@@ -227,7 +225,7 @@ def schedule_kept(
     return True, f"{len(cohorts)} cohorts are those of the public order."
 
 
-def times_of(cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
+def times_of(cohorts: Sequence[Ids], clients: int) -> Ints:
     """Count the rounds of each client."""
     return np.bincount(np.concatenate([*cohorts, np.zeros(0, dtype=np.int64)]), minlength=clients)
 
@@ -282,7 +280,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
     return True, f"{len(whole)} whole epochs with every client once{lanes}{anew}; {len(cohorts)} rounds in all."
 
 
-def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> NDArray[np.int64]:
+def _secret_lanes(law: BallsAndBins, cohorts: Sequence[Ids], clients: int) -> Ints:
     """Return the lane of each client's first round, or -1 of a client that has none."""
     found = np.full(clients, -1, dtype=np.int64)
     for number in reversed(range(len(cohorts))):

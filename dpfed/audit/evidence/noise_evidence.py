@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 from scipy.stats import chi2
 
 from accounting import mechanisms
+from accounting.arrays import Floats
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
@@ -26,8 +26,6 @@ _FEW = 10
 _ROUNDING = 100 * 2.0**-24
 
 NO_NOISE = "there is no noise on sums: Bernoulli uploads, or the clients' own steps, which leave no trace here."
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accounting import require
+from accounting.arrays import Floats
 from dpfed.audit.functions.claim import Claimed, FunctionClaim, claim_of, farthest
 from dpfed.audit.functions.events import events_test
 from dpfed.audit.functions.learnt_scores import LearntScore
@@ -26,8 +26,6 @@ from dpfed.audit.statistics.thresholds import ScoreCuts, coins
 from dpfed.audit.trials import Progress, Share, split
 from dpfed.audit.verdict import Check
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 TRIALS = 6_000
 """Number of trials for noise of multiplier 1 that is short by a fifth, over all pairs."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from accounting import Guarantee, require
+from accounting.arrays import Floats
 from accounting.compose import accountant, profiles
 from accounting.gaussian import smallest_epsilon
 from accounting.mechanisms import (
@@ -30,7 +31,6 @@ from dpfed.audit.statistics.score_law import NormalMixture
 from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 
-Floats = NDArray[np.float64]
 Claimed = object
 """Claim: (epsilon, delta), an `accounting.Guarantee`, a mechanism of `accounting`, or a function of epsilons."""
 

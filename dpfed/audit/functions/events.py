@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from accounting.arrays import Floats
 from dpfed.audit.functions.claim import FunctionClaim
 from dpfed.audit.outcome import PairTest
 from dpfed.audit.statistics.epsilon_bounds import epsilon_lower_bound, epsilon_of_shift
@@ -21,7 +21,6 @@ from dpfed.audit.statistics.error_counts import ErrorCounts, upper_limit
 from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.thresholds import Cuts
 
-Floats = NDArray[np.float64]
 Guesses = dict[float, float]
 """Guess of each code of an output: +1, world 1, or -1, world 0."""
 
@@ -83,20 +82,14 @@ def events_test(guesses0: Floats, guesses1: Floats, claim: FunctionClaim, *, alp
     trials = len(guesses0) + len(guesses1)
     right = int((guesses1 > 0).sum() + (guesses0 < 0).sum())
     wrong = int((guesses1 < 0).sum() + (guesses0 > 0).sum())
-    counts = ErrorCounts(
-        thresholds=np.zeros(1),
-        false_positives=np.array([wrong]),
-        false_negatives=np.array([trials - right]),
-        trials0=trials,
-        trials1=trials,
-    )
+    counts = ErrorCounts.of_counts(wrong, trials - right, trials, trials)
     half = alpha / 2  # of two tests: the whole profile, and the bound that suits the claim
     tested = reject_counts(counts, claim.profile, alpha=half)
     limits = [float(upper_limit(count, trials, alpha=half / 2)) for count in (wrong, trials - right)]
     mu = max(0.0, -float(ndtri(limits[0])) - float(ndtri(limits[1])))
     share = alpha if claim.gaussian else half
     cuts = Cuts(low=-0.5, high=0.5, origin="which outputs the pilot saw")
-    plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts).epsilon
+    plain_bound = epsilon_lower_bound(guesses0, guesses1, delta=claim.delta, alpha=share, cuts=cuts)
     return PairTest(
         pair="all pairs, by the kind of output or by outputs that come again",
         score="events",

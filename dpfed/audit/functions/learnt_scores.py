@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import ndtr
 
+from accounting.arrays import Floats, Ints
 from dpfed.audit.functions.claim import DrawnGaussian
 from dpfed.audit.functions.outputs import widened
 from dpfed.audit.statistics import thresholds
@@ -26,8 +26,6 @@ from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.power import for_a_fault
 from dpfed.audit.statistics.rejection import reject_counts
 from dpfed.audit.statistics.thresholds import PrivacyProfile, ScoreCuts, Thresholds
-
-Floats = NDArray[np.float64]
 
 _NOTICED = 4.0
 """Standard errors between the worlds' pilots above which a score beside the direction is used."""
@@ -115,7 +113,8 @@ class LearntScore:
             return ScoreCuts(of_profile=cut, of_guesses=guesses, of_gaussian=middle)
         short = [scores.mean() + _A_FIFTH_SHORT * (scores - scores.mean()) for scores in self.pilot]
         errors = _smoothed((short[0], short[1]), _A_FIFTH_SHORT * width)
-        shown = [_excess(errors(float(t)), profile, trials=trials // 2, alpha=alpha) for t in at]
+        seen = [ErrorCounts.expected(errors(float(t)), trials=trials // 2) for t in at]
+        shown = [reject_counts(counts, profile, alpha=alpha).excess for counts in seen]
         loudest = float(at[int(np.argmax(shown))]) if max(shown) > 0 else middle
         if drawn is None:
             cut = Thresholds(values=(loudest,), origin="a pilot, noise short by a fifth")
@@ -224,7 +223,7 @@ def _copies(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Flo
     return _product(weights / std, scale)
 
 
-def _groups(noise: Floats) -> NDArray[np.int64]:
+def _groups(noise: Floats) -> Ints:
     """Return the group of each column, of columns of length 1: those in a group are, or are joined by, nearly copies.
 
     In wide tables only neighbours in a random direction are compared, which exact copies are.
@@ -276,16 +275,3 @@ def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:
         return 1 - below[0], below[1]
 
     return errors
-
-
-def _excess(rates: tuple[float, float], profile: PrivacyProfile, *, trials: int, alpha: float) -> float:
-    """Return the excess of expected counts over the profile."""
-    counts = [np.array([math.ceil(trials * min(max(rate, 0.0), 1.0))]) for rate in rates]
-    seen = ErrorCounts(
-        thresholds=np.zeros(1),
-        false_positives=counts[0],
-        false_negatives=counts[1],
-        trials0=trials,
-        trials1=trials,
-    )
-    return reject_counts(seen, profile, alpha=alpha).excess

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from dpfed.audit.functions.worlds import Worlds
 from dpfed.audit.trials import Ids, Progress, in_drawn_order
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 _BITS = 52  # a float64 holds such whole numbers exactly
 

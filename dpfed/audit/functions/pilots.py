@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from accounting.arrays import Floats
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.claim import FunctionClaim, farthest
 from dpfed.audit.functions.events import Events
@@ -26,8 +26,6 @@ _LEARN, _LEARN_SHORT = 1_000, 200
 _FARTHER = 0.1
 
 _SAME = 1e-3
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

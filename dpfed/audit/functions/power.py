@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 
+from accounting.arrays import Floats
 from accounting.rounding import upwards
 from dpfed.audit.functions.claim import DrawnGaussian, FunctionClaim
 from dpfed.audit.functions.learnt_scores import LearntScore
@@ -19,8 +18,6 @@ from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, Region
 from dpfed.audit.statistics.score_law import HONEST, plain
 from dpfed.audit.statistics.thresholds import Thresholds
-
-Floats = NDArray[np.float64]
 
 _FAR, _CHORDS = 15.0, 8001
 
@@ -53,7 +50,7 @@ class EpsilonFound:
         kind = "a Gaussian mechanism" + (" with this sampling" if self.sampled else "")
         return f"{kind} of epsilon {upwards(self.epsilon)} with probability {LIKELY:.0%}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
         epsilon = self.epsilon if math.isfinite(self.epsilon) else None
         return {"probability": LIKELY, "epsilon": epsilon, "enough": self.enough}

@@ -14,7 +14,8 @@ from importlib.machinery import PathFinder
 from types import TracebackType
 from typing import Any
 
-from dpfed.audit.functions.outputs import Floats, Output
+from accounting.arrays import Floats
+from dpfed.audit.functions.outputs import Output
 from dpfed.errors import ConfigError, RunError
 
 

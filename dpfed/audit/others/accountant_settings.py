@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from accounting import AccountingError, guarantee
 from accounting.compose import lower_bound
@@ -60,7 +59,7 @@ class Setting:
         own = "sends C, or -C" if self.adjacency == "replace-one" else "sends C, or is not there"
         return f"one client {own}; {others}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     def __str__(self) -> str:

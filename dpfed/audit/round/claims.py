@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from accounting.compose import accountant, profiles
 from accounting.compose.profiles import Profile
 from accounting.ledger import Release
@@ -23,9 +20,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
-from dpfed.audit.statistics.thresholds import PrivacyProfile
 
-Floats = NDArray[np.float64]
 Coins = BernoulliAggregate | BernoulliChannel
 
 
@@ -123,12 +118,3 @@ def claim_of(release: Release, *, delta: float, count_mu: float = 0.0) -> Claim:
         seen="uploads" if release.noise_placement == "uploads" else "sum",
         count_mu=count_mu,
     )
-
-
-def trade_off(profile: Profile | PrivacyProfile, false_positive_rate: Floats) -> Floats:
-    """Return the least false negative rate that a profile allows: sup over eps of 1 - delta(eps) - e^eps FPR, at least
-    0.
-    """
-    eps = np.linspace(-12.0, 12.0, 2401)
-    lines = 1 - np.asarray(profile(eps)) - np.exp(eps) * np.asarray(false_positive_rate, dtype=float)[..., None]
-    return np.asarray(np.maximum(lines.max(axis=-1), 0.0))

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 from torch import Tensor
 
+from accounting.arrays import Floats, Ints
+from accounting.roots import crossing
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.score_law import HONEST, Deviation
 from dpfed.audit.statistics.whole_scores import WholeScores
-
-Floats = NDArray[np.float64]
 
 _DRAWN = 20_000
 
@@ -86,7 +85,7 @@ class CoinRatio:
         return self._of_logs(*logs)
 
     @staticmethod
-    def _summed(table: Floats, counts: NDArray[np.int64]) -> Floats:
+    def _summed(table: Floats, counts: Ints) -> Floats:
         return np.asarray(np.take_along_axis(table.T, counts, axis=0).sum(axis=1), dtype=np.float64)
 
     def of_sums(self, true: CoinRatio, world: int, trials: int, generator: np.random.Generator) -> Floats:
@@ -257,17 +256,13 @@ def _one_order(log_p: Floats, losses_of: Floats, delta: float) -> float | None:
         product = product * rfft(law) ** int(count)
     masses = np.maximum(irfft(product, size) - _ROUNDING * len(log_p), 0.0)
     losses = _GRID * (int(low.sum()) + np.arange(size))
-    return _smallest(lambda eps: float(masses @ np.maximum(-np.expm1(eps - losses), 0.0)), delta)
+    return shown_epsilon(lambda eps: float(masses @ np.maximum(-np.expm1(eps - losses), 0.0)), delta)
 
 
-def _smallest(delta_at: Callable[[float], float], target: float) -> float:
+def shown_epsilon(delta_at: Callable[[float], float], target: float) -> float:
     """Return the epsilon >= 0 at which a falling function reaches the target, from below; 0 if it starts there."""
-    low, high = 0.0, 1.0
-    if delta_at(0.0) <= target:
-        return 0.0
-    while delta_at(high) > target and high < 1e4:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high and math.isfinite(high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_at(middle) > target else (low, middle)
-    return low
+
+    def enough(epsilon: float) -> bool:
+        return delta_at(epsilon) <= target
+
+    return 0.0 if enough(0.0) else crossing(enough, 1.0, rtol=1e-9, limit=1e4)[0]

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import skellam
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.compose import lower_bound
 from accounting.errors import AccountingError
 from accounting.mechanisms import (
@@ -22,12 +22,10 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import Moved
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, whole_scores_of_coins
+from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, shown_epsilon, whole_scores_of_coins
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
 from dpfed.audit.statistics.whole_scores import WholeScores
-
-Floats = NDArray[np.float64]
 
 _FARTHEST = 12.0
 _WIDEST = 2_000_000
@@ -122,14 +120,6 @@ def integer_epsilon(noise: Floats, steps: int, *, delta: float, taking_part: flo
 
     def delta_at(eps: float) -> float:
         orders = ((given, without), (without, given))
-        return max(float(np.maximum(p - math.exp(eps) * q, 0.0).sum()) for p, q in orders)
+        return max(float(np.maximum(p - math.exp(min(eps, 700.0)) * q, 0.0).sum()) for p, q in orders)
 
-    if delta_at(0.0) <= target:
-        return 0.0
-    low, high = 0.0, 1.0
-    while delta_at(high) > target and high < 500:
-        low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if delta_at(middle) > target else (low, middle)
-    return low * (1 - 1e-9)
+    return shown_epsilon(delta_at, target) * (1 - 1e-9)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import Audit, PairTest
 from dpfed.audit.round.bound_checks import floor_check, norm_check, window_check
@@ -26,7 +27,6 @@ from dpfed.audit.round.round_checks import (
     sum_check,
 )
 from dpfed.audit.round.two_worlds import Trials, TwoWorlds
-from dpfed.audit.statistics.error_counts import Floats
 from dpfed.audit.statistics.power import LIKELY, MOVES, MOVES_OF_COINS, NOISES, NOTHING, Power, Region, power_of
 from dpfed.audit.statistics.thresholds import ScoreCuts, coins
 from dpfed.audit.statistics.whole_scores import WholeScores

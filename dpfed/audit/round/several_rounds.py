@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from accounting.arrays import Floats
 from accounting.compose import profiles
 from accounting.factorisation import column
 from accounting.factorisation.toeplitz import squares
@@ -26,8 +26,6 @@ from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.randomness import Simulated
 from dpfed.round import cohort_of
 from dpfed.seeds import Seeds
-
-Floats = NDArray[np.float64]
 
 PILOT = 40
 _LOUD = 1e3

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from accounting.arrays import Floats, Ints
 from dpfed.audit.round.bound_checks import in_metric
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio
@@ -26,8 +26,6 @@ from dpfed.audit.statistics.thresholds import Cuts, ScoreCuts, Thresholds
 from dpfed.audit.trials import in_drawn_order
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.integers import Integers
-
-Floats = NDArray[np.float64]
 
 PILOT = 200
 """Trials in each world that only choose the cuts for scores of lossy encodings. They are not counted."""
@@ -207,7 +205,7 @@ def _of_noise(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     )
 
 
-def _released(quiet: WholeRounds, moves: Tensor, cohort: NDArray[np.int64]) -> Tensor:
+def _released(quiet: WholeRounds, moves: Tensor, cohort: Ints) -> Tensor:
     """Return noiseless releases [repeats, sent]: several if rows are rounded at random."""
     times = _ROUNDINGS if quiet.one.method.stages.find(Integers) is not None else 1
     return torch.stack([quiet.released(quiet.run(moves, cohort), by_state=False) for _ in range(times)])
@@ -226,7 +224,7 @@ def _law(
     """Return the distribution of the filter's scores if cohorts are drawn: a mixture over cohorts."""
     together, moves = quiet.together(), quiet.moves(pair.other, pair.rest)
 
-    def along(cohort: NDArray[np.int64]) -> float:
+    def along(cohort: Ints) -> float:
         return float(_released(quiet, moves, cohort).mean(dim=0) @ direction)
 
     origin = float(base @ direction)

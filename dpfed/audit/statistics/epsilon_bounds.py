@@ -5,41 +5,20 @@ replaces two counts that would each need a limit.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv, ndtri
 
 from accounting import require
+from accounting.arrays import Floats
 from accounting.gaussian import epsilon_from_below
 from dpfed.audit.statistics.error_counts import checked_scores, upper_limit
 from dpfed.audit.statistics.thresholds import Cuts, Errors, overfull
 from dpfed.errors import ConfigError
 
-Floats = NDArray[np.float64]
 
-
-@dataclass(frozen=True, kw_only=True)
-class LowerBound:
-    """Epsilon at `delta` that holds with probability 1 - alpha, and the guesses behind it.
-
-    mu: the Gaussian shift behind it, None for the bound without that assumption.
-    """
-
-    epsilon: float
-    delta: float
-    alpha: float
-    mu: float | None
-    cuts: Cuts
-    trials: int
-    guesses: int
-    correct: int
-
-
-def epsilon_lower_bound(
-    scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cuts: Cuts
-) -> LowerBound:
+def epsilon_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cuts: Cuts) -> float:
     """Return the epsilon at which this number of correct guesses has probability alpha, for any mechanism.
 
     Guesses: "world 1" for scores from `cuts.high` on, "world 0" below `cuts.low`, none between. Every (epsilon,
@@ -59,47 +38,24 @@ def epsilon_lower_bound(
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
     right, wrong = cuts.counted(first, second)
     shown = overfull(len(first) + len(second), target, level)
-    value = float(epsilon_of_guesses(right, wrong, shown=shown, alpha=level if target == 0 else 0.95 * level))
-    return LowerBound(
-        epsilon=value,
-        delta=target,
-        alpha=level,
-        mu=None,
-        cuts=cuts,
-        trials=len(first) + len(second),
-        guesses=right + wrong,
-        correct=right,
-    )
+    return float(epsilon_of_guesses(right, wrong, shown=shown, alpha=level if target == 0 else 0.95 * level))
 
 
-def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, delta: float, alpha: float, cut: float) -> LowerBound:
-    """Return mu >= -2 Phi^-1(limit of the error rate), and the epsilon of that mu at `delta`.
+def gdp_lower_bound(scores0: ArrayLike, scores1: ArrayLike, *, alpha: float, cut: float) -> float:
+    """Return mu >= -2 Phi^-1(limit of the error rate), or 0.
 
     Under mu-GDP a guess of the world of a fair coin flip is wrong with probability at least Phi(-mu / 2) (the trade-off
     curve is above its tangent at the middle); limit: one-sided Clopper-Pearson of all errors of "world 1 from `cut`
     on".
 
-    Precondition: each trial's world was chosen by its own fair coin flip. delta in (0, 1).
+    Precondition: each trial's world was chosen by its own fair coin flip.
     Claim: a mechanism that is mu0-GDP gives a mu above mu0 with probability at most alpha, so mu > mu0 REJECTS "it is
     mu0-GDP", unconditionally. As a lower bound on epsilon it holds only IF the mechanism is mu-GDP for some mu with
     equality (its trade-off curve is a Gaussian's): errors seen at one threshold are extrapolated along that curve.
     """
-    target, level = require.open_probability(delta=delta), require.open_probability(alpha=alpha)
     first, second = checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1")
-    cuts = Cuts(low=cut, high=cut, origin="one cut")
-    right, wrong = cuts.counted(first, second)
-    limit = float(upper_limit(wrong, right + wrong, alpha=level))
-    mu = max(0.0, -2 * float(ndtri(limit)))
-    return LowerBound(
-        epsilon=epsilon_of_shift(mu, delta=target),
-        delta=target,
-        alpha=level,
-        mu=mu,
-        cuts=cuts,
-        trials=right + wrong,
-        guesses=right + wrong,
-        correct=right,
-    )
+    right, wrong = Cuts(low=cut, high=cut, origin="one cut").counted(first, second)
+    return max(0.0, -2 * float(ndtri(upper_limit(wrong, right + wrong, alpha=alpha))))
 
 
 def epsilon_of_guesses(right: ArrayLike, wrong: ArrayLike, *, shown: int, alpha: float) -> Floats:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import betainccinv
 
 from accounting import require
+from accounting.arrays import Floats, Ints
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 _SLIGHTLY_MORE = 1 + 1e-13
 """Increase of counts against rounding; it also keeps SciPy 1.17 from k + 1 = 1000 exactly, where its inverse is wrong:
@@ -34,13 +33,13 @@ def checked_scores(scores: ArrayLike, name: str) -> Floats:
     return given
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ErrorCounts:
     """Errors at each threshold t [k]: trials of world 0 with score >= t, and of world 1 with score < t."""
 
     thresholds: Floats
-    false_positives: NDArray[np.int64]
-    false_negatives: NDArray[np.int64]
+    false_positives: Ints
+    false_negatives: Ints
     trials0: int
     trials1: int
 
@@ -55,6 +54,18 @@ class ErrorCounts:
             trials0=scores0.size,
             trials1=scores1.size,
         )
+
+    @classmethod
+    def expected(cls, rates: tuple[float, float], *, trials: int) -> ErrorCounts:
+        """Return the counts at one threshold that errors of these rates give in so many trials of each world, whole."""
+        counts = [int(np.ceil(trials * min(max(rate, 0.0), 1.0))) for rate in rates]
+        return cls.of_counts(counts[0], counts[1], trials, trials)
+
+    @classmethod
+    def of_counts(cls, false_positives: int, false_negatives: int, trials0: int, trials1: int) -> ErrorCounts:
+        """Return counts at one threshold, whatever it is."""
+        counts = np.array([[false_positives], [false_negatives]])
+        return cls(np.zeros(1), counts[0], counts[1], trials0, trials1)
 
     def upper_limits(self, *, alpha: float) -> tuple[Floats, Floats]:
         """Return limits of both error rates that hold at all thresholds at once with probability 1 - alpha

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betainc, ndtr, ndtri
 
 from accounting import require
+from accounting.roots import crossing
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.error_counts import checked_scores
 from dpfed.audit.statistics.thresholds import PrivacyProfile
@@ -143,12 +144,4 @@ def _largest(rejected: Callable[[float], bool]) -> float:
     """Return the largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
     if not rejected(0.0):
         return 0.0
-    low, high = 0.0, 1.0
-    while rejected(high):
-        low, high = high, 2 * high
-        if high > 1e6:
-            return low
-    while high - low > _TOLERANCE * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if rejected(middle) else (low, middle)
-    return low
+    return crossing(lambda x: not rejected(x), 1.0, rtol=_TOLERANCE, limit=1e6)[0]

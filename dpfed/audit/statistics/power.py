@@ -7,10 +7,10 @@ the outcome of the audit.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,15 +43,7 @@ def for_a_fault(law: NormalMixture, profile: PrivacyProfile, *, trials: int, alp
     shown = []
     for threshold in at:
         rates = law.errors(float(threshold), Deviation(noise_short=A_FIFTH))
-        counts = [np.array([int(np.ceil(trials * min(max(rate, 0.0), 1.0)))]) for rate in rates]
-        seen = ErrorCounts(
-            thresholds=np.array([threshold]),
-            false_positives=counts[0],
-            false_negatives=counts[1],
-            trials0=trials,
-            trials1=trials,
-        )
-        shown.append(reject_counts(seen, profile, alpha=alpha).excess)
+        shown.append(reject_counts(ErrorCounts.expected(rates, trials=trials), profile, alpha=alpha).excess)
     return Thresholds(values=(float(at[int(np.argmax(shown))]),), origin="best for noise short by a fifth")
 
 
@@ -82,14 +74,9 @@ class Power:
         found = [one for one in (self.too_far, part) if one is not None]
         return replace(self, too_far=min(found, default=None))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the JSON object of the power."""
-        return {
-            "probability": self.probability,
-            "noise_short": self.noise_short,
-            "too_far": self.too_far,
-            "enough": self.enough,
-        }
+        return {**asdict(self), "enough": self.enough}
 
     def in_words(self) -> str:
         """Return text such as "noise short by 12%, or a client that moves the sum 15% too far, with probability
@@ -139,13 +126,7 @@ class Region:
         cells = _cells(trials0, law.errors(threshold)[0])
 
         def rejected(positives: int, negatives: int) -> bool:
-            counts = ErrorCounts(
-                thresholds=np.array([threshold]),
-                false_positives=np.array([positives]),
-                false_negatives=np.array([negatives]),
-                trials0=trials0,
-                trials1=trials1,
-            )
+            counts = ErrorCounts.of_counts(positives, negatives, trials0, trials1)
             return reject_counts(counts, profile, alpha=alpha).rejected
 
         most, limits = trials1, []
@@ -194,10 +175,7 @@ def _most(holds: Callable[[int], bool], most: int) -> int:
         step, high = 2 * step, low
         low = high - step
     low = max(low, -1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return low + bisect_left(range(low + 1, high), True, key=lambda count: not holds(count))
 
 
 def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves: tuple[float, ...]) -> Power:

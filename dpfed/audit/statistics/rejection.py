@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from accounting import require
+from accounting.arrays import Floats
 from dpfed.audit.statistics.error_counts import ErrorCounts, checked_scores
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 from dpfed.errors import ConfigError
-
-Floats = NDArray[np.float64]
 
 _GRID = 2001
 _ROUNDING = 1e-12  # of two computations of one number; a claim is not rejected for it
@@ -46,42 +45,34 @@ def reject_claim(
     *,
     alpha: float,
     thresholds: Thresholds,
-    reverse: PrivacyProfile | None = None,
 ) -> ClaimTest:
-    """Test the claim "P1(S) <= e^epsilon P0(S) + profile(epsilon), P0(S) <= e^epsilon P1(S) + reverse(epsilon)".
+    """Test the claim that P1(S) <= e^epsilon P0(S) + profile(epsilon) for every set S, and the same with P0 and P1
+    exchanged.
 
     Rejected iff for some threshold and some epsilon
-        1 - FNR_u > profile(epsilon) + e^epsilon FPR_u   or   1 - FPR_u > reverse(epsilon) + e^epsilon FNR_u,
+        1 - FNR_u > profile(epsilon) + e^epsilon FPR_u   or   1 - FPR_u > profile(epsilon) + e^epsilon FNR_u,
     FPR_u, FNR_u one-sided Clopper-Pearson limits at alpha / (2 thresholds).
 
     scores0, scores1: one score a trial, each trial with fresh randomness, high scores for world 1; the score must not
-    depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too);
-    `reverse`: that of the other order, by default the same, which is right for a profile that covers both orders
-    (`accounting.compose.profiles`).
+    depend on the trials (no fitting on them). `profile`: any vectorised callable, epsilon real (negative too),
+    that covers both orders of the neighbours (`accounting.compose.profiles`).
 
     Claim: a true claim is rejected with probability at most alpha, for any mechanism. The maximum over epsilon needs no
     correction (the profile is one hypothesis). Not rejected is NOT private: the trials may have been too few.
     Errors: scores that are NaN, a profile outside [max(0, 1 - e^epsilon), 1].
     """
     level = require.open_probability(alpha=alpha)
-    if not isinstance(thresholds, Thresholds):
-        raise ConfigError(
-            f"thresholds={thresholds!r}: must be dpfed.audit.statistics.thresholds.Thresholds, settled before "
-            "the scores were drawn, e.g. thresholds.claimed_gaussian(mu, trials=n, alpha=alpha)."
-        )
     counts = ErrorCounts.of(checked_scores(scores0, "scores0"), checked_scores(scores1, "scores1"), thresholds.values)
-    return reject_counts(counts, profile, alpha=level, reverse=reverse)
+    return reject_counts(counts, profile, alpha=level)
 
 
-def reject_counts(
-    counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float, reverse: PrivacyProfile | None = None
-) -> ClaimTest:
+def reject_counts(counts: ErrorCounts, profile: PrivacyProfile, *, alpha: float) -> ClaimTest:
     """Test the claim from the errors at thresholds fixed beforehand. Fewer errors never turn a rejection into none."""
     fpr_upper, fnr_upper = counts.upper_limits(alpha=alpha)
     found = []
     for k in range(len(counts.thresholds)):
         found.append((*_largest_excess(profile, float(fnr_upper[k]), float(fpr_upper[k])), "1|0", k))
-        found.append((*_largest_excess(reverse or profile, float(fpr_upper[k]), float(fnr_upper[k])), "0|1", k))
+        found.append((*_largest_excess(profile, float(fpr_upper[k]), float(fnr_upper[k])), "0|1", k))
     excess, epsilon, seen, claimed, order, k = max(found, key=lambda row: row[0])
     return ClaimTest(
         rejected=excess > _ROUNDING,

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
+from accounting.arrays import Floats
 from accounting.mechanisms import CappedPoissonSampling, Sampling
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from accounting import require
+from accounting.arrays import Floats
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.errors import ConfigError
 
-Floats = NDArray[np.float64]
-Tail = Callable[[Floats], Floats]
 Errors = Callable[[float], tuple[float, float]]
 PrivacyProfile = Callable[[Floats], ArrayLike]
 
@@ -80,16 +79,23 @@ class ScoreCuts:
         )
 
 
-def claimed_gaussian(mu: float, *, trials: int, alpha: float, delta: float | None = None) -> Thresholds:
+def claimed_gaussian(mu: float, *, trials: int, alpha: float) -> Thresholds:
     """Return the best threshold if the scores are N(0, 1) in world 0 and N(mu, 1) in world 1, as claimed.
 
     `trials`: in each world. Units: the noise's standard deviation along x' - x, i.e. for an upload y the score <y - x,
-    x' - x> / (sigma |x' - x|). `delta`: best for the (epsilon, delta) lower bound; without, for a mu-GDP bound or a
-    claimed profile. A choice of power only: an audit is valid at any threshold fixed beforehand.
+    x' - x> / (sigma |x' - x|). Best for a mu-GDP bound or a claimed profile: a choice of power only, as an audit is
+    valid at any threshold fixed beforehand.
     """
-    shift = require.positive(mu=mu)
-    at = np.linspace(min(0.0, shift) - 6.0, shift + 6.0, 4001)
-    return _of_law(lambda t: ndtr(-t), lambda t: ndtr(t - shift), at, trials, alpha, delta, f"N({shift:g}, 1)")
+    shift, n = require.positive(mu=mu), require.count(trials=trials)
+    at = np.linspace(-6.0, shift + 6.0, 4001)
+    fpr, fnr = ndtr(-at), ndtr(at - shift)
+    limits = [upper_limit(n * rate, n, alpha=require.open_probability(alpha=alpha) / 2) for rate in (fpr, fnr)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shown = (ndtri(limits[0]) + ndtri(limits[1])) / (ndtri(fpr) + ndtri(fnr))
+    shown = np.where(np.isfinite(shown), shown, -math.inf)
+    # Too few trials to show anything of the claim itself: then both errors alike, for faults that separate further.
+    best = np.argmax(shown) if shown.max() > 0 else np.argmin(np.abs(fpr - fnr))
+    return Thresholds(values=(float(at[best]),), origin=f"best for claimed scores of N({shift:g}, 1), {n} trials")
 
 
 def overfull(trials: int, delta: float, alpha: float) -> int:
@@ -109,31 +115,3 @@ def coins(trials: int, seed: int) -> tuple[int, int]:
     while not 0 < ones < trials:
         ones = int(rng.binomial(trials, 0.5))
     return trials - ones, ones
-
-
-def best_of_limits(fpr_upper: Floats, fnr_upper: Floats, delta: float | None) -> Floats:
-    """Return the bound that limits of the error rates imply: epsilon at `delta`, or mu if delta is None; -infinity if
-    none.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if delta is None:
-            return np.asarray(-ndtri(fpr_upper) - ndtri(fnr_upper))
-        forth = np.log(np.maximum(1 - delta - fnr_upper, 0.0)) - np.log(fpr_upper)
-        back = np.log(np.maximum(1 - delta - fpr_upper, 0.0)) - np.log(fnr_upper)
-    return np.asarray(np.maximum(forth, back))
-
-
-def _of_law(
-    fpr_at: Tail, fnr_at: Tail, at: Floats, trials: int, alpha: float, delta: float | None, law: str
-) -> Thresholds:
-    n, level = require.count(trials=trials), require.open_probability(alpha=alpha)
-    fpr, fnr = np.asarray(fpr_at(at), dtype=float), np.asarray(fnr_at(at), dtype=float)
-    limits = [upper_limit(n * rate, n, alpha=level / 2) for rate in (fpr, fnr)]
-    shown = best_of_limits(limits[0], limits[1], delta)
-    if delta is None:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shown = shown / best_of_limits(fpr, fnr, None)
-    shown = np.where(np.isfinite(shown), shown, -math.inf)
-    # Too few trials to show anything of the claim itself: then both errors alike, for faults that separate further.
-    best = np.argmax(shown) if shown.max() > 0 else np.argmin(np.abs(fpr - fnr))
-    return Thresholds(values=(float(at[best]),), origin=f"best for claimed scores of {law}, {n} trials")

@@ -19,13 +19,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, stdtrit
 
 from accounting import require
+from accounting.arrays import Floats
 from dpfed.audit.statistics.score_law import NormalMixture
-
-Floats = NDArray[np.float64]
 
 LEAST = 10
 """Least number of scores of either kind, for the distribution of their means."""

@@ -143,7 +143,6 @@ def test_the_least_scale_is_the_least():
         (lambda: fixed_point.rounded_l2(0.0, 5), "scaled_clip=0.0: must be a finite number above 0"),
         (lambda: fixed_point.rounded_l2(1e17, 5), r"scaled_clip=1e\+17: must be at most 2\^53"),
         (lambda: fixed_point.rounded_l2(1.0, 0), "dimension=0: must be a whole number from 1"),
-        (lambda: fixed_point.rounded_l2(1.0, 5, beta=1.0), r"beta=1.0: must be in \(0, 1\)"),
         (
             lambda: fixed_point.sum_bits(
                 law="laplace", uploads=1, dimension=1, scaled_clip=1.0, noise_variance=1.0, rotate=True

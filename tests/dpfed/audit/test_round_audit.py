@@ -7,14 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
 
-from accounting import gaussian
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.round import round_checks, whole_round
-from dpfed.audit.round.claims import claim_of, trade_off
+from dpfed.audit.round.claims import claim_of
 from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinRatio
 from dpfed.audit.round.method_setting import audit_upload, audited_methods, configured, round_of
 from dpfed.audit.round.one_round import OneStream
@@ -271,12 +269,6 @@ def test_epsilon_of_single_coins_is_at_most_the_claim():
     world = TwoWorlds.of(one.with_randomness(OneStream(0)), claim, pair)
     p, q = (np.exp(log[:, 1]) for log in (world.ratio.log_one, world.ratio.log_other))
     assert 0.3 < channel_epsilon(1e-5, p=p, q=q) / claim.epsilon <= 1.0
-
-
-def test_the_trade_off_of_a_gaussian_profile():
-    rates = np.array([0.01, 0.2, 0.5, 0.9])
-    found = trade_off(lambda eps: gaussian.privacy_profile(eps, mu=1.0), rates)
-    np.testing.assert_allclose(found, norm.cdf(norm.isf(rates) - 1.0), atol=1e-4)
 
 
 @pytest.mark.slow

@@ -112,15 +112,6 @@ def test_no_noise_is_zero(noise, monkeypatch):
         assert bool(torch.isfinite(chance).all())
 
 
-@pytest.mark.parametrize("signed", [False, True])
-def test_a_floor_keeps_both_outcomes_possible(signed):
-    chance = mask_probabilities(torch.linspace(-9, 9, 99), torch.ones(99), signed=signed, floor=0.1)
-    assert float(chance.min()) == pytest.approx(0.1)
-    assert float(chance.max()) == pytest.approx(0.9)
-    with pytest.raises(ConfigError, match=r"floor=0\.6"):
-        mask_probabilities(X, X, signed=signed, floor=0.6)
-
-
 def test_zero_updates():
     """Binary masks send nothing; signed ones have no way to, their noise averages out."""
     zeros = torch.zeros(1000, 50)
