@@ -6,7 +6,9 @@
 of 10: the 5 steps of `benchmarks/tasks.py`; `fed-smp`, the 10 steps of that paper's CNN (give `--model "CNN 1.66M"`);
 `fifty`, 100 samples, 5 epochs, batches of 10; or `fedmrn`, 600 samples, 10 epochs, batches of 64: 100 steps. Rounds
 are those of `dpfed run`, files and all. With `--extrapolate` clients train as in `few`, and the time of training is
-multiplied by how many more samples go through the model: all else does not depend on it. The table says so.
+multiplied by how many more samples go through the model: all else does not depend on it. The table says so. With
+`--random-updates` nobody trains: all other parts in a tenth of the time, in milliseconds of which the first column has
+the sum.
 Functions are wrapped from here, so that what is measured is the product; a part is the time inside its functions less
 that inside other parts. Seconds are those of the processor, so that other work on the machine disturbs little
 (`--clock wall`: by the clock); for every part the least over the rounds after the first. In one process a client's
@@ -184,8 +186,9 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
 def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, float]:
     """Milliseconds a client of every part."""
     run, rounds = None, []
+    untrained = mock.patch.object(LocalTraining, "train", random_updates)
     clock = time.process_time if options.clock == "processor" else time.perf_counter
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, untrained if options.random_updates else contextlib.nullcontext():
         config = parse(tables(name, model, options), source=name)
         run = Run.open(build(config), Path(folder) / "run", resume=False)
         source = Trained(seeds=run.experiment.seeds)
@@ -198,6 +201,11 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
     least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}
     least["train"] *= WORK[options.work].seen / work_of(options).seen
     return least
+
+
+def random_updates(training: LocalTraining, broadcast: torch.Tensor, clients: Any, **named: Any) -> torch.Tensor:
+    """Rows about as long as the clip norm in place of the updates of `clients`."""
+    return torch.randn(len(clients), len(broadcast)) * len(broadcast) ** -0.5
 
 
 def work_of(options: argparse.Namespace) -> Work:
@@ -214,7 +222,7 @@ def tables(name: str, model: str, options: argparse.Namespace) -> dict[str, Any]
         "federation": {"clients": 1000, "cohort": options.cohort, "rounds": options.rounds + 1, "sampling": "fixed"},
         "local": {"learning_rate": 0.05, "batch_size": work.batch, "epochs": work.epochs},
         "method": {"name": name.split(",")[0], **extra.get("method", {})},
-        "run": {"device": options.device},
+        "run": {"device": options.device, "evaluate_every": options.rounds + 1 if options.random_updates else 1},
     }
     return result | ({"privacy": extra["privacy"]} if "privacy" in extra else {})
 
@@ -245,6 +253,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--work", choices=WORK, default="few")
     parser.add_argument("--extrapolate", action="store_true")
+    parser.add_argument("--random-updates", action="store_true", help="train nobody")
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -262,7 +271,8 @@ def main() -> None:
         found = measured(name, options.model, options)
         beside = sum(found[part] for part in PARTS if part != "train")
         cells = [f"{found[part]:.2f}" if found[part] >= 0.005 else "" for part in (*PARTS, "evaluation")]
-        print(f"| {name} | {100 * beside / found['train']:.0f}% | " + " | ".join(cells) + " |", flush=True)
+        first = f"{beside:.2f}" if options.random_updates else f"{100 * beside / found['train']:.0f}%"
+        print(f"| {name} | {first} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

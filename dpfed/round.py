@@ -17,6 +17,7 @@ from dpfed.aggregation.ranks import Alone, Ranks, Task
 from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
+from dpfed.compress.threads import one_thread
 from dpfed.diagnostics.watch import Watch
 from dpfed.errors import SecureSumAborted
 from dpfed.participation import members
@@ -236,14 +237,21 @@ def run_round(
     _record(ledger, of_uploads)
     opened = open_round(now, method, observer=observer)
     source.take_part(opened)
-    now, watch = opened.now, opened.watch
+    return _closed(_close(opened, ledger, of_uploads))
+
+
+@one_thread()
+def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release | LocalRelease | None) -> RoundResult:
+    """Close the sum, add the noise, charge the release, and step the model; on one thread, as the stages before."""
+    method, now, watch = opened.method, opened.now, opened.watch
+    state = now.task.state
     try:
         summed = opened.total.close()
     except SecureSumAborted as reason:
         _record(ledger, Aborted(round=state.round, reason=NO_RESULT) if of_uploads is None else None)
         after = replace(state, round=state.round + 1)
         record = watch.record(now, aborted=str(reason))
-        return _closed(RoundResult(state=after, record=record, release=of_uploads))
+        return RoundResult(state=after, record=record, release=of_uploads)
     now = replace(now, uploads=len(summed.included))
     moved = server_halves(method.stages, summed.total, now)
     release = of_uploads or method.release(now)
@@ -251,7 +259,7 @@ def run_round(
     divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
     after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
-    return _closed(RoundResult(state=after, record=record, release=release, mean=moved / divisor))
+    return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 
 
 def _closed(done: RoundResult) -> RoundResult:

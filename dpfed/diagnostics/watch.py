@@ -75,6 +75,7 @@ class Watch:
         self._norms = no_norms()
         self._rounded = no_norms()
         self._before = torch.empty(0)
+        self._measured: tuple[Tensor, int, float] | None = None
         self._summed: int | float | None = None
 
     @property
@@ -116,7 +117,7 @@ class Watch:
     def _part_of_the_bound(self, stage: object, rows: Tensor) -> float:
         if isinstance(stage, ClipMoves):
             return stage.farthest(rows, self._reference, self._clip_norm)
-        return float(row_norms(rows).max()) / self._clip_norm
+        return self._longest(rows) / self._clip_norm
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if not self._bounded:
@@ -246,8 +247,18 @@ class Watch:
     def _measure(self, rows: Tensor) -> None:
         """The norms of rows without noise on them."""
         if len(rows):
-            longest = float(row_norms(rows if rows.is_floating_point() else rows.double()).max())
-            self.longest_added = max(self.longest_added or 0.0, longest)
+            self.longest_added = max(self.longest_added or 0.0, self._longest(rows))
+
+    def _longest(self, rows: Tensor) -> float:
+        """Return the norm of the longest row. Rows that nothing has written to since they left the clip are measured
+        once; torch counts what it writes to a tensor, but not what a custom stage may write to it by numpy."""
+        version = -1 if self._stages.own or rows.is_inference() else rows._version
+        known = self._measured
+        if known is not None and known[0] is rows and known[1] == version >= 0:
+            return known[2]
+        longest = float(row_norms(rows if rows.is_floating_point() else rows.double()).max())
+        self._measured = rows, version, longest
+        return longest
 
     def _arrived_sum(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         """The sum [k] of the rows that arrive; not to be written to."""

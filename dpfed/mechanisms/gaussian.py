@@ -40,7 +40,7 @@ from dpfed.config.privacy_tables import GaussianPrivacy, Noised
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.participation.sampling import Sampler
-from dpfed.randomness import Randomness
+from dpfed.randomness import SHARE, Randomness
 from dpfed.stages.clip import AdaptiveClip, Clip
 from dpfed.stages.stage import Private, Round
 
@@ -270,7 +270,7 @@ class GaussianNoise(Private):
         if self.placement != "server":
             std = self._share_std(now.clip_norm)
             for row, client in zip(rows, ids, strict=True):
-                row.add_(self._normal(row, "noise.share", now.number, int(client)), alpha=std)
+                row.add_(self._normal(row, SHARE, now.number, int(client)), alpha=std)
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:

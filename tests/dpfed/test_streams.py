@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfed.randomness import Simulated
-from dpfed.seeds import _BLOCK, OnCuda, OnTheHost, Seeds
+from dpfed.randomness import SHARE, Simulated
+from dpfed.seeds import _BLOCK, OnCuda, OnTheHost, Seeds, _fill_with_pairs
 
 ALPHA = 1e-6
 """Chance that a test of statistics fails at a random seed; these seeds are fixed, so it passes or fails for ever."""
@@ -105,6 +105,60 @@ def test_normals_in_blocks_are_those_of_one_call(counts):
     blocks, whole = OnTheHost("cpu", key=1 << 77), np.random.Generator(np.random.Philox(key=1 << 77))
     for count in counts:
         assert np.array_equal(blocks.normal(count).numpy(), whole.standard_normal(count).astype(np.float32))
+
+
+def drawn_in_pairs(words):
+    """Normals of these words in float32, those of float64, and the radii."""
+    block = np.empty(2 * len(words), dtype=np.float32)
+    _fill_with_pairs(block, words)
+    uniforms = ((words & np.uint64((1 << 40) - 1)).astype(np.float64) + 0.5) * 2.0**-40
+    radii, angles = np.sqrt(-2 * np.log(uniforms)), (words >> np.uint64(40)) * (2 * np.pi / 2**24)
+    return block, np.concatenate([radii * np.cos(angles), radii * np.sin(angles)]), np.tile(radii, 2)
+
+
+def test_pairs_are_within_their_error_of_the_exact_transform():
+    generator = np.random.Generator(np.random.Philox(key=6))
+    of_all = generator.bit_generator.random_raw(1 << 19)
+    near_0 = ~(generator.bit_generator.random_raw(1 << 16) & ~np.uint64((1 << 40) - (1 << 26)))
+    for words in (of_all, near_0, np.array([0, 1 << 40, (1 << 64) - 1], dtype=np.uint64)):
+        found, exact, radii = drawn_in_pairs(words)
+        allowed = np.minimum(3e-4, np.maximum(3e-6, 3e-5 / np.maximum(radii, 1e-9) * (radii < 1)))
+        assert np.all(np.abs(found - exact) < allowed)
+    assert np.abs(drawn_in_pairs(np.array([0], dtype=np.uint64))[0]).max() == pytest.approx(np.sqrt(82 * np.log(2)))
+
+
+def p_value_of_pairs(draws):
+    """Least p-value, times their number: mean, variance, distribution, pairs' correlation, tails at four edges."""
+    half = len(draws) // 2
+    one, other = draws[:half], draws[half : 2 * half]
+    bins = np.histogram(draws, stats.norm.ppf(np.linspace(0, 1, 1001)))[0]
+    found = [
+        2 * stats.norm.sf(abs(draws.mean()) * len(draws) ** 0.5),
+        2 * min(stats.chi2.cdf((draws**2).sum(), len(draws)), stats.chi2.sf((draws**2).sum(), len(draws))),
+        stats.chisquare(bins).pvalue,
+        2 * stats.norm.sf(abs((one * other).mean()) * half**0.5),
+        2 * stats.norm.sf(abs(((one**2 - 1) * (other**2 - 1)).mean()) / 2 * half**0.5),
+        *(tail_p_value(draws, edge) for edge in (2.0, 3.0, 4.0, 5.0)),
+    ]
+    return len(found) * min(found)
+
+
+def test_pairs_are_independent_normals():
+    """4 million; a true generator fails at a random seed with probability 1e-6."""
+    draws = [Seeds(root=4).tensors(SHARE, client).normal_in_pairs(_BLOCK).numpy() for client in range(256)]
+    both = np.concatenate([each.reshape(2, -1) for each in draws], axis=1).ravel().astype(np.float64)
+    assert p_value_of_pairs(both) > ALPHA
+    for fault in (both * 1.003, np.clip(both, -4.0, 4.0), np.tile(both[: len(both) // 2], 2), both.round(2)):
+        assert p_value_of_pairs(fault) < ALPHA
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, _BLOCK, _BLOCK + 1])
+def test_any_number_of_pairs_is_drawn(count):
+    stream = Seeds(root=4).tensors(SHARE, 0)
+    one, two = stream.normal_in_pairs(count), stream.normal_in_pairs(count)
+    assert one.shape == two.shape == (count,)
+    assert not torch.any(one == two)
+    assert torch.equal(one, Simulated(seeds=Seeds(root=4)).normal(count, SHARE, 0))
 
 
 @pytest.mark.parametrize("ignored", [slice(0, 1), slice(1, 2), slice(2, 3), slice(None, None)])

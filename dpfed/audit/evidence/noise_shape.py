@@ -13,7 +13,7 @@ from scipy.stats import skellam
 from dpfed.audit.evidence.noise_evidence import NO_NOISE, ChargedNoise, Measured, measured, unseen
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
-from dpfed.diagnostics.noise_facts import bins
+from dpfed.diagnostics.noise_facts import CORRELATION_ERROR, bins
 from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4
@@ -81,9 +81,10 @@ def repeats(entries: int, correlation: float) -> float:
 
     P(r_l > t) = P(x'(A - t)x > 0), A with halves on the two l-th diagonals: the adjacency of paths. By Chernoff at t /
     (1 - t^2), with the determinant of a path (Chebyshev's U), it is at most (1 - t^2)^(m/2) for every l; both signs
-    and all lags: 2 (m - 1) times that. Sums of integers are nearly Gaussian.
+    and all lags: 2 (m - 1) times that. Sums of integers are nearly Gaussian. The correlation may be too large by
+    CORRELATION_ERROR.
     """
-    m = bins(entries)
+    m, correlation = bins(entries), correlation - CORRELATION_ERROR
     if m < 2 or correlation <= 0:
         return 1.0
     if correlation >= 1:
@@ -94,7 +95,9 @@ def repeats(entries: int, correlation: float) -> float:
 def noticed_correlation(entries: int, alpha: float) -> float:
     """Return the correlation at which `repeats` is alpha; 1 where there is none."""
     m = bins(entries)
-    return math.sqrt(-math.expm1(2 / m * math.log(alpha / (2 * (m - 1))))) if m > 1 else 1.0
+    if m < 2:
+        return 1.0
+    return CORRELATION_ERROR + math.sqrt(-math.expm1(2 / m * math.log(alpha / (2 * (m - 1)))))
 
 
 def tail(charged: ChargedNoise, draws: int, largest: float, *, reached: bool) -> float:
