@@ -97,7 +97,7 @@ def _ids(who: Sampler) -> ClientIds | None:
     return who.ids if isinstance(who, InTurns) else None
 
 
-def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> NDArray[np.int64]:
+def turns_of(law: BallsAndBins | Cyclic, clients: int, ids: ClientIds | None) -> Ints:
     """Return the public lane of each client, or its turn in a public order.
 
     ids: those that they follow from; None: the numbers of the clients.
