@@ -48,7 +48,7 @@ class ModuleValues:
                 object.__setattr__(task, "loss", _WatchedLoss(**each, values=self))
             return drawn(task, places, step, records=records)
 
-        LocalTask.own_randomness = own_randomness  # type: ignore[method-assign]
+        LocalTask.own_randomness = own_randomness  # type: ignore[assignment, method-assign]
 
     def of_loss(self, found: Tensor) -> Tensor:
         """Compare the losses of a batch, after which no module belongs to it."""
