@@ -225,7 +225,9 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
         return Subsampled(mechanism=mechanism, sampling=sampling)
     if sampling.probability == 1.0 and not isinstance(sampling, CorrelatedRounds):
         if sampling.name == "fixed":
-            Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have
+            Subsampled(
+                mechanism=mechanism, sampling=sampling
+            )  # raises an error for an adjacency that the mechanism does not have
         return mechanism
     return Subsampled(mechanism=mechanism, sampling=sampling)
 
