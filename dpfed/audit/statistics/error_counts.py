@@ -57,7 +57,7 @@ class ErrorCounts:
 
     @classmethod
     def expected(cls, rates: tuple[float, float], *, trials: int) -> ErrorCounts:
-        """Return the counts at one threshold that errors of these rates give in this number of trials of each world, in integers."""
+        """Return the counts at one threshold that errors of these rates give in `trials` trials of each world."""
         counts = [int(np.ceil(trials * min(max(rate, 0.0), 1.0))) for rate in rates]
         return cls.of_counts(counts[0], counts[1], trials, trials)
 
