@@ -51,7 +51,8 @@ def sentences() -> list[tuple[str, str]]:
     for path in sorted(
         [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
     ):
-        prose = re.sub(r"```.*?```|^\s*[|:#(].*$|^---$", "\n\n", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        prose = re.sub(r"```.*?```", "\n\n", path.read_text(), flags=re.DOTALL)
+        prose = re.sub(r"^ *([|:#(]|---).*$", "\n\n", prose, flags=re.MULTILINE)
         found += [("docs", f"{path.relative_to(ROOT)}: {sentence}") for sentence in split(prose)]
     return found
 

@@ -152,7 +152,7 @@ class OnTheHost:
 
 
 def _fill_with_pairs(block: NDArray[np.float32], words: NDArray[np.uint64]) -> None:
-    """Fill block [2 n] with the normals of n random words: n cosines, then n sines."""
+    """Fill block [2 n] with the normals of n random integers: n cosines, then n sines."""
     one, other = np.split(block, 2)
     radii: NDArray[np.float32] = (words & np.uint64((1 << _RADIUS_BITS) - 1)).view(np.int64).astype(np.float32)
     radii += np.float32(0.5)

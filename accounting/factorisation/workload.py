@@ -17,7 +17,7 @@ from accounting.factorisation.toeplitz import inverse
 class Workload:
     """Workload A: the model after each of `rounds` rounds.
 
-    It is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
+    The model is a sum of eta_s v_s, v_s = momentum v_(s-1) + x_s, eta_s = decay^s.
     momentum, decay: of the server and of its learning rate. momentum 0, decay 1: prefix sums. Errors: InvalidParameter
     for a momentum outside [0, 1) or a decay outside (0, 1].
     """

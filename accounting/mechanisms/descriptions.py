@@ -159,7 +159,7 @@ class Composed:
         adjacencies = {part.adjacency for part, _ in self.parts}
         if len(adjacencies) > 1:
             raise UnsupportedMechanism(
-                f"adjacencies {sorted(adjacencies)} in one composition: an epsilon holds for one adjacency. "
+                f"adjacencies {', '.join(sorted(adjacencies))} in one composition: an epsilon holds for one adjacency. "
                 "State all parts under the same one."
             )
         _check_streams(self.parts)
@@ -225,7 +225,9 @@ def subsample(mechanism: Unsampled, sampling: Sampling) -> SingleRelease:
         return Subsampled(mechanism=mechanism, sampling=sampling)
     if sampling.probability == 1.0 and not isinstance(sampling, CorrelatedRounds):
         if sampling.name == "fixed":
-            Subsampled(mechanism=mechanism, sampling=sampling)  # refuses an adjacency that it cannot have
+            Subsampled(
+                mechanism=mechanism, sampling=sampling
+            )  # raises an error for an adjacency that the mechanism does not have
         return mechanism
     return Subsampled(mechanism=mechanism, sampling=sampling)
 

@@ -180,7 +180,7 @@ class Audit(Generic[ClaimT, PowerT]):
 
     @property
     def score_gap(self) -> float:
-        """Largest gap of a pair. Of supports, which are not distances, there is none."""
+        """Largest gap of a pair. Pairs of supports have no distance."""
         return max((one.gap for one in self.tests if one.score != "support"), default=0.0)
 
     @property

@@ -40,7 +40,7 @@ class MaskCoder:
     def encode(self, mask: NDArray[np.bool_]) -> bytes:
         """Any mask can be coded whatever the probabilities; the better they fit, the shorter.
 
-        About the cross-entropy in bits, plus at most 64 and 1e-4 an entry.
+        The size is about the cross-entropy in bits, plus at most 64 bits and 1e-4 bits an entry.
         """
         entries = mask.view(np.uint8) if mask.dtype == np.bool_ else mask.astype(np.uint8)
         symbols = np.packbits(entries[self._grouped], bitorder="little").astype(np.int32)

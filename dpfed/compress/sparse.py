@@ -256,7 +256,7 @@ def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
 
 
 def _kept_of(dimension: int, keep: float, k: int | None) -> int:
-    """k, or the fraction `keep` of d coordinates and at least one; ConfigError if that is more than d."""
+    """Return k, or the fraction `keep` of d coordinates and at least one; ConfigError if that is more than d."""
     kept = k if k is not None else max(1, round(keep * dimension))
     if kept > dimension:
         raise ConfigError(f"k={kept}: must be at most d={dimension}, the number of coordinates.")

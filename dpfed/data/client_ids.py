@@ -1,4 +1,4 @@
-"""Public ids of clients, as whoever holds the data names them, for lanes and public orders that follow from them."""
+"""Public ids of clients, as named in the data, for lanes and public orders that follow from them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dpfed.errors import DataError
 class ClientIds:
     """Hashes of the clients' ids: the first 64 bits of SHA-256 of the id's text (7 and "7" are one id).
 
-    Claim: a client's hash follows from its id alone, whoever else there is. It is no secret: whoever can guess an id
-    can check the guess. Errors: DataError if an id occurs twice.
+    Claim: a client's hash follows from its id alone, not from other clients. It is no secret: an observer can test
+    guesses of an id. Errors: DataError if an id occurs twice.
 
     >>> ClientIds.of(["anna", "bert"]).lanes(4).tolist() == [*ClientIds.of(["anna"]).lanes(4), 2]
     True

@@ -52,7 +52,7 @@ class Partition:
     indices: int64 [samples], rows of the training half
     offsets: int64 [clients + 1], from 0 to len(indices), never decreasing; equal neighbours are a client
              without samples.
-    ids:     public ids of the clients, if whoever holds the data has given any
+    ids:     public ids of the clients, if the data have any
 
     Raises DataError when the first two do not fit together.
     """

@@ -148,7 +148,7 @@ class RunFolder:
         return key or new
 
     def client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
-        """Note the ids from which turns follow; RunError where a run that goes on has other ids."""
+        """Record the ids that fix the order of turns; RunError if a continued run has other ids."""
         content = b"" if ids is None else ids.to_json()
         path = self.path / CLIENT_IDS
         if not resume:

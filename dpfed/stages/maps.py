@@ -37,7 +37,7 @@ class Map(Protocol):
         """[sent] -> [d]."""
 
     def restrict(self, broadcast: Tensor) -> Tensor:
-        """[d] -> [sent]: the broadcast entries that the sent ones are moves of; not scaled."""
+        """[d] -> [sent]: the broadcast entries at the sent coordinates, without scaling."""
 
 
 class MapChoice(Protocol):

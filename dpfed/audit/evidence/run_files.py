@@ -106,7 +106,7 @@ class RunFiles:
         try:
             return sampler_of(self.config, ids_of_turns(self.config, self.client_ids))
         except ConfigError:
-            raise Unavailable(f"{self.client_ids_name}: is missing, and turns follow from it.") from None
+            raise Unavailable(f"{self.client_ids_name}: is missing, and with it the order of turns.") from None
 
     @cached_property
     def summary(self) -> Summary:
