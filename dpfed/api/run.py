@@ -84,7 +84,10 @@ class Finished:
         """Return the run's privacy card as a table for notebooks."""
         summary = Summary.read(self.summary)
         card = card_of(summary)
-        rows = [(one.name, f"{one.value} ({one.beside})") for one in card.numbers]
+        rows = [
+            ("In one sentence", card.sentence),
+            *((one.name, f"{one.value} ({one.beside})") for one in card.numbers),
+        ]
         rows += [(one.name, one.words or " ".join(one.lines)) for one in card.facts]
         return html_table(f"{summary.method} on {summary.dataset}: {self.folder}", rows)
 

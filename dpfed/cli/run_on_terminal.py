@@ -95,6 +95,7 @@ def show_outcome(outcome: Outcome) -> None:
     summary, out = outcome.record, console()
     card = card_of(summary)
     table = Table(show_header=False, title=f"{summary.method} on {summary.dataset}")
+    table.add_row("In one sentence", card.sentence)
     for one in card.numbers:
         table.add_row(one.name.capitalize(), f"{one.value} ({one.beside})")
     for fact in (*card.facts, *what_ran(summary)):

@@ -48,11 +48,13 @@ class MaskedNoise:
     Noise entry j belongs to masked[j]. Training returns [c, d]: u, not yet masked, at `masked` and the plain update
     elsewhere. The encoder draws the final mask from u and the same noise.
 
-    masked: int64 [m], sorted, on the device to train on; FlatModel.compressible signed: masks -1, 1 (FedMRNS) instead
-    of 0, 1 shared_noise: one seed a round instead of one a client, see `noise_seeds` progressive: False: P = 1 in every
-    batch ("without PM") stochastic: False: m = 1 where u and n have one sign ("without SM"); training then returns S(u,
-    n) at `masked`, from which the encoder's Bernoulli samples have probability 0 or 1 train_masked: False: plain SGD,
-    masks come after training only ("FedAvg with SM")
+    masked: int64 [m], sorted, on the device to train on; FlatModel.compressible
+    signed: masks -1, 1 (FedMRNS) instead of 0, 1
+    shared_noise: one seed a round instead of one a client, see `noise_seeds`
+    progressive: False: P = 1 in every batch ("without PM")
+    stochastic: False: m = 1 where u and n have one sign ("without SM"); training then returns S(u, n) at `masked`, from
+        which the encoder's Bernoulli samples have probability 0 or 1
+    train_masked: False: plain SGD, masks come after training only ("FedAvg with SM")
 
     A client without samples returns zeros; another client only if every gradient was 0. A row of zeros is no update and
     must be left out of the sum, because its signed mask would be ±n. Bernoulli samples depend on (seeds, round, client)

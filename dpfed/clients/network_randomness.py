@@ -31,9 +31,9 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     Streams are independent over all of these names, and do not depend on other clients, nor on the strategy (loop or
     side by side).
 
-    clients: clients in training; the first dimension of every draw, under torch.vmap(randomness="different") records:
-    rows of the data set in a batch of one client whose records are private: each has separate streams, since these
-    seeds are public. Every draw must then have the batch as its first dimension.
+    clients: clients in training; the first dimension of every draw, under torch.vmap(randomness="different")
+    records: rows of the data set in a batch of one client whose records are private: each has separate streams, since
+        these seeds are public. Every draw must then have the batch as its first dimension.
 
     A draw for a padded batch begins with the numbers of its real samples, if samples are its first dimension. On CUDA,
     and if they are not, a loop and side by side draw different numbers from the same distribution.

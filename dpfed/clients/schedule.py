@@ -18,9 +18,10 @@ class Schedule:
     """The batches of c clients, padded to a common number of steps S and batch size B.
 
     samples: int64 [c, S, B], rows of the training half. Padding repeats the batch's first real sample, so padding never
-    adds a number that is not a real sample's. real: bool [c, S, B], false where padded steps: int64 [c], the batches
-    client i really has: its first steps[i] expected: int64 [c], expected batch sizes where batches are Poisson samples;
-    a batch may then be empty
+        adds a number that is not a real sample's.
+    real: bool [c, S, B], false where padded
+    steps: int64 [c], the batches client i really has: its first steps[i]
+    expected: int64 [c], expected batch sizes where batches are Poisson samples; a batch may then be empty
     """
 
     samples: NDArray[np.int64]

@@ -103,8 +103,9 @@ class Walk(Protocol):
     follows it. Running statistics in `room` are updated in between and have gradient 0: `place` does not change them.
     By default the trained numbers are the weights in `room`, and the slope is their gradient.
 
-    room: weights of the network [c, d], always the same memory rate: the learning rate where `slope` and `step` are
-    nothing but room -= rate * gradient, so that a step need not call them; None otherwise
+    room: weights of the network [c, d], always the same memory
+    rate: the learning rate where `slope` and `step` are nothing but room -= rate * gradient, so that a step need not
+        call them; None otherwise
     """
 
     room: Tensor

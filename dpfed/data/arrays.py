@@ -151,8 +151,8 @@ def from_samples(
     Inputs become float32; integers of 32 or 64 bits are kept if the network of a run takes them.
 
     classes: number of labels, which is public; None if items are (input, target), a target being a number or an array
-    of numbers, which become float32 if they are floating clients: client of each training sample (numbers or names),
-    for data.partition = "natural". Raises DataError.
+        of numbers, which become float32 if they are floating
+    clients: client of each training sample (numbers or names), for data.partition = "natural". Raises DataError.
     """
     pairs = []
     for half, samples in (("train", train), ("test", test)):

@@ -44,14 +44,16 @@ def register(
     The function maps `dpfed.methods.settings.Settings` to `dpfed.stages.chain.Stages`.
 
     scheme: name in `dpfed.compress`, where a custom scheme is registered first; "dense" if only the chain decides what
-    is sent what: content of an upload, for `dpfed methods`; paper: its source unbiased: True if unbiased without
-    clipping; bits: bits a parameter, by default the most of the scheme sparse: True if method.keep or method.k must be
-    given (`s.kept`) privacy: a [privacy] table is "optional", "required" or "never" allowed preset: tables of its
-    presets, beside those of the data set: {"method": {"keep": 0.4}} masks: clients train and send a mask over frozen
-    weights, as in fedpm: its chain is `s.coins(...)`, its noise
-              under [privacy] that of Bernoulli samples, and it has the table [mask]
-    course:   local training, from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
-    server:   the server's rule, from `dpfed.methods.parts.ServerParts`; by default that of [server]
+        is sent
+    what: content of an upload, for `dpfed methods`; paper: its source
+    unbiased: True if unbiased without clipping; bits: bits a parameter, by default the most of the scheme
+    sparse: True if method.keep or method.k must be given (`s.kept`)
+    privacy: a [privacy] table is "optional", "required" or "never" allowed
+    preset: tables of its presets, beside those of the data set: {"method": {"keep": 0.4}}
+    masks: clients train and send a mask over frozen weights, as in fedpm: its chain is `s.coins(...)`, its noise under
+        [privacy] that of Bernoulli samples, and it has the table [mask]
+    course: local training, from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
+    server: the server's rule, from `dpfed.methods.parts.ServerParts`; by default that of [server]
 
     Claim: a private run of it is charged by the stage of its chain that makes it private, and is refused if the bound
     of that charge does not hold (`dpfed.mechanisms.soundness`). ConfigError for a name that is taken or a scheme that

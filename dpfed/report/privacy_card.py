@@ -51,8 +51,9 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Badges, numbers and named texts at the top of a run's page."""
+    """Sentence, badges, numbers and named texts at the top of a run's page."""
 
+    sentence: str = ""
     badges: tuple[Badge, ...]
     numbers: tuple[Number, ...]
     facts: tuple[Fact, ...]
@@ -60,11 +61,16 @@ class Card:
 
 def card_of(summary: Summary) -> Card:
     """Return the card of a finished run. Epsilon and delta are rounded upwards, lower bounds downwards."""
-    return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=tuple(_facts(summary)))
+    return Card(
+        sentence=statement(summary),
+        badges=_badges(summary),
+        numbers=tuple(_numbers(summary)),
+        facts=tuple(_facts(summary)),
+    )
 
 
 def short_card_of(summary: Summary) -> Card:
-    """Return the card without its named texts, to be shown beside others."""
+    """Return the card without its sentence and named texts, to be shown beside others."""
     return Card(badges=_badges(summary), numbers=tuple(_numbers(summary)), facts=())
 
 
@@ -118,7 +124,7 @@ def score_of(summary: Summary) -> Number:
 
 
 def _facts(summary: Summary) -> list[Fact]:
-    facts = [Fact(name="In one sentence", words=statement(summary))]
+    facts: list[Fact] = []
     if summary.epsilon is not None:
         facts += [
             Fact(name="For whom", words=unit_words(summary)),
@@ -157,7 +163,7 @@ def _sampled(summary: Summary) -> str:
 
 
 def _other_epsilons(summary: Summary) -> list[Fact]:
-    facts = []
+    facts: list[Fact] = []
     hostile = None if summary.sampling == "all" else summary.hostile_clients_epsilon
     server_words = " against the server, which knows who took part"
     for name, words, epsilon, rounds in (

@@ -224,7 +224,7 @@ def adversary_words(summary: Summary) -> str:
         return f"All who see uploads or models, the server included. {charged}"
     words = "All who see the models of all rounds"
     if summary.sampling != "all":
-        words += " but does not know who took part in which round"
+        words += " but do not know who took part in which round"
     return f"{words}. {_server_words(summary)}"
 
 

@@ -42,10 +42,11 @@ class FlowerAccountant:
         accountant = FlowerAccountant(PrivacyConfig(...), ledger="ledger.jsonl")
         strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(...), 1.4, 1.0, 100, accountant=accountant)
 
-    config: Flower's PrivacyConfig, or anything with its fields ledger: a file, written before a release counts; an
-    existing ledger is continued clip_norm: C, for the ledger's lines only: no epsilon depends on it randomness: source
-    of the noise. "simulated" for Flower's strategies, which draw it from numpy's global generator and not from the
-    operating system
+    config: Flower's PrivacyConfig, or anything with its fields
+    ledger: a file, written before a release counts; an existing ledger is continued
+    clip_norm: C, for the ledger's lines only: no epsilon depends on it
+    randomness: source of the noise. "simulated" for Flower's strategies, which draw it from numpy's global generator
+        and not from the operating system
 
     Claim: `get_epsilon(delta)` is an upper bound for all releases composed, each a sum of rows of norm at most C with
     normal noise of standard deviation noise_multiplier C, if their number was fixed before the first result. A run that

@@ -95,8 +95,9 @@ def serve(
 ) -> Outcome:
     """Run all rounds with Flower's nodes; the run folder is that of `dpfed run`.
 
-    `stop` is called before every round; True ends the run, which can be resumed. more_may_join: True if nodes can still
-    start while the server waits for all clients. ConfigError, RunError, LedgerError.
+    `stop` is called before every round; True ends the run, which can be resumed.
+    more_may_join: True if nodes can still start while the server waits for all clients
+    Raises ConfigError, RunError, LedgerError.
     """
     config = experiment.config
     check_engine(config)

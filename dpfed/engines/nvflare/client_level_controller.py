@@ -28,12 +28,15 @@ class ClientLevelFedAvg(ModelController):
         job.to_server(ClientLevelFedAvg(clients=8, cohort=4, clip_norm=1.0, rounds=3, epsilon=3.0, ledger="l.jsonl"))
 
     clients: number, or names, of NVFlare's clients (sites): those connected at the first round are the clients of all
-    rounds compress:  a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters
-               `KeepTerms` and `CompressUpdate` on the clients
+        rounds
+    compress: a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters `KeepTerms` and
+        `CompressUpdate` on the clients
     keep: Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs these filters,
-    too patience: seconds to wait for the clients before the first round, and for the results of each; at least 1
-    persistor_id, task_name: as in NVFlare's FedAvg Other parameters are those of `dpfed.ClientLevel`, which samples,
-    clips, adds noise and charges.
+        too
+    patience: seconds to wait for the clients before the first round, and for the results of each; at least 1
+    persistor_id, task_name: as in NVFlare's FedAvg
+
+    Other parameters are those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges.
 
     Claim: `guarantee()` is an upper bound for all models that are sent to clients or saved, against observers who see
     these models but not the cohorts, for any messages of clients. Each round draws its cohort with the sampler that is

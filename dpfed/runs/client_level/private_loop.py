@@ -54,27 +54,27 @@ class ClientLevel:
             w += step.release(train(w, step.cohort))
         print(private.guarantee())
 
-    clients: number of clients, or their names, whose fingerprint binds the ledger to them cohort: expected number of
-    clients in a round under "poisson", exact one under "fixed" sampling: values of federation.sampling in `dpfed run`;
-    schedules ("balls-and-bins", ...) with randomness="simulated"
-               only, and every round must then be released. separation: that of "min-separation". lanes: of
-               "balls-and-bins", public (number of a client modulo lanes; under add-remove a hash of its name), with
-               noise in as many bands. lane_secrecy: "secret" draws them for the run instead
+    clients: number of clients, or their names, whose fingerprint binds the ledger to them
+    cohort: expected number of clients in a round under "poisson", exact one under "fixed"
+    sampling: values of federation.sampling in `dpfed run`; schedules ("balls-and-bins", ...) with
+        randomness="simulated" only, and every round must then be released. separation: that of "min-separation". lanes:
+        of "balls-and-bins", public (number of a client modulo lanes; under add-remove a hash of its name), with noise
+        in as many bands. lane_secrecy: "secret" draws them for the run instead
     cohort_cap: under "poisson" the most clients of a round; of more drawn a random part of that size takes part
-    rounds:    the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes
-               more rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
-    epsilon:   budget; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend epsilon
+    rounds: the most rounds; the loop ends with them, or before a round that would exceed `epsilon`. A ledger takes more
+        rounds than it began with if both `epsilon` and `noise_multiplier` were given from the start
+    epsilon: budget; without `noise_multiplier` the noise is calibrated so that `rounds` rounds spend epsilon
     noise_multiplier: noise over clip norm on the sum
-    delta:     default: the smaller of clients^-1.1 and 1e-4
+    delta: default: the smaller of clients^-1.1 and 1e-4
     adjacency: default: that of the sampling (`accounting.Plan`)
-    ledger:    a file; an existing one is continued. None: a temporary file, removed with this object
-    noise:     "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
-               randomness="simulated" only, where it is the default; `dpfed run` has the same rule
+    ledger: a file; an existing one is continued. None: a temporary file, removed with this object
+    noise: "discrete-gaussian" (default) or "skellam", on integers, drawn exactly; "gaussian" with
+        randomness="simulated" only, where it is the default; `dpfed run` has the same rule
     randomness: "secure", from the operating system; "simulated": cohorts and noise from `seed`, never for release
-    seed:      seed of public rotations, and of all randomness if simulated; default 0
+    seed: seed of public rotations, and of all randomness if simulated; default 0
     dimension: d, needed if a cohort may be empty before the first release
-    stages:    custom chain: a function of `Parts` (its argument `s`), which has the loop's sampler and noise, as in
-               `lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=99)), *s.private(99))`
+    stages: custom chain: a function of `Parts` (its argument `s`), which has the loop's sampler and noise, as in
+        `lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=99)), *s.private(99))`
 
     Claim: `guarantee()` is an upper bound for everything that `release` returned, and everything that an interrupted
     process was about to return, against observers who see the releases but not the cohorts. A round is that of
