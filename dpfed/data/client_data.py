@@ -71,6 +71,8 @@ def from_clients(
             _joined([one[0] for one in full], f"dataset {name!r}, inputs"),
             np.concatenate([one[1] for one in full]),
         )
+    except DataError:
+        raise
     except ValueError:
         raise DataError(f"dataset {name!r}: samples of the clients have different shapes. Give them one.") from None
     made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
