@@ -62,5 +62,5 @@ def test_a_ledger_of_one_schedule_with_two_noises_has_no_epsilon(tmp_path):
 
 def test_a_plan_after_any_schedule_has_another_stream():
     before = Composed(parts=((one_round(1.0, BallsAndBins(bins=10)), 10), (one_round(2.0, SCHEDULES["cyclic"]), 10)))
-    plan = Plan(clients=100, cohort=10, sampling="cyclic", before=before)
+    plan = Plan(clients=100, cohort=10, sampling="cyclic", adjacency="add-remove", before=before)
     assert len({part.sampling.stream for part, _ in plan.run(1.0, 10).parts}) == 3

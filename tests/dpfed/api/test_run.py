@@ -232,7 +232,7 @@ def test_progress_goes_where_somebody_looks(tmp_path, capsys):
 LIGHT = """
 import sys, dpfed
 assert dpfed.__dir__() == dir(dpfed) and "run" in dir(dpfed) and "ClientLevel" in dir(dpfed), dir(dpfed)
-heavy = {"torch", "numpy", "scipy", "pydantic", "rich", "accounting"} & sys.modules.keys()
+heavy = {"torch", "numpy", "scipy", "pydantic", "rich"} & sys.modules.keys()
 print(sorted(heavy), len([name for name in sys.modules if name.startswith("dpfed")]))
 """
 

@@ -173,7 +173,9 @@ def test_the_edge_is_as_narrow_as_moves_are_and_no_narrower(settings, edge):
 def test_a_secure_sum_of_coins_says_what_it_relies_on_of_others(settings, words):
     [said] = [one for one in built("aggregation.kind=masked", *settings).not_protected if "other clients" in one]
     assert words in said
-    assert any("must draw their coins" in one for one in built("aggregation.kind=masked", *settings).not_protected)
+    assert any(
+        "must draw their Bernoulli samples" in one for one in built("aggregation.kind=masked", *settings).not_protected
+    )
     assert not any("other clients" in one for one in built(*settings).not_protected)  # this process clips them all
 
 

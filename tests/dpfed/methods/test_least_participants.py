@@ -54,7 +54,7 @@ def test_the_least_that_a_node_accepts(settings, least):
             "must be from 20 .shares of noise are sized for 20 uploads. to 20",
         ),
         ((*SHARES, "aggregation.tolerance=0.1", "aggregation.least_participants=21"), "must be from 18 .* to 20"),
-        ((*OPEN, "aggregation.least_participants=21"), "must be from 2 .fewer hide nobody. to 20"),
+        ((*OPEN, "aggregation.least_participants=21"), "must be from 2 .fewer hide no client. to 20"),
         ((*OPEN, "aggregation.least_participants=1"), "least_participants"),
         (
             ("method.name=fedavg", "aggregation.kind=plain", "aggregation.least_participants=3"),
