@@ -25,7 +25,7 @@ SECURE = ("aggregation.kind=protocol",)
 CASES = {
     "shares": ("dp-fedavg", (), SHARES),
     "noise at the server": ("dp-fedavg", (), {**SHARES, "placement": "server"}),
-    "not private": ("fedavg", ("aggregation.clip_norm=1.0",), None),
+    "not private": ("fedavg", ("aggregation.clip_norm=1.0", "local.strategy=loop"), None),
     "coins": ("fedpm", (), {"clip_norm": 0.5, "slots": 15, "delta": 1e-2, "accountant": "rdp"}),
     "symbols": ("fedmrns", ("method.shared=true",), None),
     "lost at every step": (
