@@ -7,7 +7,7 @@ of 10: the 5 steps of `benchmarks/tasks.py`; `fed-smp`, the 10 steps of that pap
 `fifty`, 100 samples, 5 epochs, batches of 10; or `fedmrn`, 600 samples, 10 epochs, batches of 64: 100 steps. Rounds
 are those of `dpfed run`, files and all. With `--extrapolate` clients train as in `few`, and the time of training is
 multiplied by how many more samples go through the model: all else does not depend on it. The table says so. With
-`--random-updates` nobody trains: all other parts in a tenth of the time, in milliseconds of which the first column has
+`--random-updates` no client trains: all other parts in a tenth of the time, in milliseconds of which the first column has
 the sum.
 Functions are wrapped from here, so that what is measured is the product; a part is the time inside its functions less
 that inside other parts. Seconds are those of the processor, so that other work on the machine disturbs little
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--work", choices=WORK, default="few")
     parser.add_argument("--extrapolate", action="store_true")
-    parser.add_argument("--random-updates", action="store_true", help="train nobody")
+    parser.add_argument("--random-updates", action="store_true", help="train no client")
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)

@@ -11,7 +11,7 @@ SERVER = "/srv/dpfed/.venv-flower/bin/flower-superlink"
 
 
 def verified(text, folder):
-    """What `systemd-analyze verify` says of a unit whose server is a program that there is."""
+    """Return the output of `systemd-analyze verify` for a unit whose server program exists."""
     unit = folder / UNIT.name
     unit.write_text(text.replace(SERVER, shutil.which("true")))
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)

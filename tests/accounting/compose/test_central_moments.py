@@ -90,7 +90,7 @@ def test_a_library_of_others_has_no_larger_epsilon():
 
 
 def test_a_million_rounds_with_a_chance_of_a_billionth():
-    """By Renyi orders 0.4523, as no loss distribution of so many rounds is good to this delta."""
+    """Renyi orders give 0.4523: no loss distribution of so many rounds is precise enough at this delta."""
     plan = Plan(clients=10**9, cohort=1, delta=1.26e-10)
     found = budget.solve(plan, noise_multiplier=1.0, rounds=10**6)
     assert found.lower_bound < found.epsilon < 6e-6

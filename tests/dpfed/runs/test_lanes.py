@@ -105,7 +105,7 @@ def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monke
 
 
 def test_a_prolonged_run_has_no_certificate(tiny_config, tmp_path, monkeypatch):
-    """Its length may be chosen by its results, which only the budget covers."""
+    """The length of a prolonged run may be chosen by its results, and only the budget covers that."""
     monkeypatch.setenv("DPFED_CACHE_DIR", "")
     monkeypatch.setattr(certificates, "SAMPLES", 50_000)
     settings = (*RESTS, "privacy.epsilon=30.0")
