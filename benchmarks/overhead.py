@@ -7,8 +7,8 @@ of 10: the 5 steps of `benchmarks/tasks.py`; `fed-smp`, the 10 steps of that pap
 `fifty`, 100 samples, 5 epochs, batches of 10; or `fedmrn`, 600 samples, 10 epochs, batches of 64: 100 steps. Rounds
 are those of `dpfed run`, files and all. With `--extrapolate` clients train as in `few`, and the time of training is
 multiplied by how many more samples go through the model: all else does not depend on it. The table says so. With
-`--random-updates` no client trains: all other parts in a tenth of the time, in milliseconds of which the first column has
-the sum.
+`--random-updates` no client trains: all other parts in a tenth of the time, in milliseconds; the first column is their
+sum.
 Functions are wrapped from here, so that what is measured is the product; a part is the time inside its functions less
 that inside other parts. Seconds are those of the processor, so that other work on the machine disturbs little
 (`--clock wall`: by the clock); for every part the least over the rounds after the first. In one process a client's

@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.data.client_ids import ClientIds
-from dpfed.data.dataset import Classes, Dataset, Numbers, Part, check_classes, exact_floats, names_of, undeclared
+from dpfed.data.dataset import (
+    Classes,
+    Dataset,
+    Numbers,
+    Part,
+    check_classes,
+    exact_floats,
+    finite_numbers,
+    names_of,
+    undeclared,
+)
 from dpfed.data.parts import Inputs, packed, parts_of
 from dpfed.errors import DataError
 
@@ -271,7 +281,7 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
     if clients is not None:
         owners, clients = np.unique(clients, return_inverse=True)
         clients, ids = clients.astype(np.int64), ClientIds.of(owners.tolist())
-    inputs = [_inputs(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
+    inputs = [finite_numbers(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
     inputs = alike(inputs, f"{where}, inputs")
     return Dataset(
         name=name,
@@ -296,21 +306,6 @@ def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
     if all(wide) or not any(wide):
         return arrays
     return [exact_floats(array, where) if one else array for array, one in zip(arrays, wide, strict=True)]
-
-
-def _inputs(array: Numbers, where: str) -> Numbers:
-    """Return integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32."""
-    if array.dtype.kind not in "biuf" or array.ndim < 2:
-        raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
-    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
-        if array.size and array.max() > np.iinfo(np.int64).max:
-            raise DataError(f"{where}: holds integers beyond 2^63 - 1. Number them from 0 on.")
-        return array.astype(np.int64)
-    with np.errstate(over="ignore"):
-        inputs = array.astype(np.float32)
-    if not np.isfinite(inputs).all():
-        raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
-    return inputs
 
 
 def _integers(array: Numbers, where: str) -> NDArray[np.int64]:

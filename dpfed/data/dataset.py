@@ -208,6 +208,24 @@ def exact_floats(integers: Numbers, where: str) -> NDArray[np.float32]:
     return integers.astype(np.float32)
 
 
+def finite_numbers(array: Numbers, where: str, *, dimensions: int = 2) -> Numbers:
+    """Return integers of 32 and 64 bits as int64; all other numbers, images of 8 and 16 bits among them, as float32.
+
+    dimensions: the least number of them. DataError, which names `where`, for others, NaN and infinity.
+    """
+    if array.dtype.kind not in "biuf" or array.ndim < dimensions:
+        raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise DataError(f"{where}: holds integers beyond 2^63 - 1. Number them from 0 on.")
+        return array.astype(np.int64)
+    with np.errstate(over="ignore"):
+        inputs = array.astype(np.float32)
+    if not np.isfinite(inputs).all():
+        raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
+    return inputs
+
+
 def floats_hold(integers: Numbers) -> bool:
     """Return True if float32 holds all of these integers exactly."""
     return not integers.size or (integers.min() >= -_WHOLE_FLOATS and integers.max() <= _WHOLE_FLOATS)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dpfed.data.dataset import Numbers, Part, exact_floats
+from dpfed.data.dataset import Numbers, Part, exact_floats, finite_numbers
 from dpfed.errors import DataError
 
 LABELS = ("labels", "label")
@@ -71,15 +71,8 @@ def _rows(half: Mapping[str, Numbers], where: str, *, floats: bool) -> Numbers:
 
 
 def _numbers(array: Numbers, name: str, where: str) -> Numbers:
-    if array.dtype.kind not in "biuf" or array.ndim < 1:
-        raise DataError(f"{where}, part {name!r}: {array.dtype} of shape {array.shape}; must be numbers [N, ...].")
-    if array.dtype.kind in "bi" or (array.dtype.kind == "u" and array.dtype.itemsize > 2):
-        return array.astype(np.int64)
-    with np.errstate(over="ignore"):
-        numbers = array.astype(np.float32)
-    if not np.isfinite(numbers).all():
-        raise DataError(f"{where}, part {name!r}: holds NaN or infinity. Fill or remove these samples.")
-    return numbers
+    whole = array.astype(np.int64) if array.dtype.kind in "bi" else array
+    return finite_numbers(whole, f"{where}, part {name!r}", dimensions=1)
 
 
 def _stacked(values: Sequence[object], name: str, where: str) -> Numbers:

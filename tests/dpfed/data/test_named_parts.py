@@ -166,3 +166,10 @@ def test_a_constant_buffer_that_remembers_clients_is_put_back(tmp_path):
         return  # refused by the trial: as good
     weights = load_file(done.folder / "model.safetensors")
     assert max(float(one.abs().max()) for one in weights.values()) < 100
+
+
+def test_integers_beyond_64_bits_are_refused_and_not_wrapped():
+    beyond = np.full(60, 2**63, dtype=np.uint64)
+    some = [{"id": beyond[i], "labels": LABELS[i]} for i in range(4)]
+    with pytest.raises(DataError, match=r"part 'id'.*beyond"):
+        from_samples(some, some, classes=2)
