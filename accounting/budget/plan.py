@@ -114,7 +114,7 @@ class Plan:
     rounds: int | None = option("Training rounds, T.", None)
     delta: float = option("Default: the smaller of clients^-1.1 and 1e-4, or the ledger's.", None)
     adjacency: Adjacency = option(
-        "Default: add-remove for poisson and all, replace-one for fixed, zero-out for cyclic. It decides the sensitivity.",
+        "Default: add-remove for poisson and all, replace-one for fixed, zero-out for cyclic. Decides the sensitivity.",
         None,
     )
     before: Composed | None = None
