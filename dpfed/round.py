@@ -140,7 +140,7 @@ class OpenRound(Generic[Opened]):
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Add rows as they arrived."""
         assert self.now.observer is not None
-        if (compared := _compared()) is not None:
+        if (compared := _replay_rounds()) is not None:
             compared.arrived(rows, ids)
         self.now.observer.added(rows, ids)
         self.total.add(ids, rows)  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ class Compared(Protocol):
         """Compare what a round ends with."""
 
 
-def _compared() -> Compared | None:
+def _replay_rounds() -> Compared | None:
     replay = replayed.current()
     return None if replay is None else replay.rounds
 
@@ -262,8 +262,8 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 
 
-def _closed(done: RoundResult) -> RoundResult:
-    if (compared := _compared()) is not None:
+def _closed_round(done: RoundResult) -> RoundResult:
+    if (compared := _replay_rounds()) is not None:
         compared.closes(done)
     return done
 
@@ -304,7 +304,7 @@ def open_round(now: Round, method: Method, *, observer: Observer | None = None) 
     total = method.aggregation.open(now.task, size=method.stages.width, dtype=method.stages.summed_as)
     watch = Watch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
     observers: list[Observer] = [watch] if observer is None else [watch, observer]
-    if (compared := _compared()) is not None:
+    if (compared := _replay_rounds()) is not None:
         observers.append(compared.opens(now, method, total.arriving))
     seen = watch if len(observers) == 1 else Together(observers)
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)

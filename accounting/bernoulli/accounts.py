@@ -50,7 +50,7 @@ def gaussian_above(coins: BernoulliAggregate | BernoulliChannel, in_clips: float
     at = Coordinates(
         coins=min(coins.cohort, LARGEST_COHORT) if isinstance(coins, BernoulliAggregate) else 1,
         floor=moves.floor,
-        reach=_reach(coins, moves),
+        reach=_largest_distance(coins, moves),
         move=in_clips * moves.linf,
         fisher=coins.clip_metric == "fisher",
         reference=None if coins.reference is None or coins.noise_std else coins.reference,
@@ -88,7 +88,7 @@ def _moves(coins: BernoulliAggregate | BernoulliChannel) -> _Moves:
     return _Moves(floor=floor, l2=l2 * _ROUNDING, linf=linf * _ROUNDING)
 
 
-def _reach(coins: BernoulliAggregate | BernoulliChannel, moves: _Moves) -> float | None:
+def _largest_distance(coins: BernoulliAggregate | BernoulliChannel, moves: _Moves) -> float | None:
     """Return the largest distance of a probability of the sum from the public one; for single uploads the clip."""
     if isinstance(coins, BernoulliAggregate) and coins.others == "anywhere":
         return None

@@ -42,7 +42,7 @@ def channel_epsilon(delta: float, *, p: ArrayLike, q: ArrayLike) -> float:
     """
     target = require.probability(delta=delta)
     log_p, log_q = _log_masses(p, q)
-    return max(_smallest(target, log_p, log_q), _smallest(target, log_q, log_p))
+    return max(_smallest_epsilon(target, log_p, log_q), _smallest_epsilon(target, log_q, log_p))
 
 
 def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
@@ -54,7 +54,7 @@ def _gain(epsilon: float, log_p: Floats, log_q: Floats) -> float:
     return float(np.sum(np.exp(log_p[counted]) * -np.expm1(gap[counted])))
 
 
-def _smallest(target: float, log_p: Floats, log_q: Floats) -> float:
+def _smallest_epsilon(target: float, log_p: Floats, log_q: Floats) -> float:
     """Return the least epsilon >= 0 with `_gain` at most target.
 
     Between losses: the sum of P minus e^epsilon times the sum of Q over the outcomes with a loss of at least the next

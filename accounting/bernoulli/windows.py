@@ -67,13 +67,13 @@ def windows(at: Coordinates) -> list[Window]:
         return [_window(at, c, theta, theta)]
     worst = max(_weight(at, c, theta, theta) for theta in _points(c, at.reach))
     for near in _NEAR_WORST:
-        found = _covering(at, c, near * worst)
+        found = _covering_window(at, c, near * worst)
         if len(found) <= _MANY:
             break
     return found
 
 
-def _covering(at: Coordinates, c: float, heaviest: float) -> list[Window]:
+def _covering_window(at: Coordinates, c: float, heaviest: float) -> list[Window]:
     found, a = [], c
     while a < 0.5:
         b = _end(at, c, a, heaviest)

@@ -74,9 +74,9 @@ def choices(plan: Plan, *, epsilon: float, rounds: int) -> tuple[Advised, ...]:
     if plan.mechanism.name != "gaussian" or not one_client or plan.before is not None or plan.period < 2:
         return ()
     found: list[Advised] = []
-    for other in _others(plan, rounds):
+    for other in _other_accounts(plan, rounds):
         if other.needs_lanes:
-            found += _laned(other, epsilon, rounds)
+            found += _with_best_lanes(other, epsilon, rounds)
             continue
         one = _solved(other, epsilon, rounds, start=found[-1].noise_multiplier if found else 1.0)
         found += [] if one is None else [one]
@@ -94,7 +94,7 @@ def words(found: tuple[Advised, ...]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
+def _other_accounts(plan: Plan, rounds: int) -> Iterator[Plan]:
     in_turn = Cyclic(cohort=plan.cohort)
     yield replace(plan, sampling=BallsAndBins(cohort=plan.cohort), mechanism=GaussianNoise())
     yield replace(plan, sampling=Poisson(cohort=plan.cohort), mechanism=GaussianNoise())
@@ -104,7 +104,7 @@ def _others(plan: Plan, rounds: int) -> Iterator[Plan]:
     yield replace(zero_out, sampling=BallsAndBins(cohort=plan.cohort), mechanism=BandedNoise())
 
 
-def _laned(plan: Plan, epsilon: float, rounds: int) -> list[Advised]:
+def _with_best_lanes(plan: Plan, epsilon: float, rounds: int) -> list[Advised]:
     """Return the plan with the lanes of least error; nothing if none meets epsilon."""
     try:
         found = searched(plan, epsilon=epsilon, rounds=rounds)

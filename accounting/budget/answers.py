@@ -187,7 +187,7 @@ class _Solver:
             target=target,
             delta=plan.delta,
             how=self,
-            start=_guess(plan, target.near_epsilon(plan.delta), rounds),
+            start=_starting_noise(plan, target.near_epsilon(plan.delta), rounds),
         )
 
     def rounds(self, plan: Plan, target: Target, noise_multiplier: float | None) -> int:
@@ -314,7 +314,7 @@ def solve(
     >>> row.rounds
     126
     """
-    noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
+    noise_multiplier, rounds = _given_numbers(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
     lacks_noise = noise_multiplier is None and plan.has_noise_multiplier
     target = _target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
@@ -353,7 +353,7 @@ def epsilon(
     0.6303
     """
     how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
-    noise_multiplier, rounds = _once(plan, noise_multiplier=noise_multiplier, rounds=rounds)
+    noise_multiplier, rounds = _given_numbers(plan, noise_multiplier=noise_multiplier, rounds=rounds)
     return how.epsilon(plan.run(noise_multiplier, require.count(rounds=rounds)), plan.delta)
 
 
@@ -382,10 +382,10 @@ def noise_multiplier(
     1.09
     """
     how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
-    planned, rounds = _once(plan, rounds=rounds)
+    planned, rounds = _given_numbers(plan, rounds=rounds)
     if planned is not None:
         raise InvalidParameter(f"noise_multiplier={planned} in the plan: it is asked for, so leave it out.")
-    target = _given(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+    target = _given_target(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
     plan = with_lanes(plan, epsilon=epsilon, rounds=rounds, stated_by=accountant)
     return how.noise_multiplier(plan, target, require.count(rounds=rounds))
 
@@ -413,10 +413,10 @@ def rounds(
     451
     """
     how = _Solver(accountant=accountant, conversion=conversion, precise=precise)
-    noise_multiplier, planned = _once(plan, noise_multiplier=noise_multiplier)
+    noise_multiplier, planned = _given_numbers(plan, noise_multiplier=noise_multiplier)
     if planned is not None:
         raise InvalidParameter(f"rounds={planned} in the plan: they are asked for, so leave them out.")
-    target = _given(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
+    target = _given_target(_target(how, epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr))
     return how.rounds(plan, target, noise_multiplier)
 
 
@@ -431,13 +431,13 @@ def _target(how: _Solver, **given: float | None) -> Target | None:
     return target
 
 
-def _given(target: Target | None) -> Target:
+def _given_target(target: Target | None) -> Target:
     if target is None:
         raise InvalidParameter("epsilon is missing: give it, or advantage, or tpr and fpr.")
     return target
 
 
-def _once(
+def _given_numbers(
     plan: Plan, *, noise_multiplier: float | None = None, rounds: int | None = None
 ) -> tuple[float | None, int | None]:
     """Return noise multiplier and rounds, of the plan or as given. InvalidParameter for two different values."""
@@ -486,7 +486,7 @@ def _spent_before(plan: Plan) -> float | None:
     return None if plan.before is None else accountants.epsilon(plan.before, delta=plan.delta)
 
 
-def _guess(plan: Plan, target: float, rounds: int) -> float:
+def _starting_noise(plan: Plan, target: float, rounds: int) -> float:
     """Return a noise multiplier near the answer of a plan."""
     return near(
         target,

@@ -287,11 +287,11 @@ def _calibrated(claim: Claim, samples: int) -> tuple[Pair, float]:
     verification's samples; both with other seeds.
     """
     run = claim.run
-    _, tilts = min((_smallest(claim, samples, tilts, PILOT), tilts) for tilts in run.tilts)
-    return tilts, rounded_up(_smallest(claim, samples, tilts, samples // 2))
+    _, tilts = min((_smallest_certified_epsilon(claim, samples, tilts, PILOT), tilts) for tilts in run.tilts)
+    return tilts, rounded_up(_smallest_certified_epsilon(claim, samples, tilts, samples // 2))
 
 
-def _smallest(claim: Claim, samples: int, tilts: Pair, count: int) -> float:
+def _smallest_certified_epsilon(claim: Claim, samples: int, tilts: Pair, count: int) -> float:
     run, delta = claim.run, claim.delta
     setting = {"calibration": about(run), "tilts": list(tilts), "delta": delta, "samples": samples, "count": count}
     chunks = list(run.samples(generator_of(seed_of(setting)), count, tilts))

@@ -134,13 +134,13 @@ class Plan:
         chosen_sampling, chosen = parts_from({"sampling": sampling, "mechanism": mechanism, **options})
         if isinstance(chosen, BandedNoise) and isinstance(chosen_sampling, BallsAndBins):
             chosen_sampling, chosen = chosen.in_lanes(chosen_sampling, require.count(clients=clients))
-        self._set(clients=require.count(clients=clients), sampling=chosen_sampling, before=before)
+        self._set_fields(clients=require.count(clients=clients), sampling=chosen_sampling, before=before)
         if self.cohort > self.clients:
             raise InvalidParameter(f"cohort={self.cohort} of clients={clients}: must be at most the number of clients.")
-        self._set(rounds=None if rounds is None else require.count(rounds=rounds))
-        self._set(delta=require.open_probability(delta=self._default_delta if delta is None else delta))
+        self._set_fields(rounds=None if rounds is None else require.count(rounds=rounds))
+        self._set_fields(delta=require.open_probability(delta=self._default_delta if delta is None else delta))
         if isinstance(chosen_sampling, RecordBatches):
-            chosen = _of_records(chosen)
+            chosen = _noise_of_records(chosen)
         in_lanes = False
         if isinstance(chosen_sampling, BallsAndBins):
             in_lanes = isinstance(chosen, BandedNoise) or (chosen_sampling.lanes or 1) > 1
@@ -157,8 +157,8 @@ class Plan:
                 f"adjacency={str(self.adjacency)!r} with unit='record': batches are drawn record by record, which is "
                 "accounted under 'add-remove'. Remove it."
             )
-        self._set(mechanism=chosen)
-        self._set(mechanism=chosen.fitted(self))
+        self._set_fields(mechanism=chosen)
+        self._set_fields(mechanism=chosen.fitted(self))
         if not isinstance(self.mechanism, CorrelatedNoise):
             self.round(1.0 if self.has_noise_multiplier else None)  # refuses what has no account
 
@@ -175,7 +175,7 @@ class Plan:
         """Return the plan with other values of its flat list of options (`options`)."""
         return Plan.from_options({**self.options, **options})
 
-    def _set(self, **values: object) -> None:
+    def _set_fields(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -404,7 +404,7 @@ def _refuse_foreign(
     )
 
 
-def _of_records(chosen: PlannedMechanism) -> PlannedMechanism:
+def _noise_of_records(chosen: PlannedMechanism) -> PlannedMechanism:
     """Return the noise that a client adds to the sum of its own batch: all of it, to numbers that are not rotated."""
     if isinstance(chosen, GaussianNoise) and type(chosen) is GaussianNoise and chosen.noise_schedule is None:
         return chosen

@@ -219,7 +219,7 @@ def quick_epsilon(mechanism: Mechanism, *, delta: float) -> float | None:
         return None
     if near.pairwise or Game.of(near.mechanism) is None:
         return None
-    others = _best(mechanism, delta, without_adaptive=True).epsilon
+    others = _best_epsilon(mechanism, delta, without_adaptive=True).epsilon
     if others == 0:
         return 0.0
     found = adaptive.epsilon(near.mechanism, delta=target, fineness=adaptive.QUICK)
@@ -270,7 +270,7 @@ def sampling_name(mechanism: Mechanism) -> str:
 def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conversion, precise: bool) -> _Bound:
     match accountant:
         case "best":
-            return _best(mechanism, delta, precise=precise)
+            return _best_epsilon(mechanism, delta, precise=precise)
         case "rdp":
             return _rdp(mechanism, delta, conversion)
         case "pld":
@@ -284,7 +284,9 @@ def _bound(mechanism: Mechanism, delta: float, accountant: str, conversion: Conv
     raise InvalidParameter(f"accountant={accountant!r}: must be one of {', '.join(ACCOUNTANTS)}.")
 
 
-def _best(mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False) -> _Bound:
+def _best_epsilon(
+    mechanism: Mechanism, delta: float, *, precise: bool = False, without_adaptive: bool = False
+) -> _Bound:
     if plain_shift(mechanism) is not None:
         return _analytic(mechanism, delta)
     candidates: list[_Bound] = []
@@ -314,13 +316,13 @@ def _analytic(mechanism: Mechanism, delta: float) -> _Bound:
     near, target = nearly_gaussian(mechanism, delta)
     shift = plain_shift(near.mechanism)
     if shift is None:
-        found = _of_one_round(near.mechanism, target) + 2 * near.closeness
+        found = _epsilon_of_one_round(near.mechanism, target) + 2 * near.closeness
         return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
     found = smallest_epsilon(target, mu=shift) + 2 * near.closeness
     return _Bound(epsilon=found, method="analytic-gaussian", notes=_domination_note(near))
 
 
-def _of_one_round(mechanism: Mechanism, delta: float) -> float:
+def _epsilon_of_one_round(mechanism: Mechanism, delta: float) -> float:
     """Return epsilon of one Poisson-sampled Gaussian round, by its profiles in closed form (`gaussian.poisson`), if
     delta is too small for loss distributions. Adjacency: add-remove, zero-out. Direction of error: upper bound, by
     1e-12 relative and 1e-12 absolute, far beyond the rounding of the profiles, of some 1e-15 (1 + log 1/delta)."""

@@ -186,12 +186,12 @@ class Adding:
             laws = pld.distribution(scheduled, self._grid.spacing)
             others = laws if others is None else others.plus(laws)
         if kind is None:
-            found = self._played()
+            found = self._value_of_rounds()
         else:
-            found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._played((kind, 1))
+            found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._value_of_rounds((kind, 1))
         return found if found is None or others is None else found.with_laws(others.orders[0], others.orders[-1])
 
-    def _played(self, *last: tuple[RoundKind, int]) -> Values | None:
+    def _value_of_rounds(self, *last: tuple[RoundKind, int]) -> Values | None:
         """Return V of all rounds of fixed size, and of these after them."""
         if len(self._kinds) == 1 and not last:
             return self._values

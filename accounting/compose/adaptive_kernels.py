@@ -77,7 +77,7 @@ def watched(grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds:
         if (rounds - 1 - number) % every == every // 2 or rounds == 1:
             kept.append(number)
             share.append(weights * every)
-        weights = _pushed(weights, chosen[number], attained, grid)
+        weights = _weights_after_round(weights, chosen[number], attained, grid)
     before = tuple(passed[number] for number in kept)
     spectra = tuple(one.spectrum() for one in before)
     after = [one.all_choices(attained, spectrum).max(axis=0) for one, spectrum in zip(before, spectra, strict=True)]
@@ -88,7 +88,7 @@ def watched(grid: StateGrid, attained: Kernels, back: Kernels | None, *, rounds:
     )  # fmt: skip
 
 
-def _pushed(weights: Floats, chosen: Floats, attained: Kernels, grid: StateGrid) -> Floats:
+def _weights_after_round(weights: Floats, chosen: Floats, attained: Kernels, grid: StateGrid) -> Floats:
     """Return the weights of the states after a round of their best attained pairs; gamma < 1 is folded back."""
     from scipy import fft
 
@@ -125,7 +125,7 @@ def divided(
         if total <= allowed or len(current) >= most:
             return _grouped(current, known, costs, watch, kernel)
         parts = [list(cell.parts()) for cell in current]
-        split = _dearest(np.where([len(some) > 1 for some in parts], costs, 0.0))
+        split = _largest_losses(np.where([len(some) > 1 for some in parts], costs, 0.0))
         if not split:
             return _grouped(current, known, costs, watch, kernel)
         current = [part for k, cell in enumerate(current) for part in (parts[k] if k in split else [cell])]
@@ -140,7 +140,7 @@ def _excesses(advantages: Sequence[Floats], weights: Floats) -> tuple[Floats, fl
     return costs, float(costs.sum())
 
 
-def _dearest(costs: Floats) -> set[int]:
+def _largest_losses(costs: Floats) -> set[int]:
     order = np.argsort(-costs)
     enough = int(np.searchsorted(np.cumsum(costs[order]), _SHARE * costs.sum())) + 1
     return {int(k) for k in order[: min(enough, _MOST_AT_ONCE)] if costs[k] > 0}
@@ -193,7 +193,7 @@ def kernels_of(
     of = FixedSizeRound(q=kind.q, s=kind.s, losses=grid.losses(nodes))
     forth, back = (
         None if groups is None else Kernels.of([kernel_of(cells, of, nodes, grid) for cells in groups], grid)
-        for groups in _cover(*_rounded(kind, rounds, delta), symmetric, fineness)
+        for groups in _cells_of_orders(*_rounded(kind, rounds, delta), symmetric, fineness)
     )
     assert forth is not None
     return forth, back
@@ -222,7 +222,7 @@ def _rounded(kind: RoundKind, rounds: int, delta: float) -> tuple[RoundKind, int
 
 
 @lru_cache(maxsize=64)
-def _cover(
+def _cells_of_orders(
     kind: RoundKind, rounds: int, delta: float, symmetric: bool, fineness: Fineness
 ) -> tuple[Groups, Groups | None]:
     """Return the cells of both orders of the neighbours, chosen on a rough grid."""

@@ -110,8 +110,8 @@ class Values:
         """Return the values with one more round before the others.
 
         back: kernels of the exchanged neighbours, None if they are the same."""
-        one = self._stepped(self.forth, self.back, forth)
-        two = one if back is None else self._stepped(self.back, self.forth, back)
+        one = self._value_before_round(self.forth, self.back, forth)
+        two = one if back is None else self._value_before_round(self.back, self.forth, back)
         return Values(grid=self.grid, forth=one, back=two, upper=self.upper)
 
     def exchanged(self) -> "Values":
@@ -146,7 +146,7 @@ class Values:
         size = float(np.sqrt((self.extended() ** 2).sum()))
         return _CHARGE * (1 + math.log2(self.grid.size) * size)
 
-    def _stepped(self, forth: Floats, back: Floats, kernels: Kernels) -> Floats:
+    def _value_before_round(self, forth: Floats, back: Floats, kernels: Kernels) -> Floats:
         of = Values(grid=self.grid, forth=forth, back=back, upper=self.upper)
         best = of.all_choices(kernels, of.spectrum()).max(axis=0)
         best += of.charge() if self.upper else -of.charge()
@@ -163,12 +163,12 @@ class Values:
         from scipy import signal
 
         last = law.lowest + len(law.masses) - 1
-        around = self._whole(np.arange(-last, self.grid.states - law.lowest + 1))
+        around = self._value_at_states(np.arange(-last, self.grid.states - law.lowest + 1))
         found = signal.fftconvolve(around, np.maximum(law.masses, 0.0), mode="valid") + law.infinite
         found += _CHARGE * (1 + math.log2(2 * len(around)) * math.sqrt(float((around**2).sum())))
         return np.asarray(np.minimum.accumulate(np.clip(found, 0.0, 1.0)))
 
-    def _whole(self, states: Ints) -> Floats:
+    def _value_at_states(self, states: Ints) -> Floats:
         """Return V at any whole states, rounded upwards."""
         last = self.grid.states
         right = self.forth[np.clip(states, 0, last)]
@@ -244,7 +244,7 @@ def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kern
     apart.
     """
     gammas = np.exp(nodes * grid.spacing)
-    one, two = _below(gammas, forth, back), _below(gammas, back, forth)
+    one, two = _curve_below_chords(gammas, forth, back), _curve_below_chords(gammas, back, forth)
     one[0] = two[0] = min(one[0], two[0])
     left = 1 / gammas[:0:-1]
     points = np.concatenate([left, gammas])
@@ -258,7 +258,7 @@ def dominated(nodes: Ints, forth: Floats, back: Floats, grid: StateGrid) -> Kern
     return kernel
 
 
-def _below(gammas: Floats, curve: Floats, other: Floats) -> Floats:
+def _curve_below_chords(gammas: Floats, curve: Floats, other: Floats) -> Floats:
     """Return `curve` at the nodes, lowered until chords are below it, and to 0 at the end. `other`: the exchanged
     neighbours'.
     """

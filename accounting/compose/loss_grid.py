@@ -184,11 +184,11 @@ def _block_distributions(block: OnceInBlock, shift: float, interval: float) -> t
     forth, back = ratio_law.divergences(block, shift, losses)
     if shift > _COARSE_FROM:
         public = ratio_law.of_public_round(block, shift, losses)
-        forth, back = (_smaller(losses, one, two) for one, two in zip((forth, back), public, strict=True))
+        forth, back = (_smaller_profile(losses, one, two) for one, two in zip((forth, back), public, strict=True))
     return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
 
 
-def _smaller(losses: Floats, one: Floats, two: Floats) -> Floats:
+def _smaller_profile(losses: Floats, one: Floats, two: Floats) -> Floats:
     """Return the largest curve below both that is convex in gamma, as the exact profile below both is."""
     lower = np.minimum(one, two)
     return lower if np.all(lower == one) or np.all(lower == two) else convex_below(np.exp(losses), lower)

@@ -172,13 +172,13 @@ def distribution(
 def _part_distributions(part: SingleRelease, count: int, interval: float) -> list[tuple[LossLaws, int]]:
     """Return a part's distributions and their count; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
     if plain := plain_gaussian(part):
-        return [(_plain(plain.mu * math.sqrt(count), interval), 1)]
+        return [(_unsampled_losses(plain.mu * math.sqrt(count), interval), 1)]
     if gaussian_of(part) is None:
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
         return [(LossLaws(orders=(certain(0, spacing=interval),)), 1)]
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
-        return [(_plain(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
+        return [(_unsampled_losses(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
         return [(LossLaws(orders=orders), times) for orders, times in loss_grid.schedule_laws(*found, interval)]
     return [(LossLaws(orders=tuple(_orders(part, interval))), count)]
@@ -211,7 +211,7 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
 
 
-def _plain(mu: float, interval: float) -> LossLaws:
+def _unsampled_losses(mu: float, interval: float) -> LossLaws:
     profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
     return LossLaws(orders=(loss_grid.connect_dots(interval, profile, profile),))
 

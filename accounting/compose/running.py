@@ -42,7 +42,11 @@ class Running:
         self._losses: _Losses | None = None
         lost = allowed_loss(delta, rounds)
         losses = [name for name in ("pld", "adaptive") if accountant in ("best", name)]
-        if losses and delta >= pld.SMALLEST_DELTA and (near := _near(typical, rounds, lost)) is not None:
+        if (
+            losses
+            and delta >= pld.SMALLEST_DELTA
+            and (near := _release_near_gaussian(typical, rounds, lost)) is not None
+        ):
             if near.pairwise and losses == ["adaptive"]:
                 raise UnsupportedMechanism(accountants.without_bound(accountant, typical, delta))
             self._losses = _Losses(typical, rounds, delta=delta, lost=lost, accountants=losses)
@@ -140,7 +144,7 @@ class _Losses:
         self, typical: SingleRelease, rounds: int, *, delta: float, lost: float, accountants: Sequence[str]
     ) -> None:
         self._rounds, self._delta, self._lost, self._accountants = rounds, delta, lost, accountants
-        near = _near(typical, rounds, lost)
+        near = _release_near_gaussian(typical, rounds, lost)
         assert near is not None  # the caller has asked
         (planned, _), *_ = parts_of(near.mechanism)
         self._lay_out(Composed(parts=((planned, rounds),)), pairwise=near.pairwise)
@@ -177,7 +181,7 @@ class _Losses:
         self._runs.append((release, before + count))
         if self._tilt:
             self._held = self._tilted_with(release, count)
-        self._total = self._with(release, count)
+        self._total = self._with_release(release, count)
         if one.pairwise:  # domination of pairs is not enough for three vectors (docs/theory.md, section 4)
             self._adding = None
         if self._adding is not None:
@@ -192,7 +196,7 @@ class _Losses:
             if not pld.supports(near.mechanism):
                 raise UnsupportedMechanism("a schedule's rounds have no privacy loss distribution.")
             self._make_room(Composed(parts=parts_of(near.mechanism)), pairwise=near.pairwise)
-        total = self._total if also is None else self._with(also)
+        total = self._total if also is None else self._with_release(also)
         held = self._held if also is None or not self._tilt else self._tilted_with(also)
         count = self._count + (also is not None)
         if scheduled is not None:
@@ -227,7 +231,7 @@ class _Losses:
         closeness, lost = total.closeness + near.closeness, total.lost + near.lost
         return replace(total, laws=total.laws.plus(laws), closeness=closeness, lost=lost), tilted
 
-    def _with(self, release: SingleRelease, count: int = 1) -> _AccountedRelease:
+    def _with_release(self, release: SingleRelease, count: int = 1) -> _AccountedRelease:
         one = self._accounted(release)
         laws = one.laws.repeated(count) if count > 1 else one.laws
         before = self._total
@@ -247,7 +251,7 @@ class _Losses:
     def _accounted(self, release: SingleRelease) -> _AccountedRelease:
         """Return (PLDs, dominating Gaussian, closeness, part of delta) of one release."""
         if release not in self._known:
-            near = _near(release, self._rounds, self._lost)
+            near = _release_near_gaussian(release, self._rounds, self._lost)
             if near is None:
                 raise UnsupportedMechanism(f"{type(release).__name__}: no privacy loss distribution is implemented.")
             (stands_for, _), *_ = parts_of(near.mechanism)
@@ -259,7 +263,7 @@ class _Losses:
         return self._known[release]
 
 
-def _near(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
+def _release_near_gaussian(release: SingleRelease, rounds: int, lost: float) -> Continuous | None:
     """Return one of `rounds` releases with continuous noise and its closeness; None without such a form."""
     try:
         near = continuous(Composed(parts=((release, rounds),)), lost=lost)

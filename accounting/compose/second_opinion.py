@@ -106,18 +106,18 @@ def second_opinion(mechanism: Mechanism, *, delta: float) -> SecondOpinion:
     parts = parts_of(mechanism)
     why = _why_none(parts, left)
     if why:
-        return _none(target, why)
+        return _no_opinion(target, why)
     by_orders = sampling_of(parts[0][0]).name == "fixed"
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of its discretisation; what it states is judged here
             epsilon = (_by_orders if by_orders else _by_losses)(mechanism, left)
     except ImportError as error:
-        return _none(target, f"dp-accounting cannot be loaded ({error}). {INSTALL}")
+        return _no_opinion(target, f"dp-accounting cannot be loaded ({error}). {INSTALL}")
     except (ValueError, ArithmeticError, MemoryError) as error:  # its alternating sums fail at huge noise
-        return _none(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")
+        return _no_opinion(target, f"dp-accounting fails ({type(error).__name__}: {str(error)[:100]})")
     if not math.isfinite(epsilon):
-        return _none(target, "dp-accounting states that epsilon is infinite")
+        return _no_opinion(target, "dp-accounting states that epsilon is infinite")
     return SecondOpinion(
         epsilon=epsilon,
         delta=target,
@@ -150,7 +150,7 @@ def require_library() -> None:
         ) from None
 
 
-def _none(delta: float, why: str) -> SecondOpinion:
+def _no_opinion(delta: float, why: str) -> SecondOpinion:
     return SecondOpinion(epsilon=None, delta=delta, accountant=None, version=_version(), note=why)
 
 

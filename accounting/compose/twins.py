@@ -93,13 +93,13 @@ def _replaced(part: SingleRelease, count: int, lost: float | None) -> Continuous
         twin, closeness = _twin(part, count)
         return Continuous(mechanism=twin, closeness=closeness)
     if account.above is not None and lost is not None:
-        above = _above(part, lost)
+        above = _dominating_gaussian(part, lost)
         if above is not None:
             return Continuous(mechanism=above, closeness=0.0, lost=count * lost, pairwise=True)
     return Continuous(mechanism=part, closeness=0.0)
 
 
-def _above(part: SingleRelease, lost: float) -> SingleRelease | None:
+def _dominating_gaussian(part: SingleRelease, lost: float) -> SingleRelease | None:
     """Return the Gaussian that dominates one release; None if there is none.
 
     Under fixed-size sampling it is that of replacing a client, 2 clips apart, also for zero-out: the client drawn

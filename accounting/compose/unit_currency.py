@@ -102,7 +102,7 @@ def currency(unit: Composed, declared: Composed | None, *, epsilon: float, delta
             pass
     if found is not None and not found.is_loose:
         return found
-    counted = _Counted(units=_most(lambda count: _together(unit, count, declared, delta) <= epsilon))
+    counted = _Counted(units=_most(lambda count: _epsilon_together(unit, count, declared, delta) <= epsilon))
     return counted if found is None or counted.units > found.units * _LOOSE else found
 
 
@@ -142,7 +142,7 @@ class _Counted:
         return None
 
 
-def _together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:
+def _epsilon_together(unit: Composed, count: int, declared: Composed | None, delta: float) -> float:
     """Return epsilon of units and declared releases in any order; each unit of a schedule is drawn independently."""
     parts: list[tuple[SingleRelease, int]] = list(declared.parts) if declared is not None else []
     for part, times in unit.parts:
@@ -218,12 +218,12 @@ class _Pairs:
             made = cls(unit, declared, rounds, delta=delta)
             made.has_prices = reserve > 0
             limit = min(4 * rounds, MOST_UNITS)
-            made.units = _most(made._within(epsilon, delta, reserve), limit=limit)
+            made.units = _most(made._budget_test(epsilon, delta, reserve), limit=limit)
             if made.units < limit or limit == MOST_UNITS:
                 return made
             rounds *= 16
 
-    def _within(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
+    def _budget_test(self, epsilon: float, delta: float, reserve: float) -> Callable[[int], bool]:
         """Return the test of h_(unit^N)(e^(epsilon - 2 N k)) + reserve <= e^(-N k) (delta - N o) for N units.
 
         k is the closeness of a unit, o its failures: the used part of the reserve grows with the closeness, too.

@@ -43,12 +43,12 @@ def _sampled_shares(orders: Floats, noise: GaussianShares, sampling: Sampling) -
     return sampled(orders, noise.gaussian, sampling)
 
 
-def _whole(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
+def _whole_noise(noise: GaussianShares, count: int) -> tuple[Gaussian, float]:
     """Return the Gaussian of the whole sum, with closeness 0; overflow is charged separately."""
     return noise.gaussian, 0.0
 
 
-SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole)
+SHARES = Account(renyi=_renyi_of_shares, sampled=_sampled_shares, twin=_whole_noise)
 
 
 def penalty(orders: ArrayLike, closeness: float) -> Floats:

@@ -139,10 +139,10 @@ def shown(of: FixedSizeRound, angles: Iterable[int]) -> list[Profiles]:
 
 
 def _arc(of: FixedSizeRound, theta: int) -> Profiles:
-    return _shown(of, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _shown(of, 1.0, 1.0, theta)
+    return _lower_profile(of, 2 * _sine(theta / 2), 1.0, (2 * RIGHT - theta) // 2), _lower_profile(of, 1.0, 1.0, theta)
 
 
-def _shown(of: FixedSizeRound, near: float, far: float, angle: int) -> Floats:
+def _lower_profile(of: FixedSizeRound, near: float, far: float, angle: int) -> Floats:
     return corner_profile.lower(
         of.losses, sampling_probability=of.q, near=near * of.s, far=far * of.s, angle=angle * UNIT
     )

@@ -124,7 +124,7 @@ def sum_bits(
     if law not in ("discrete-gaussian", "skellam"):
         raise InvalidParameter(f"law={law!r}: must be 'discrete-gaussian' or 'skellam'.")
     count, size = require.count(uploads=uploads), require.count(dimension=dimension)
-    clip, variance = _whole(scaled_clip), require.nonnegative(noise_variance=noise_variance)
+    clip, variance = _integer_clip(scaled_clip), require.nonnegative(noise_variance=noise_variance)
     allowed = math.log(require.open_probability(wrap_probability=wrap_probability)) - math.log(2 * size)
 
     def fits(bits: int) -> bool:
@@ -136,7 +136,7 @@ def sum_bits(
     return next(bits for bits in range(1, 1024) if fits(bits))
 
 
-def _whole(scaled_clip: float) -> float:
+def _integer_clip(scaled_clip: float) -> float:
     """Return a scaled clip norm with integers that a double still holds."""
     if require.positive(scaled_clip=scaled_clip) > 2**53:
         raise InvalidParameter(f"scaled_clip={scaled_clip}: must be at most 2^53, the whole numbers of a double.")

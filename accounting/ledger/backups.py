@@ -43,7 +43,7 @@ def backup(path: Path, folder: Path) -> Copied:
     data = _whole_lines(path)
     folder.mkdir(parents=True, exist_ok=True)
     partial, target = folder / f"{path.name}.partial", folder / path.name
-    _put(partial, data)
+    _write_file(partial, data)
     copy = Ledger.read(partial)
     kept_head.check(copy, head, needed=bool(copy.header.about.get("head_kept")))
     if target.exists() and not data.startswith(earlier := _whole_lines(target)):
@@ -52,7 +52,7 @@ def backup(path: Path, folder: Path) -> Copied:
             "ledger, or lines of this one are gone. Name another folder."
         )
     for key in _keys_of(path):
-        _put(folder / key.name, key.read_bytes(), mode=0o600)
+        _write_file(folder / key.name, key.read_bytes(), mode=0o600)
     partial.replace(target)
     kept_head.write(target, copy.head)
     return Copied(path=target, entries=len(copy.entries), head=copy.head)
@@ -99,9 +99,9 @@ def _restored(copy: Path, path: Path, last_head: str | None, nothing_since: bool
     for key in _keys_of(copy):
         name = f"{path.name}.key" if key.name == f"{copy.name}.key" else key.name
         if not (path.parent / name).exists():
-            _put(path.parent / name, key.read_bytes(), mode=0o600)
+            _write_file(path.parent / name, key.read_bytes(), mode=0o600)
     kept_head.write(path, found.head)  # before the ledger: an interrupted restore is found, not taken for a whole one
-    _put(path, data)
+    _write_file(path, data)
     if not found.header.about.get("head_kept"):
         kept_head.path_of(path).unlink()
     return Copied(path=path, entries=len(found.entries), head=found.head)
@@ -135,7 +135,7 @@ def _keys_of(path: Path) -> list[Path]:
     return [key for name in _KEYS if (key := path.with_name(name.format(path.name))).is_file()]
 
 
-def _put(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+def _write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     try:
         regular_file.put(path, data, mode=mode)
     except OSError as error:

@@ -160,7 +160,7 @@ class Ledger:
         """Return the ledger for appending: as `read`, after cutting off an unfinished last line."""
         ledger, unfinished = cls._read(Path(path))
         if unfinished:
-            ledger._cut()
+            ledger._cut_unfinished_line()
         return ledger
 
     @classmethod
@@ -173,7 +173,7 @@ class Ledger:
             raise TruncatedLedger(f"{path}, line 1: {what}, so nothing was released.")
         header, chain = _read_header(path, first)
         ledger = cls(path, header, chain, len(first))
-        return ledger, ledger._take(lines)
+        return ledger, ledger._take_lines(lines)
 
     def catch_up(self) -> list[Entry]:
         """Take over the lines that another process has written since, and return them.
@@ -182,15 +182,15 @@ class Ledger:
         is cut off. Errors: EditedLedger, LedgerError.
         """
         before = len(self.entries)
-        if self._take(_lines(self.path, self._size)):
-            self._cut()
+        if self._take_lines(_lines(self.path, self._size)):
+            self._cut_unfinished_line()
         return self.entries[before:]
 
     def look(self) -> None:
         """Take over the whole lines that others have written since, without a lock. Errors: LedgerError."""
-        self._take(_lines(self.path, self._size))
+        self._take_lines(_lines(self.path, self._size))
 
-    def _take(self, lines: Iterable[bytes]) -> bool:
+    def _take_lines(self, lines: Iterable[bytes]) -> bool:
         """Take over the lines; return True if an unfinished line was left."""
         for line in lines:
             if not line.endswith(b"\n"):
@@ -208,7 +208,7 @@ class Ledger:
             self._heads += bytes.fromhex(chain)
         return False
 
-    def _cut(self) -> None:
+    def _cut_unfinished_line(self) -> None:
         try:
             regular_file.cut(self.path, self._size)
         except OSError as error:

@@ -109,14 +109,17 @@ def statement(
     again = len(rounds) - len(set(rounds))
     if not beyond and len(set(rounds)) + len(lost) == plan.rounds:
         return _complete_run(lines, plan, again=again, lost=len(lost))
-    budget, whole = plan.budget_at(lines.delta), None if beyond else _whole(lines, plan, first, accountant, units)
+    budget, whole = (
+        plan.budget_at(lines.delta),
+        None if beyond else _planned_guarantee(lines, plan, first, accountant, units),
+    )
     if whole is not None and (budget is None or whole.epsilon <= budget):
-        words = f"of all {plan.rounds} planned rounds, of which {_counted(rounds)}"
+        words = f"of all {plan.rounds} planned rounds, of which {_released_text(rounds)}"
         stated = replace(whole, lower_bound=lines.lower_bound)
         if len(rounds) > (plan.rounds or 0):  # the plan does not cover them all
             stated = _with_note(replace(stated, mechanism=None), _AGAIN.format(again))
     elif budget is not None:
-        words = f"of the budget, of whose rounds {_counted(rounds)}"
+        words = f"of the budget, of whose rounds {_released_text(rounds)}"
         notes = caveats(epsilon=budget, delta=lines.delta, units=units, unit=lines.unit)
         mechanism = None if whole is None else whole.mechanism
         stated = replace(lines, epsilon=budget, mechanism=mechanism, notes=_joined(lines.notes, notes))
@@ -128,7 +131,7 @@ def statement(
     return _with_note(replace(stated, epsilon=max(stated.epsilon, lines.epsilon)), words)
 
 
-def _whole(
+def _planned_guarantee(
     lines: Guarantee, plan: Planned, first: SingleRelease | None, accountant: Accountant, units: int | None
 ) -> Guarantee | None:
     """Return the guarantee of all planned rounds, with unit "record" for the worst client; None without an account."""
@@ -160,7 +163,7 @@ def _complete_run(lines: Guarantee, plan: Planned, *, again: int, lost: int) -> 
     return lines
 
 
-def _counted(rounds: Sequence[int]) -> str:
+def _released_text(rounds: Sequence[int]) -> str:
     count = len(set(rounds))
     return "1 was released" if count == 1 else f"{count} were released"
 

@@ -90,7 +90,10 @@ def charged_as(line: Release) -> SingleRelease:
 
 def words(plan: Plan) -> str:
     """Return a plan as text for a reader: number of releases, sampling, noise."""
-    shown = [_words(release) if count == 1 else f"{count} rounds of {_words(release)}" for release, count in plan[:3]]
+    shown = [
+        _release_text(release) if count == 1 else f"{count} rounds of {_release_text(release)}"
+        for release, count in plan[:3]
+    ]
     return " and ".join([*shown, *(["others"] if len(plan) > 3 else [])])
 
 
@@ -101,7 +104,7 @@ def counted(plan: Plan) -> Counter[SingleRelease]:
     return counts
 
 
-def _words(release: SingleRelease) -> str:
+def _release_text(release: SingleRelease) -> str:
     sampling, noise = sampling_of(release), gaussian_of(release)
     cohort = "all clients" if sampling.name == "all" else f"{sampling.name} {sampling.probability:.4g}"
     return f"{cohort}, " + (f"noise {downwards(noise.noise_multiplier)}" if noise else unsampled(release).kind)

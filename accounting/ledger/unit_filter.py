@@ -174,7 +174,7 @@ class UnitFilter:
             if without_streams(plan) == self._unit():
                 found = [1]
             else:
-                each, whole = self._each(plan), self._whole(plan)
+                each, whole = self._price_by_rounds(plan), self._whole(plan)
                 found = [one.units for one in (each, whole) if one is not None]
             cheapest = min(found, default=None)
             if cheapest is not None and cheapest <= self.left:
@@ -195,7 +195,7 @@ class UnitFilter:
         except UnsupportedMechanism:
             return None
 
-    def _each(self, plan: Plan) -> Price | None:
+    def _price_by_rounds(self, plan: Plan) -> Price | None:
         """Return the price round by round; None if a round is no unit."""
         reserves = [(self._covers(release), count) for release, count in plan if schedule_of(release) is None]
         if len(reserves) < len(plan) or any(one is None for one, _ in reserves):
@@ -246,7 +246,7 @@ class UnitFilter:
     def _take_purchase(self, line: Purchase) -> None:
         with self._unit_from(self.unit_for(line.plan), keep=True):
             self._check_streams(line.plan)
-            reserve = self._paid(line)
+            reserve = self._paid_reserve(line)
         self.used += line.units
         self._reserve -= reserve
         self.outstanding += counted(line.plan)
@@ -260,12 +260,12 @@ class UnitFilter:
                     "anew, with another run.seed, and more rounds of one schedule are another plan."
                 )
 
-    def _paid(self, line: Purchase) -> float:
+    def _paid_reserve(self, line: Purchase) -> float:
         """Return the part of the reserve that a purchase takes. Errors: Refused if its price is too low."""
         if line.units <= self.left:
             if without_streams(line.plan) == self._unit():
                 return 0.0
-            each = self._each(line.plan)
+            each = self._price_by_rounds(line.plan)
             if each is not None and each.units <= line.units:
                 return each.reserve
             plan, reserve = Composed(parts=line.plan), self._reserve

@@ -26,12 +26,12 @@ def default_cap(cohort: int, clients: int, *, delta: float) -> int:
 
     Full rounds then add at most 1e-4 delta per round to the account without a cap; the account of the cap adds less.
     """
-    return _smallest(cohort, clients, lambda cap, above: cap / clients * above <= LEFT_OUT_SHARE * delta)
+    return _smallest_cap(cohort, clients, lambda cap, above: cap / clients * above <= LEFT_OUT_SHARE * delta)
 
 
 def rarely_exceeded(cohort: int, clients: int, *, delta: float) -> int:
     """Return the smallest K, from the expected cohort on, that a cohort exceeds with probability at most 1e-5 delta."""
-    return _smallest(cohort, clients, lambda cap, above: above <= OVERFLOW_SHARE * delta)
+    return _smallest_cap(cohort, clients, lambda cap, above: above <= OVERFLOW_SHARE * delta)
 
 
 def earlier_overflow(cap: int, probability: float, clients: int, adjacency: Adjacency) -> float:
@@ -42,7 +42,7 @@ def earlier_overflow(cap: int, probability: float, clients: int, adjacency: Adja
     return float(bdtrc(cap, most, probability)) if cap < most else 0.0
 
 
-def _smallest(cohort: int, clients: int, suffices: Callable[[int, float], bool]) -> int:
+def _smallest_cap(cohort: int, clients: int, suffices: Callable[[int, float], bool]) -> int:
     """Return the smallest K from `cohort` to `clients` that suffices, given the probability of more than K."""
     from scipy.special import bdtrc
 

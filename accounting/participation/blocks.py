@@ -117,7 +117,7 @@ def blocks_of(schedule: Schedule, count: int) -> Blocks:
     if isinstance(schedule, Allocation):
         return _allocation(schedule, count)
     if isinstance(schedule, MinSeparation):
-        return _rests(schedule, count)
+        return _blocks_with_rests(schedule, count)
     raise UnsupportedMechanism(f"sampling={schedule.name!r}: the order is public, so that nothing is hidden.")
 
 
@@ -129,7 +129,7 @@ def _whole_and_rest(whole: Sequence[tuple[float, int]], count: int, rest: Sequen
     return Blocks(repeated=tuple(repeated))
 
 
-def _rests(schedule: MinSeparation, count: int) -> Blocks:
+def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
     """Return an exact first block, a whole one or the incomplete one, and blocks of clients that may have rested."""
     waiting = schedule.coin * (1 - schedule.coin) ** np.arange(schedule.separation)
     weights = tuple((float(weight), 1) for weight in waiting if weight > 0)
@@ -143,7 +143,7 @@ def _rests(schedule: MinSeparation, count: int) -> Blocks:
 
 
 def _allocation(schedule: Allocation, count: int) -> Blocks:
-    coins = _few(coins_of_beginning(schedule.rounds, schedule.participations, count))
+    coins = _few_probabilities(coins_of_beginning(schedule.rounds, schedule.participations, count))
     blocks = [
         (OnceInBlock(weights=((float(coin / rounds), int(rounds)),)), 1)
         for coin, rounds in zip(coins, _sizes(coins, count), strict=True)
@@ -181,7 +181,7 @@ def _jacobi_roots(degree: int, a: int, b: int) -> Floats:
     return np.asarray(eigh_tridiagonal(diagonal, np.sqrt(squares), eigvals_only=True))
 
 
-def _few(coins: Floats) -> Floats:
+def _few_probabilities(coins: Floats) -> Floats:
     """Return the falling probabilities with at most _MOST_COINS different ones: each the largest of its neighbours."""
     different = np.unique(coins)
     if len(different) <= _MOST_COINS:

@@ -118,7 +118,7 @@ class Client:
         """
         self._turn("unmask", "nothing")
         rows = read_table(message, MessageKind.REQUEST, self._session, most=len(self._agreement.graph.circle))
-        self._mine(message, MessageKind.REQUEST)
+        self._own_message(message, MessageKind.REQUEST)
         asked = {client: _reveal(content) for client, content in rows.items()}
         survivors = {client for client, reveal in asked.items() if reveal is Reveal.OWN_MASK}
         if self.client not in survivors or not set(asked) <= set(self._agreement.graph.circle):
@@ -127,7 +127,7 @@ class Client:
         self._agreement.require_all(ProtocolStep.UPLOAD, survivors)
         self._agreement.require_connected(survivors)
         replies = {
-            owner: bytes([reveal]) + _half(self._shares[owner], reveal)
+            owner: bytes([reveal]) + _half_of_pair(self._shares[owner], reveal)
             for owner, reveal in asked.items()
             if owner in self._shares
         }
@@ -158,12 +158,12 @@ class Client:
 
     def _read(self, message: bytes, kind: MessageKind) -> dict[int, memoryview]:
         rows = read_table(message, kind, self._session, most=len(self._near))
-        self._mine(message, kind)
+        self._own_message(message, kind)
         if not rows.keys() <= self._near:
             raise WireError(f"client {self.client}: {kind.name} of clients that are not its neighbours.")
         return rows
 
-    def _mine(self, message: bytes, kind: MessageKind) -> None:
+    def _own_message(self, message: bytes, kind: MessageKind) -> None:
         if party_of(message, kind, self._session) != self.client:
             raise WireError(f"client {self.client}: a {kind.name} message for another client.")
 
@@ -193,5 +193,5 @@ def _reveal(content: memoryview) -> Reveal:
     return Reveal(content[0])
 
 
-def _half(pair: bytes, reveal: Reveal) -> bytes:
+def _half_of_pair(pair: bytes, reveal: Reveal) -> bytes:
     return pair[:SHARE_BYTES] if reveal is Reveal.OWN_MASK else pair[SHARE_BYTES:]

@@ -29,7 +29,7 @@ class Graph:
 
     def neighbours(self, client: int) -> tuple[int, ...]:
         """Sorted, without the client itself."""
-        return self._all[client]
+        return self._all_neighbours[client]
 
     def group(self, client: int) -> tuple[int, ...]:
         """The client and its neighbours, sorted: who hold the shares of its secrets."""
@@ -45,7 +45,7 @@ class Graph:
         return int((gaps > self.reach).sum()) <= 1
 
     @cached_property
-    def _all(self) -> dict[int, tuple[int, ...]]:
+    def _all_neighbours(self) -> dict[int, tuple[int, ...]]:
         count = len(self.circle)
         steps = [step for step in range(-self.reach, self.reach + 1) if step]
         return {

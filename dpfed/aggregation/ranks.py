@@ -103,28 +103,28 @@ class Several:
         state = task.state
         gone = [[client, _STEPS.index(step)] for client, step in task.dropouts.items()]
         counts = [state.round, len(task.cohort), len(task.participants), len(gone)]
-        self._tell(torch.tensor(counts, dtype=torch.int64))
-        self._tell(torch.tensor([state.clip_norm], dtype=torch.float64))
-        self._tell(torch.from_numpy(task.cohort))
-        self._tell(torch.from_numpy(task.participants))
-        self._tell(torch.tensor(gone, dtype=torch.int64))
-        self._tell(state.broadcast)
+        self._broadcast(torch.tensor(counts, dtype=torch.int64))
+        self._broadcast(torch.tensor([state.clip_norm], dtype=torch.float64))
+        self._broadcast(torch.from_numpy(task.cohort))
+        self._broadcast(torch.from_numpy(task.participants))
+        self._broadcast(torch.tensor(gone, dtype=torch.int64))
+        self._broadcast(state.broadcast)
 
     def follow(self, start: ServerState) -> Iterator[Task]:
         while True:
-            round, drawn, asked, gone = self._tell(torch.zeros(4, dtype=torch.int64)).tolist()
+            round, drawn, asked, gone = self._broadcast(torch.zeros(4, dtype=torch.int64)).tolist()
             if round < 0:
                 return
-            clip_norm = float(self._tell(torch.zeros(1, dtype=torch.float64)))
-            cohort, participants = (self._tell(torch.zeros(n, dtype=torch.int64)).numpy() for n in (drawn, asked))
-            pairs = self._tell(torch.zeros((gone, 2), dtype=torch.int64)).tolist()
+            clip_norm = float(self._broadcast(torch.zeros(1, dtype=torch.float64)))
+            cohort, participants = (self._broadcast(torch.zeros(n, dtype=torch.int64)).numpy() for n in (drawn, asked))
+            pairs = self._broadcast(torch.zeros((gone, 2), dtype=torch.int64)).tolist()
             dropouts = {client: _STEPS[step] for client, step in pairs}
-            weights = self._tell(torch.empty_like(start.broadcast))
+            weights = self._broadcast(torch.empty_like(start.broadcast))
             state = ServerState(round=round, broadcast=weights, clip_norm=clip_norm)
             yield Task(state=state, cohort=cohort, participants=participants, dropouts=dropouts)
 
     def stop(self) -> None:
-        self._tell(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
+        self._broadcast(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
 
     def total(self, part: Tensor) -> Tensor:
         distributed.all_reduce(part)
@@ -136,7 +136,7 @@ class Several:
         return float(held)
 
     @staticmethod
-    def _tell(tensor: Tensor) -> Tensor:
+    def _broadcast(tensor: Tensor) -> Tensor:
         if tensor.numel():
             distributed.broadcast(tensor, src=0)
         return tensor

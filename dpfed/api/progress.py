@@ -57,7 +57,7 @@ def shown(
         def on_round(record: Mapping[str, Any]) -> None:
             nonlocal tenths, hinted
             said.update({k: v for k, v in record.items() if k in _SAID and v is not None})
-            words = _words(said, budget)
+            words = _progress_line(said, budget)
             progress.update(task, completed=record["round"], said=words)
             before, tenths = tenths, math.floor(10 * record["round"] / rounds)
             if not watched and tenths > before:
@@ -88,7 +88,7 @@ def followed(
         yield on_round
 
 
-def _words(said: Mapping[str, float], budget: float | None) -> str:
+def _progress_line(said: Mapping[str, float], budget: float | None) -> str:
     words = []
     if "test_accuracy" in said:
         words.append(f"accuracy {said['test_accuracy']:.1%}")

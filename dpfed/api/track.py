@@ -62,7 +62,7 @@ def tracked(
 
     ConfigError for an unknown kind, or one whose package is not installed. `say` is called when a tracker fails.
     """
-    trackers: dict[str, Tracker] = {kind: _made(kind, folder, config) for kind in kinds}
+    trackers: dict[str, Tracker] = {kind: _make_tracker(kind, folder, config) for kind in kinds}
 
     def each(use: Callable[[Tracker], None]) -> None:
         for kind, tracker in list(trackers.items()):
@@ -88,13 +88,13 @@ def numbers_of(record: Mapping[str, object]) -> dict[str, float]:
     return {key: float(value) for key, value in record.items() if key != "round" and require.is_number(value)}
 
 
-def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
+def _make_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     if kind == "csv":
         return Csv(folder)
     if kind == "prometheus":
         return MetricsEndpoint(config)
     if kind not in _EXTRAS:
-        return _of_package(kind, folder, config)
+        return _package_tracker(kind, folder, config)
     module, package = _EXTRAS[kind]
     try:
         found = import_module(module)
@@ -111,7 +111,7 @@ def _made(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     return Mlflow(found, folder, config)
 
 
-def _of_package(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
+def _package_tracker(kind: str, folder: Path, config: Mapping[str, object]) -> Tracker:
     """Return the tracker that an installed package has under this name. ConfigError."""
     found = {one.name: one for one in entry_points(group=GROUP)}
     if kind not in found:

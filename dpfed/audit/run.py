@@ -141,7 +141,7 @@ def _audit_loop(files: LoopFiles, confidence: float, alpha: float) -> RunAudit:
     )
 
 
-def _of_a_project(files: RunFiles) -> bool:
+def _is_of_project(files: RunFiles) -> bool:
     try:
         return "run" in files.ledger.header.about
     except (DpfedError, AccountingError):
@@ -199,14 +199,14 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
             f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
             f"that; {replay_words(files.path, files.tables)}."
         )
-    if project is None and _of_a_project(files):
+    if project is None and _is_of_project(files):
         notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")
     if files.config.run.randomness == "simulated":
         notes.append("Noise and cohorts come from the seed (run.randomness = 'simulated'): not for release.")
     if files.config.local.record is not None:
         notes.append("Bounds and noise of local steps happen inside the clients and leave no trace in these files.")
         return tuple(notes)
-    if _of_coins(files):
+    if _has_bernoulli_noise(files):
         notes.append("Bernoulli samples leave no trace in these files: `dpfed audit upload` tests their distribution.")
     if not files.config.audit.canaries:
         notes.append(
@@ -246,7 +246,7 @@ def _caveats(files: RunFiles) -> tuple[str, ...]:
         return ()
 
 
-def _of_coins(files: RunFiles) -> bool:
+def _has_bernoulli_noise(files: RunFiles) -> bool:
     try:
         return any(noise_evidence.charged_noise(release) is None for release in files.released.values())
     except DpfedError:

@@ -47,21 +47,21 @@ def status(arguments: Sequence[str]) -> int:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
-        return _complain("standard output is closed. Open it, or redirect it to /dev/null.", 1)
+        return _print_error("standard output is closed. Open it, or redirect it to /dev/null.", 1)
     try:
         with as_before():
             result = app_of(arguments)(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _complain(_beginning(_with_setting(str(error), arguments)), 2)
+        return _print_error(_shortened(_with_setting(str(error), arguments)), 2)
     except RunInterrupted as error:
-        return _complain(str(error), 128 + error.signal)
+        return _print_error(str(error), 128 + error.signal)
     except (RunError, LedgerError, ContradictoryBounds) as error:
-        return _complain(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
+        return _print_error(str(error), 3 if list(arguments[:2]) == ["audit", "upload"] else 1)
     except (DpfedError, AccountingError) as error:
-        return _complain(str(error), 2)
+        return _print_error(str(error), 2)
     except KeyboardInterrupt:
-        return _complain("interrupted.", 130)
+        return _print_error("interrupted.", 130)
     except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
         sys.stderr.close()
         return 1
@@ -69,7 +69,7 @@ def status(arguments: Sequence[str]) -> int:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT):
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (the rest of the output would fail, too)
-        return _complain(f"standard output cannot be written ({error.strerror}). Redirect it to another file.", 1)
+        return _print_error(f"standard output cannot be written ({error.strerror}). Redirect it to another file.", 1)
     return result if isinstance(result, int) else 0
 
 
@@ -105,11 +105,11 @@ def _with_setting(message: str, arguments: Sequence[str]) -> str:
     return f"{found[0]}. A setting is given as {' or '.join(f'--set {key}=VALUE' for key in keys)}."
 
 
-def _beginning(message: str) -> str:
+def _shortened(message: str) -> str:
     """Return the message, shortened in the middle if it is very long."""
     return message if len(message) <= _LONGEST else f"{message[: _LONGEST - 200]} ... {message[-200:]}"
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     print(f"dpfed: {message}", file=sys.stderr)
     return code

@@ -65,7 +65,9 @@ def beginning(preset: str) -> str:
     ]
     for table, keys in _flat(presets.tables(preset)):
         lines.append(f"[{table}]")
-        lines += [f"{_toml(name, value)}  # {_first(key(f'{table}.{name}').meaning)}" for name, value in keys.items()]
+        lines += [
+            f"{_toml(name, value)}  # {_first_sentence(key(f'{table}.{name}').meaning)}" for name, value in keys.items()
+        ]
         lines.append("")
     return "\n".join(lines)
 
@@ -88,7 +90,7 @@ def _toml(name: str, value: object) -> str:
     return tomli_w.dumps({name: value}).strip().replace("\n    ", " ").replace("\n", "").replace(",]", " ]")
 
 
-def _first(meaning: str) -> str:
+def _first_sentence(meaning: str) -> str:
     """Return the first sentence of the text, without its full stop."""
     return meaning.split(". ")[0].rstrip(".")
 

@@ -79,12 +79,12 @@ def _start(file: str | None, options: Question) -> Question:
     elif options == _NOTHING:
         question = _START.changed(rounds=180, noise_multiplier=1.4)
     else:
-        question = _completed(options)
+        question = _completed_options(options)
     question.solved  # noqa: B018  the property raises ConfigError for an invalid plan
     return question
 
 
-def _completed(options: Question) -> Question:
+def _completed_options(options: Question) -> Question:
     """Fill in clients, cohort, rounds and noise where they were not given."""
     clients = options.clients or _START.clients
     needs = options.cohort is None and options.sampling != "all" and options.participations is None

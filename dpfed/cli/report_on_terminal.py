@@ -74,11 +74,11 @@ def show_collection(found: Collection, page: Path, *, json: bool) -> None:
             table.add_row(
                 group.name,
                 one.quantity.heading,
-                _shown(one.mean, one.quantity.printed, digits)
+                _cell_text(one.mean, one.quantity.printed, digits)
                 + ("" if one.std is None else f" ± {one.std:.{digits}f}"),
                 str(one.n),
                 "–" if there is None else f"{there.value:g}",
-                _shown(one.difference, one.quantity.difference, digits),
+                _cell_text(one.difference, one.quantity.difference, digits),
             )
             records.append(
                 {
@@ -118,5 +118,5 @@ def show_collection(found: Collection, page: Path, *, json: bool) -> None:
     out.print(f"page, with figures: {page}")
 
 
-def _shown(value: float | None, print_it: Callable[[float, int], str], digits: int) -> str:
+def _cell_text(value: float | None, print_it: Callable[[float, int], str], digits: int) -> str:
     return "–" if value is None else print_it(value, digits)

@@ -113,7 +113,7 @@ def sweep(
 def _show_selected(chosen: Mapping[str, Any], folder: Path) -> None:
     out = console()
     law = chosen["number_of_runs"]
-    out.print(f"chosen: {chosen['chosen']['row']} {_words(chosen['chosen']['at'])}, by {chosen['rule']}")
+    out.print(f"chosen: {chosen['chosen']['row']} {_point_text(chosen['chosen']['at'])}, by {chosen['rule']}")
     out.print(
         f"epsilon {upwards(chosen['epsilon'])} at delta {upwards(chosen['delta'])} for one {chosen['unit']}, "
         f"{chosen['adjacency']} neighbours: the best of a random number of runs, {law['law']} of mean {law['mean']:g}"
@@ -147,7 +147,7 @@ def _run(planned: PlannedSweep, jobs: int | None) -> FinishedSweep:
                 words = f"failed: {done.error}" if done.summary is None else done.how
                 if done.how != "already":
                     shown = "" if accuracy is None else f", accuracy {percent(accuracy)}"
-                    log.print(f"{done.cell.row} {_words(done.cell.at)}: {words}{shown}")
+                    log.print(f"{done.cell.row} {_point_text(done.cell.at)}: {words}{shown}")
 
             return run_sweep(planned, jobs=jobs, on_run=on_run)
     except KeyboardInterrupt:
@@ -187,12 +187,12 @@ def _show(finished: FinishedSweep) -> None:
     table.add_column("state")
     for one in finished.done:
         kind = "tuning, " if one.cell.folder.startswith("_tune/") else ""
-        table.add_row(one.cell.row, _words(one.cell.at), *_numbers(one.summary), kind + one.how)
+        table.add_row(one.cell.row, _point_text(one.cell.at), *_numbers(one.summary), kind + one.how)
     out.print(table)
     for choice in finished.tuned:
         out.print(_chosen(choice))
     for one in finished.failed:
-        out.print(f"failed: {one.cell.row} {_words(one.cell.at)}: {one.error}")
+        out.print(f"failed: {one.cell.row} {_point_text(one.cell.at)}: {one.error}")
         if one.trace:
             out.print(one.trace, markup=False)
     out.print(f"runs: {finished.plan.folder}; the page of them: dpfed report {finished.plan.folder}")
@@ -211,9 +211,9 @@ def _numbers(summary: Summary | None) -> tuple[str, str, str, str]:
 
 
 def _chosen(choice: Tuned) -> str:
-    where = f"{choice.row} {_words(choice.at)}".strip()
-    scores = "; ".join(f"{_words(values)}: {number(score)}" for values, score in choice.scores)
-    chosen = "nothing" if choice.values is None else _words(choice.values)
+    where = f"{choice.row} {_point_text(choice.at)}".strip()
+    scores = "; ".join(f"{_point_text(values)}: {number(score)}" for values, score in choice.scores)
+    chosen = "nothing" if choice.values is None else _point_text(choice.values)
     return f"tuned: {where}: {chosen}, by {choice.score.replace('_', ' ')} ({scores})"
 
 
@@ -223,11 +223,11 @@ def _show_plan(planned: PlannedSweep) -> None:
     for heading in ("row", "at", "folder", "state"):
         table.add_column(heading, overflow="fold")
     for one in planned.to_dict()["runs"]:
-        table.add_row(one["row"], _words(one["at"]), one["folder"], one["state"])
+        table.add_row(one["row"], _point_text(one["at"]), one["folder"], one["state"])
     out.print(table)
     if planned.note:
         out.print(f"profile {planned.profile}: {planned.note}" if planned.profile else planned.note)
 
 
-def _words(at: Mapping[str, Any]) -> str:
+def _point_text(at: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.removeprefix('run.')} {value}" for name, value in at.items())

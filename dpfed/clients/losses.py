@@ -52,17 +52,17 @@ def _mean_of_sample(losses: Tensor) -> Tensor:
     return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
 
 
-def _of_classes(logits: Tensor, labels: Tensor) -> Tensor:
+def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     return _mean_of_sample(cross_entropy(logits, labels, reduction="none"))
 
 
-def _of_numbers(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+def _numeric_losses(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
     """Return outputs in the shape of the targets, because [n, 1] and targets [n] would be compared all with all."""
     return _mean_of_sample(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
 
 
 def _numbers(name: str, function: Callable[..., Tensor]) -> Loss:
-    return own_loss(partial(_of_numbers, function), name=name, apart=True)
+    return own_loss(partial(_numeric_losses, function), name=name, apart=True)
 
 
 def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
@@ -70,7 +70,7 @@ def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
     return Loss(name=name, each=each, mean=lambda outputs, targets: each(outputs, targets).mean(), apart=apart)
 
 
-CROSS_ENTROPY = Loss(name="cross-entropy", each=_of_classes, mean=cross_entropy)
+CROSS_ENTROPY = Loss(name="cross-entropy", each=_cross_entropies, mean=cross_entropy)
 """Cross-entropy of logits [n, classes, ...] and labels [n, ...], the mean over a sample's labels."""
 
 LOSSES: dict[str, Loss] = {
@@ -122,8 +122,8 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     outputs [n, ...] and targets [n, ...], n at least 2.
     """
     outputs = outputs.detach().requires_grad_()
-    together = _tried(loss, loss.each, outputs, targets)
-    form = _form(together) if isinstance(together, Tensor) else type(together).__name__
+    together = _tried_loss(loss, loss.each, outputs, targets)
+    form = _type_and_shape(together) if isinstance(together, Tensor) else type(together).__name__
     if not isinstance(together, Tensor) or together.shape != (len(outputs),) or not together.is_floating_point():
         raise ConfigError(
             f"local.loss={loss.name!r}: gives {form} for {len(outputs)} samples; must give one number a sample, "
@@ -132,16 +132,18 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     if not together.requires_grad:
         raise ConfigError(f"local.loss={loss.name!r}: has no gradient by the network's outputs. Compute it from them.")
     one = torch.vmap(lambda output, target: loss.each(output[None], target[None])[0])
-    if not torch.allclose(together, _tried(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
+    if not torch.allclose(together, _tried_loss(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(
             f"local.loss={loss.name!r}: the loss of a sample depends on what else is in its batch. A client's batches "
             "are filled up, and a private record must not bear on another: compute it from each sample alone."
         )
 
 
-def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
+def _tried_loss(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
     start = State(("local.loss", loss.each))
-    what = f"local.loss={loss.name!r}: fails for outputs {_form(outputs)} and targets {_form(targets)}"
+    what = (
+        f"local.loss={loss.name!r}: fails for outputs {_type_and_shape(outputs)} and targets {_type_and_shape(targets)}"
+    )
     try:
         with errors_of_user_code(what), torch.enable_grad():
             return function(outputs, targets)
@@ -149,5 +151,5 @@ def _tried(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) ->
         start.restore()
 
 
-def _form(tensor: Tensor) -> str:
+def _type_and_shape(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -104,7 +104,7 @@ class MaskedNoiseWalk(Walk):
 
     def place(self, active: int, step: int) -> None:
         if self._course.train_masked:
-            self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._seen(active, step))
+            self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._masked_update(active, step))
 
     def step(self, active: int, step: int, slope: Tensor) -> None:
         direction = slope
@@ -120,7 +120,7 @@ class MaskedNoiseWalk(Walk):
             updates = torch.where(updates.isfinite() & (self._steps > 0)[:, None], certain, updates)
         return self.room.sub_(self._start).index_copy_(1, self._course.masked, updates)
 
-    def _seen(self, active: int, step: int) -> Tensor:
+    def _masked_update(self, active: int, step: int) -> Tensor:
         """Return u_hat [active, m], the update that the network uses in this batch.
 
         One uniform v gives both Bernoulli samples: P = 1[v < t / T], and given P = 1, v T / t is uniform again, so that

@@ -167,7 +167,7 @@ def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, 
     return given.copy_(-torch.log1p(-(uniforms(given.shape, given.device).double() + _HALF)) / rate)
 
 
-def _like(draw: Draw) -> Callable[..., Tensor]:
+def _like_arguments(draw: Draw) -> Callable[..., Tensor]:
     """Return the arguments of a draw in the form of torch.rand_like."""
 
     def like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
@@ -176,7 +176,7 @@ def _like(draw: Draw) -> Callable[..., Tensor]:
     return like
 
 
-def _sized(draw: Draw) -> Callable[..., Tensor]:
+def _size_arguments(draw: Draw) -> Callable[..., Tensor]:
     """Return the arguments of a draw in the form of torch.rand."""
 
     def sized(
@@ -187,7 +187,7 @@ def _sized(draw: Draw) -> Callable[..., Tensor]:
     return sized
 
 
-def _plain(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> Tensor:
+def _uniform_draw(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> Tensor:
     return uniforms(shape, device)
 
 
@@ -220,10 +220,10 @@ _DRAWS: dict[Any, Callable[..., Any]] = {
     _ATEN.normal.Tensor_float: _normal_around,
     _ATEN.normal.float_Tensor: _normal_around,
     _ATEN.exponential_.default: _exponential_in_place,
-    _ATEN.rand.default: _sized(_plain),
-    _ATEN.randn.default: _sized(_normals),
-    _ATEN.rand_like.default: _like(_plain),
-    _ATEN.randn_like.default: _like(_normals),
+    _ATEN.rand.default: _size_arguments(_uniform_draw),
+    _ATEN.randn.default: _size_arguments(_normals),
+    _ATEN.rand_like.default: _like_arguments(_uniform_draw),
+    _ATEN.randn_like.default: _like_arguments(_normals),
     _ATEN.randint.default: _randint,
     _ATEN.randint.low: _randint_from,
 }

@@ -183,12 +183,12 @@ class RecordGradients:
         sought = [*self._parameters, wanted] if wanted.requires_grad else self._parameters
         totals = torch.autograd.grad(loss, sought, allow_unused=True)
         rows = [
-            self._taken(parameter, total, len(labels))
+            self._record_gradients(parameter, total, len(labels))
             for parameter, total in zip(self._parameters, totals, strict=False)
         ]
         return torch.cat(rows, dim=1)
 
-    def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
+    def _record_gradients(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
         """Return the per-record gradients of a parameter [b, its size], zeros if the loss does not depend on it, and
         clear them.
         """

@@ -46,13 +46,13 @@ def require_records_apart(
     most = max(1, records._MOST_NUMBERS // model.size)
     random = draws_random_numbers(model, inputs, training=True)
     start = model.initial(0)
-    for weights in (start, _moved(model, start, generator)):
+    for weights in (start, _perturbed_weights(model, start, generator)):
         trial = _Trial(model, loss, weights, seeds if random else None)
         for scale in (1.0, 100.0) if inputs.is_floating_point() else (1.0,):
             _try_records(trial, inputs, targets, scale, min(most, max(batch_size, _TARGETS + 1)), generator)
 
 
-def _moved(model: FlatModel, weights: Tensor, generator: torch.Generator) -> Tensor:
+def _perturbed_weights(model: FlatModel, weights: Tensor, generator: torch.Generator) -> Tensor:
     """Return weights plus noise of each tensor's scale, or of 0.1 where a tensor is zero."""
     moved = weights.clone()
     for block in model.layout:
@@ -79,7 +79,7 @@ def _try_records(
     if most == 1:
         return
     drawn: list[_Seen] = []
-    for some, gradients in _companies(others, most - count):
+    for some, gradients in _other_records(others, most - count):
         rows = torch.cat([compared, some])
         seen = trial.attempt(rows, labels[: len(rows)], gradients=gradients and scale == 1)
         if seen is not None:
@@ -91,7 +91,7 @@ def _try_records(
     _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _LATER)
 
 
-def _companies(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
+def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
     """Yield other records of a batch, and True if gradients are compared, too.
 
     The records are unchanged, scaled and zero ones, a single one, and a full batch.
@@ -160,10 +160,10 @@ class _Trial:
             raise ConfigError(f"[local.record]: no per-record gradients of this network: {words_of(error)}.") from error
         self._records.names = {one: name for name, one in self._module.named_parameters()}
         for name, part in self._module.named_modules():
-            part.register_forward_hook(self._noting(name))
+            part.register_forward_hook(self._rows_hook(name))
         self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
 
-    def _noting(self, name: str) -> Any:
+    def _rows_hook(self, name: str) -> Any:
         def note(part: nn.Module, given: Any, made: Any) -> None:
             self._calls.append((name, given, made))
 
@@ -248,12 +248,12 @@ def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -
     if any(outputs) or all(gradients):
         what, i = ("output", outputs.index(True)) if any(outputs) else ("gradient", 0)
         raise ConfigError(
-            f"[local.record]: {_named(trial, _mixing(*pairs[i]))} gives a record another {what} {when}: "
+            f"[local.record]: {_named(trial, _mixing_module(*pairs[i]))} gives a record another {what} {when}: "
             f"{_CAUSE[when]}, and clipping each record does not bound what one of them changes. {_ADVICE}"
         )
 
 
-def _mixing(expected: _Seen, found: _Seen) -> str | None:
+def _mixing_module(expected: _Seen, found: _Seen) -> str | None:
     """Return the first module with different output rows for equal input rows; None if there is none."""
     for (name, given, made), (other, given_now, made_now) in zip(expected.calls, found.calls, strict=False):
         if name != other or made is None or made_now is None:

@@ -80,14 +80,14 @@ class State:
     def _follow(self, waiting: deque[tuple[str, object]], *, outside: bool) -> None:
         while waiting:
             name, thing = waiting.popleft()
-            skipped = isinstance(thing, type) and (not outside or _of_library(thing))
+            skipped = isinstance(thing, type) and (not outside or _is_of_library(thing))
             if skipped or isinstance(thing, _ATOMS) or id(thing) in self._reached:
                 continue
             self._reached[id(thing)] = thing
             for kind in _kinds(thing, numbers=id(thing) not in self._trained):
                 self._kept.append(_Kept(name, thing, kind, kind.read(thing), outside))
             waiting.extend(_parts(name, thing))
-            self._outside.extend(_beside(thing))
+            self._outside.extend(_outside_objects(thing))
 
 
 @dataclass(frozen=True)
@@ -161,15 +161,17 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
         yield from ((inside + free, cell) for free, cell in cells)
         yield from ((f"{inside}defaults", defaults) for defaults in (thing.__defaults__, thing.__kwdefaults__))
     if isinstance(thing, type):
-        yield from ((f"class {thing.__qualname__}.{key}", _plain(value)) for key, value in list(vars(thing).items()))
+        yield from (
+            (f"class {thing.__qualname__}.{key}", _undecorated(value)) for key, value in list(vars(thing).items())
+        )
     else:
         yield from ((f"{name}.{key}", value) for key, value in _attributes(thing).items())
 
 
-def _beside(thing: object) -> Iterator[tuple[str, object]]:
+def _outside_objects(thing: object) -> Iterator[tuple[str, object]]:
     """Return objects that a user's object refers to outside itself: its classes, and the globals of a function."""
     if isinstance(thing, FunctionType):
-        if not _of_library(thing):
+        if not _is_of_library(thing):
             known = thing.__globals__
             yield from ((f"global {name}", known[name]) for name in _names(thing.__code__) if name in known)
     elif not isinstance(thing, type):
@@ -183,14 +185,14 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _plain(value: object) -> object:
+def _undecorated(value: object) -> object:
     """Return the function behind a decorated entry of a class."""
     if isinstance(value, staticmethod | classmethod):
         return value.__func__
     return value.fget if isinstance(value, property) else value
 
 
-def _of_library(thing: object) -> bool:
+def _is_of_library(thing: object) -> bool:
     """Return True if a function or class is defined in an installed package, whose globals are not followed."""
     name = str(getattr(thing, "__module__", None) or "builtins")
     if name.partition(".")[0] in _LIBRARIES:
@@ -239,7 +241,7 @@ def _refill(thing: Any, saved: Any) -> None:
     thing.update(saved)
 
 
-def _extend(thing: Any, saved: list[Any]) -> None:
+def _refill_list(thing: Any, saved: list[Any]) -> None:
     thing.clear()
     thing.extend(saved)
 
@@ -251,7 +253,7 @@ def _content(cell: CellType) -> object:
         return _EMPTY
 
 
-def _fill(cell: CellType, saved: object) -> None:
+def _refill_cell(cell: CellType, saved: object) -> None:
     if saved is _EMPTY:
         del cell.cell_contents
     else:
@@ -262,7 +264,7 @@ def _slots(cls: type) -> tuple[str, ...]:
     """Return the names in `__slots__` of a user's classes."""
     if not hasattr(cls, "__slots__"):
         return ()
-    named = [vars(one).get("__slots__", ()) for one in cls.__mro__ if not _of_library(one)]
+    named = [vars(one).get("__slots__", ()) for one in cls.__mro__ if not _is_of_library(one)]
     slots = [name for names in named for name in ((names,) if isinstance(names, str) else names)]
     return tuple(name for name in slots if name not in ("__dict__", "__weakref__"))
 
@@ -315,8 +317,8 @@ _FLAGS = _Kind(
 _NUMBERS = _Kind(lambda tensor: (tensor.detach(), tensor.detach().clone()), _same_numbers, _set_numbers)
 _ARRAY = _Kind(lambda array: array.copy(), lambda array, saved: array.tobytes() == saved.tobytes(), _set_array)
 _DICTIONARY = _Kind(dict, lambda entries, saved: _same_entries(saved, entries), _refill)
-_LIST = _Kind(list, lambda items, saved: _same_items(saved, items), _extend)
+_LIST = _Kind(list, lambda items, saved: _same_items(saved, items), _refill_list)
 _SET = _Kind(set, lambda items, saved: bool(items == saved), _refill)
-_CELL = _Kind(_content, lambda cell, saved: _content(cell) is saved, _fill)
+_CELL = _Kind(_content, lambda cell, saved: _content(cell) is saved, _refill_cell)
 _CLASS = _Kind(lambda cls: dict(vars(cls)), lambda cls, saved: _same_entries(saved, vars(cls)), None)
 _ATTRIBUTES = _Kind(_attributes, lambda thing, saved: _same_entries(saved, _attributes(thing)), _set_attributes)

@@ -78,7 +78,7 @@ def tried(
         problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).problem(start, moved)
         together = strategy != "loop" and training.strategy == "auto"
         if together and problem is None and moved.names:
-            problem = f"training keeps {_some(moved.names)} from one step to the next"
+            problem = f"training keeps {_some_names(moved.names)} from one step to the next"
         if together and problem is not None:
             training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), Moved()
             start.restore()
@@ -183,21 +183,21 @@ class _Trial:
         world, other = (self._world(steps, many, others=others) for others in (False, True))
         b, p = many + 1, many + 2
         alone, short = self._train(world, [b]), self._train(world, [p])
-        after, after_others = (self._often(one, list(range(b + 1)), steps * many) for one in (world, other))
+        after, after_others = (self._last_updates(one, list(range(b + 1)), steps * many) for one in (world, other))
         beside, again = self._train(world, [0, p]), self._phases(world, b)
         drawn = self._train(world, [b], set(_NAMES))
-        same = self._same(after[0], after_others[0]) and self._same(after[-1], after_others[-1])
+        same = self._same_bits(after[0], after_others[0]) and self._same_bits(after[-1], after_others[-1])
         if self._strategy == "loop":
-            same = same and self._same(alone[0], after[-1]) and self._same(short[0], beside[1])
-        elif not _near(short[0], beside[1]):
+            same = same and self._same_bits(alone[0], after[-1]) and self._same_bits(short[0], beside[1])
+        elif not _is_near(short[0], beside[1]):
             return "an update depends on how many samples the clients beside it have, as samples of a batch are mixed"
-        if not (same and all(self._same(alone, one) for one in again)):
+        if not (same and all(self._same_bits(alone, one) for one in again)):
             return f"an update depends on the clients that trained before it, {_kept_in(moved)}. {_NO_STATE}"
-        if not self._same(alone, drawn):
-            self._drawn |= {one: None for one in _NAMES if not self._same(alone, self._train(world, [b], {one}))}
+        if not self._same_bits(alone, drawn):
+            self._drawn |= {one: None for one in _NAMES if not self._same_bits(alone, self._train(world, [b], {one}))}
             return f"an update depends on a global random generator. {_OWN_DRAWS}"
         if moved.escaped:
-            return f"training keeps {_some(moved.escaped)} from one step to the next"
+            return f"training keeps {_some_names(moved.escaped)} from one step to the next"
         return None
 
     def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:
@@ -246,7 +246,7 @@ class _Trial:
         c, b, p, d = (np.resize(middle, size) for size in sizes)
         return replace(self._base, partition=_partition([c, *[a] * many, b, p, d]))
 
-    def _often(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
+    def _last_updates(self, world: LocalTraining, clients: list[int], calls: int) -> Tensor:
         """Return the last updates of as many calls as a round makes, or as fit into `SECONDS`."""
         began, left = time.process_time(), self._cohort * self._wanted
         while True:
@@ -262,13 +262,13 @@ class _Trial:
         self._drawn |= {name: None for name, state in _global_states().items() if state != before[name]}
         return moves
 
-    def _same(self, first: Tensor, second: Tensor) -> bool:
+    def _same_bits(self, first: Tensor, second: Tensor) -> bool:
         if first.device.type == "cpu":
             return torch.equal(first.view(torch.int32), second.view(torch.int32))
         return bool((first - second).norm() <= _ROUNDING * first.norm())
 
 
-def _near(first: Tensor, second: Tensor) -> bool:
+def _is_near(first: Tensor, second: Tensor) -> bool:
     """Return True if the rows differ by padding's rounding at most, or an update is not finite."""
     return not bool((first - second).norm() > _PADDING * first.norm())
 
@@ -278,14 +278,14 @@ def _partition(rows: Sequence[NDArray[np.int64]]) -> Partition:
     return Partition(indices=np.concatenate(rows).astype(np.int64), offsets=offsets)
 
 
-def _some(names: Iterable[str]) -> str:
+def _some_names(names: Iterable[str]) -> str:
     found = list(names)
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 
 
 def _kept_in(moved: Moved) -> str:
     outside = [name for name in moved.names if name.startswith(OUTSIDE)]
-    return f"through {_some(outside)}" if outside else "through something outside of the network and the loss"
+    return f"through {_some_names(outside)}" if outside else "through something outside of the network and the loss"
 
 
 def _global_states() -> dict[_Generator, object]:

@@ -78,14 +78,14 @@ _SCHEMES: Mapping[str, type[Any]] = {
 
 def names() -> tuple[str, ...]:
     """Return the names of the schemes that `get` knows, custom ones last."""
-    return tuple(_known())
+    return tuple(_known_schemes())
 
 
 def get(name: str, **options: Any) -> Scheme:
     """The scheme `name` with these options. ConfigError for an unknown name or option, or a value that cannot work."""
-    if name not in _known():
+    if name not in _known_schemes():
         load_own_code()
-    return _make(name, options)
+    return _make_scheme(name, options)
 
 
 def register(name: str) -> Callable[[own_scheme.Given], own_scheme.Given]:
@@ -100,15 +100,15 @@ def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
 
     A receiver that knows d says so; without it, at most d = 2^24 is believed. Memory is proportional to d.
     """
-    return parse(message, _make, dimension=dimension)
+    return parse(message, _make_scheme, dimension=dimension)
 
 
-def _known() -> Mapping[str, Any]:
+def _known_schemes() -> Mapping[str, Any]:
     return {**_SCHEMES, **registered.own("scheme")}
 
 
-def _make(name: str, options: Mapping[str, Any]) -> Scheme:
-    known = _known()
+def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
+    known = _known_schemes()
     if name not in known:
         raise ConfigError(f"compressor {name!r}: there are {', '.join(known)}.{did_you_mean(name, known)}")
     scheme, kinds = known[name], _kinds(known[name])
@@ -117,7 +117,7 @@ def _make(name: str, options: Mapping[str, Any]) -> Scheme:
             allowed = ", ".join(kinds) or "none"
             raise ConfigError(f"option {option}={value!r} of {name}: not one of its options ({allowed}).")
         if not _is_a(value, kinds[option]):
-            raise ConfigError(f"option {option}={value!r} of {name}: must be {_in_words(kinds[option])}.")
+            raise ConfigError(f"option {option}={value!r} of {name}: must be {_options_text(kinds[option])}.")
     with errors_of_user_code(f"{name} with {dict(options)}"):  # a user's scheme, perhaps, and a stranger's options
         try:
             made: Scheme = scheme(**options)
@@ -148,7 +148,7 @@ def _is_a(value: object, kind: type) -> bool:
 
 def _in_words(kind: type) -> str:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return " or ".join(_in_words(one) for one in typing.get_args(kind))
+        return " or ".join(_options_text(one) for one in typing.get_args(kind))
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(kind)))
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a name", type(None): "none"}

@@ -105,10 +105,12 @@ def check(scheme: Scheme, *, updates: Tensor | None = None, statistics: bool = T
         *([("edges", _edges)] if updates is None else []),  # type: ignore[list-item]
         *([("unbiased", _unbiased)] if statistics and scheme.unbiased else []),  # type: ignore[list-item]
     ]
-    return Conformance(scheme=_shown(scheme), findings=tuple(_tried(*trial, scheme, x) for trial in trials))
+    return Conformance(
+        scheme=_scheme_text(scheme), findings=tuple(_tried_finding(*trial, scheme, x) for trial in trials)
+    )
 
 
-def _tried(subject: Subject, trial: Callable[[Scheme, Tensor], str], scheme: Scheme, x: Tensor) -> Finding:
+def _tried_finding(subject: Subject, trial: Callable[[Scheme, Tensor], str], scheme: Scheme, x: Tensor) -> Finding:
     try:
         return Finding(subject=subject, passed=True, detail=trial(scheme, x))
     except _Broken as found:
@@ -140,7 +142,7 @@ def _inverse(scheme: Scheme, x: Tensor) -> str:
     decoded = _decoded(scheme, payloads, x.shape)
     messages = [payload.to_bytes() for payload in payloads]
     scheme.encode(-2 * x if bool((x < 0).any()) else 1 - x, seed=[seed // 2 for seed in _seeds(scheme)])
-    other = _again(scheme)
+    other = _second_scheme(scheme)
     parsed = [_parsed(scheme, message, x.shape[1]) for message in messages]
     for place, (payload, back) in enumerate(zip(payloads, parsed, strict=True)):
         if back != payload:
@@ -328,14 +330,14 @@ def _decoded(scheme: Scheme, payloads: Payloads | list[Payload], shape: tuple[in
     return rows
 
 
-def _again(scheme: Scheme) -> Scheme:
+def _second_scheme(scheme: Scheme) -> Scheme:
     """Another object of the same options, as a receiver makes it."""
     # Schemes are dataclasses, which a Protocol cannot say.
     return dataclasses.replace(scheme)  # type: ignore[type-var]
 
 
 def _parsed(scheme: Scheme, message: bytes, dimension: int) -> Payload:
-    return parse(message, lambda name, options: _again(scheme), dimension=dimension)
+    return parse(message, lambda name, options: _second_scheme(scheme), dimension=dimension)
 
 
 def _taken_apart(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
@@ -344,6 +346,6 @@ def _taken_apart(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
     return header, payload.to_bytes()[start:-4]
 
 
-def _shown(scheme: Scheme) -> str:
+def _scheme_text(scheme: Scheme) -> str:
     options = ", ".join(f"{name}={value!r}" for name, value in wire_options(scheme).items())
     return f"{scheme.name} with {options}" if options else scheme.name

@@ -93,7 +93,7 @@ def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -
     """values [c, count], float32, times `rademacher`, bit for bit: a new tensor, whose sign bits are flipped."""
     flipped = torch.empty(values.shape, dtype=torch.int32, device=values.device)
     before = values.view(torch.int32)
-    for rows, first, last, flips in _drawn(seeds, purpose, start, values.shape[1], _FLIPS):
+    for rows, first, last, flips in _drawn_pieces(seeds, purpose, start, values.shape[1], _FLIPS):
         place = rows, slice(first - start, last - start)
         torch.bitwise_xor(before[place], flips, out=flipped[place])
     return flipped.view(torch.float32)
@@ -114,7 +114,7 @@ def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0)
     """
     drawn_coins = torch.empty_like(probabilities, dtype=torch.bool)
     count = probabilities.shape[1]
-    for rows, first, last, drawn in _drawn(seeds, purpose, start, count, _STEPS_OF_24_BITS):
+    for rows, first, last, drawn in _drawn_pieces(seeds, purpose, start, count, _STEPS_OF_24_BITS):
         columns = slice(first - start, last - start)
         drawn_coins[rows, columns] = at_least(probabilities[rows, columns] * 2.0**24, drawn, or_equal=False)
     return drawn_coins
@@ -142,7 +142,9 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     for first in range(0, len(seeds) if kept else 0, at_once):
         group = seeds[first : first + at_once]
         if seeds.device.type == "cpu" and size > _CHUNK_WORDS:
-            chosen[first] = torch.from_numpy(_smallest(partial(_words, group, purpose, size), size, kept, low))
+            chosen[first] = torch.from_numpy(
+                _smallest(partial(_random_integers, group, purpose, size), size, kept, low)
+            )
             continue
         words = bits(group, purpose, size)
         if words.device.type == "cpu":  # numpy selects several times as fast as torch
@@ -155,9 +157,9 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     return chosen
 
 
-def _words(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def _random_integers(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield (start, random 64-bit integers) of one stream, a few at a time."""
-    for _, first, _, words in _drawn(seed, purpose, 0, size, _WORDS):
+    for _, first, _, words in _drawn_pieces(seed, purpose, 0, size, _WORDS):
         yield first, words[0].numpy()
 
 
@@ -255,12 +257,12 @@ _FLIPS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.
 def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -> Tensor:
     """Numbers start .. start + count - 1 of every stream, [c, count]."""
     drawn = torch.empty(len(seeds), max(count, 0), dtype=kind.dtype, device=seeds.device)
-    for rows, first, last, numbers in _drawn(seeds, purpose, start, count, kind):
+    for rows, first, last, numbers in _drawn_pieces(seeds, purpose, start, count, kind):
         drawn[rows, first - start : last - start] = numbers
     return drawn
 
 
-def _drawn(
+def _drawn_pieces(
     seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers
 ) -> Iterator[tuple[slice, int, int, Tensor]]:
     """The same in pieces: rows, the first number, the last and one, and the numbers."""

@@ -180,7 +180,7 @@ def _round_within(
             unsure.append(open_places + first)
         chosen = np.concatenate(unsure)
         rest = randomness.bits(len(chosen), purpose + ".rest", *path, attempt)
-        settled = _settled(values[chosen], heads[chosen], rest, steps)
+        settled = _rounded_in_doubles(values[chosen], heads[chosen], rest, steps)
         squares += _square(settled) - _square(out[chosen].astype(np.int64))
         out[chosen] = settled
         if squares <= largest:
@@ -217,7 +217,7 @@ def _rounded(
     return rounded, whole, np.flatnonzero(lower <= _COIN + 2 * _DOUBT)
 
 
-def _settled(
+def _rounded_in_doubles(
     values: NDArray[np.floating], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
 ) -> NDArray[np.int64]:
     """The same rounding in doubles, with uniform U of 53 bits, the first 8 of them `heads`."""

@@ -26,7 +26,7 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
     then the first of those equal to it. A selection, not a sort: linear in d.
     """
     if x.device.type == "cpu":  # numpy selects several times as fast as torch
-        return torch.from_numpy(np.stack([_of_magnitudes(row.abs().numpy(), kept) for row in x.detach()]))
+        return torch.from_numpy(np.stack([_largest_magnitudes(row.abs().numpy(), kept) for row in x.detach()]))
     clients, dimension = x.shape
     chosen = torch.empty(clients, kept, dtype=torch.int64, device=x.device)
     rows = max(1, _NUMBERS_AT_ONCE // dimension)
@@ -40,7 +40,7 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
     return chosen
 
 
-def _of_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
+def _largest_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
     """The same of one row [d], int64 [kept]."""
     threshold = _kth_largest(magnitudes, kept)
     mask = magnitudes > threshold

@@ -47,9 +47,9 @@ class MaskCoder:
         encoder = constriction.stream.queue.RangeEncoder()
         for first, last, model in self._models:
             encoder.encode(symbols[first:last], model)
-        if len(self._single):
+        if len(self._group_order):
             encoder.encode(
-                entries[self._single].astype(np.int32), _coin(), self._steps[self._single] / PROBABILITY_STEPS
+                entries[self._group_order].astype(np.int32), _coin(), self._steps[self._group_order] / PROBABILITY_STEPS
             )
         words: bytes = encoder.get_compressed().astype("<u4").tobytes()
         return words
@@ -72,8 +72,8 @@ class MaskCoder:
         try:
             for first, last, model in self._models:
                 symbols[first:last] = decoder.decode(model, last - first)
-            if len(self._single):
-                mask[self._single] = decoder.decode(_coin(), self._steps[self._single] / PROBABILITY_STEPS)
+            if len(self._group_order):
+                mask[self._group_order] = decoder.decode(_coin(), self._steps[self._group_order] / PROBABILITY_STEPS)
         except (AssertionError, ValueError) as error:
             raise WireError(f"a mask of {len(content)} bytes: not a coded mask ({error}). Drop it.") from None
         if not decoder.maybe_exhausted():
@@ -100,7 +100,7 @@ class MaskCoder:
         return np.concatenate([order[a : b - (b - a) % _GROUP] for a, b in pairwise(starts)])
 
     @cached_property
-    def _single(self) -> NDArray[np.int64]:
+    def _group_order(self) -> NDArray[np.int64]:
         order, starts = self._sorted
         return np.concatenate([order[b - (b - a) % _GROUP : b] for a, b in pairwise(starts)])
 

@@ -68,10 +68,12 @@ def _scheme(name: str, given: Any) -> Any:
     if not given.__dataclass_params__.frozen:
         raise ConfigError(f"scheme {name!r}: {given.__name__} is a dataclass that can change. Give it frozen=True.")
     claims = {claim: False for claim in ("linear", "unbiased") if not hasattr(given, claim)}
-    return type(given.__name__, (given,), _kept(given) | claims | {"name": name} | ({} if whole else _wrapped(given)))
+    return type(
+        given.__name__, (given,), _kept_names(given) | claims | {"name": name} | ({} if whole else _wrapped(given))
+    )
 
 
-def _kept(given: type) -> dict[str, object]:
+def _kept_names(given: type) -> dict[str, object]:
     """Return the names by which a scheme is found, shown and pickled as the class that it is made from."""
     return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
 

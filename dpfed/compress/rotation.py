@@ -69,16 +69,16 @@ def block_sizes(dimension: int, largest: int) -> tuple[int, tuple[int, ...]]:
     1024 + 1, not 2048. No block is smaller than SMALLEST_BLOCK, except that a last single coordinate stays as it is.
     """
     whole, left = divmod(dimension, largest)
-    return whole, _cut(left)[1] if left else ()
+    return whole, _cut_rest(left)[1] if left else ()
 
 
-def _cut(left: int) -> tuple[int, tuple[int, ...]]:
+def _cut_rest(left: int) -> tuple[int, tuple[int, ...]]:
     """The bits and the blocks of a rest: one block filled up, or one half as large and what is left then."""
     size = 1 if left == 1 else max(SMALLEST_BLOCK, 1 << (left - 1).bit_length())
     filled = size + _SCALE_BITS, (size,)
     if size <= SMALLEST_BLOCK:
         return filled
-    bits, sizes = _cut(left - size // 2)
+    bits, sizes = _cut_rest(left - size // 2)
     return min(filled, (size // 2 + _SCALE_BITS + bits, (size // 2, *sizes)), key=lambda cut: cut[0])
 
 

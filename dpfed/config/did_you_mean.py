@@ -21,20 +21,20 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     First a name that differs in hyphens and capitals only, then one that begins with it, contains it, or contains its
     parts between hyphens; else the name with the most common letters, if there are enough.
     """
-    wanted = _plain(name)
+    wanted = _plain_name(name)
     names = sorted(known, key=lambda one: (len(one), one))
     for fits in (str.__eq__, str.startswith, str.__contains__):
         for one in names:
-            if len(wanted) > 1 and fits(_plain(one), wanted):
+            if len(wanted) > 1 and fits(_plain_name(one), wanted):
                 return one
-    parts = [_plain(part) for part in re.split(r"[-_. ]", name) if len(_plain(part)) > 1]
+    parts = [_plain_name(part) for part in re.split(r"[-_. ]", name) if len(_plain_name(part)) > 1]
     for one in names:
-        if len(parts) > 1 and re.search(".*".join(parts), _plain(one)):
+        if len(parts) > 1 and re.search(".*".join(parts), _plain_name(one)):
             return one
-    plain = {_plain(one): one for one in reversed(names)}
+    plain = {_plain_name(one): one for one in reversed(names)}
     close = difflib.get_close_matches(wanted, plain, n=1, cutoff=_ALIKE)
     return plain[close[0]] if close else None
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

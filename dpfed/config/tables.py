@@ -67,7 +67,7 @@ class Config(Table):
         given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
         return {
             **tables,
-            **{name: _of_its_kind(name, table, tables) for name, table in given.items()},
+            **{name: _table_of_kind(name, table, tables) for name, table in given.items()},
         }
 
     def with_delta(self, delta: float) -> Config:
@@ -128,7 +128,7 @@ def with_cohort_cap(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**tables, "privacy": rest, "federation": {**federation, "cohort_cap": cap if slots is None else slots}}
 
 
-def _of_its_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+def _table_of_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
     kinds, key = kinds_of(name), CHOICES[name]
     first = next(iter(kinds.values()))
     chosen = _noise(table, tables) if name == "privacy" else table.get(key, first.model_fields[key].default)
@@ -144,9 +144,9 @@ def _of_its_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any])
 
 def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
     """Return privacy.noise, by default the noise of the method's uploads and of the sum."""
-    name, kind = (_said(tables, "method", "name"), _said(tables, "aggregation", "kind"))
+    name, kind = (_given_value(tables, "method", "name"), _given_value(tables, "aggregation", "kind"))
     fixed, given = noise_of_method(str(name)), table.get("noise")
-    exact = kind not in (None, "plain") or _said(tables, "run", "release") is True
+    exact = kind not in (None, "plain") or _given_value(tables, "run", "release") is True
     if fixed == "dithered" and given == "gaussian":
         return fixed
     return given or fixed or ("discrete-gaussian" if exact else "gaussian")
@@ -154,13 +154,17 @@ def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
 
 def _with_exact_records(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the tables with the noise that [local.record] needs in a run for release, if none is given."""
-    local, record = tables.get("local"), _said(tables, "local", "record")
-    if _said(tables, "run", "release") is not True or not isinstance(local, Mapping) or not isinstance(record, Mapping):
+    local, record = tables.get("local"), _given_value(tables, "local", "record")
+    if (
+        _given_value(tables, "run", "release") is not True
+        or not isinstance(local, Mapping)
+        or not isinstance(record, Mapping)
+    ):
         return tables
     return {**tables, "local": {**local, "record": {"noise": "discrete-gaussian", **record}}}
 
 
-def _said(tables: Mapping[str, Any], table: str, key: str) -> Any:
+def _given_value(tables: Mapping[str, Any], table: str, key: str) -> Any:
     found = tables.get(table)
     return found.get(key) if isinstance(found, Mapping) else None
 
@@ -216,8 +220,12 @@ def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
 
 
 def _ranked_by_public_samples(tables: Mapping[str, Any]) -> bool:
-    sparse = _said(tables, "method", "keep") is not None or _said(tables, "method", "k") is not None
-    return sparse and bool(_said(tables, "data", "public")) and _said(tables, "method", "name") in _PUBLIC_RANKING
+    sparse = _given_value(tables, "method", "keep") is not None or _given_value(tables, "method", "k") is not None
+    return (
+        sparse
+        and bool(_given_value(tables, "data", "public"))
+        and _given_value(tables, "method", "name") in _PUBLIC_RANKING
+    )
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -363,15 +371,15 @@ def names_of_keys(tables: Iterable[type[BaseModel]]) -> list[str]:
 
 def sections() -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
     """Yield every table by its dotted name, of each kind that it can have; "" is the whole configuration."""
-    return _within("", (Config,))
+    return _tables_within("", (Config,))
 
 
-def _within(name: str, tables: tuple[type[BaseModel], ...]) -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
+def _tables_within(name: str, tables: tuple[type[BaseModel], ...]) -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
     yield name, tables
     fields = {key: field for table in tables for key, field in table.model_fields.items()}
     for key, field in fields.items():
         if inner := _tables(field):
-            yield from _within(f"{name}.{key}".removeprefix("."), inner)
+            yield from _tables_within(f"{name}.{key}".removeprefix("."), inner)
 
 
 def _tables(field: FieldInfo) -> tuple[type[BaseModel], ...]:

@@ -98,7 +98,7 @@ def load(
             "has its own number of classes. Remove it."
         )
     if name in registered.own("data set"):
-        return _own(name)
+        return _registered_dataset(name)
     if name == "digits":
         return load_digits()
     check_name(name)
@@ -136,7 +136,7 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
     registered.add("data set", name, dataset, taken=("digits", *DATASETS))
 
 
-def _own(name: str) -> Dataset:
+def _registered_dataset(name: str) -> Dataset:
     """Return the registered data set, loaded once; ConfigError, with its line, if the user's function fails."""
     given = registered.own("data set")[name]
     return given if isinstance(given, Dataset) else _loaded(name, given)

@@ -60,9 +60,9 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     arrays), or `classes`: labels are private, and the size of the network, which is published, must not follow from
     them. Raises DataError.
     """
-    arrays, declared = _of_npz(path) if path.suffix == ".npz" else _of_safetensors(path)
+    arrays, declared = _npz_arrays(path) if path.suffix == ".npz" else _safetensors_arrays(path)
     if set(_TARGETS) & set(arrays):
-        return _of_targets(path, arrays, declared, classes)
+        return _target_dataset(path, arrays, declared, classes)
     if missing := sorted(set(_NEEDED) - set(arrays)):
         raise DataError(
             f"{path}: has no array {', '.join(missing)}; needed are {', '.join(_NEEDED)} (for numbers in place of "
@@ -73,7 +73,7 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     return _dataset(path.stem, _of_numbers(arrays, path), str(path), _declared(path, declared, classes))
 
 
-def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
+def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
     """Return the file's arrays, and the number of classes in its metadata. DataError."""
     from safetensors import SafetensorError, safe_open
 
@@ -88,7 +88,7 @@ def _of_safetensors(path: Path) -> tuple[dict[str, Numbers], str | None]:
         ) from None
 
 
-def _of_npz(path: Path) -> tuple[dict[str, Numbers], str | None]:
+def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
     """Return the file's arrays, and the number `classes` among them.
 
     DataError, also for a file that unpacks to too much.
@@ -108,7 +108,7 @@ def _of_npz(path: Path) -> tuple[dict[str, Numbers], str | None]:
     return arrays, None if declared is None else str(declared)
 
 
-def _of_targets(path: Path, arrays: dict[str, Numbers], declared: str | None, classes: int | None) -> Dataset:
+def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None, classes: int | None) -> Dataset:
     """Return the data set of a file that has targets. DataError."""
     known = {name.replace("labels", "targets") for name in _NEEDED}
     if set(arrays) - set(_OPTIONAL) != known:

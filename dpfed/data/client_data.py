@@ -100,7 +100,7 @@ def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
     """Return inputs and labels, equally many, of a pair, of a dictionary of named parts, or of a `torch.utils.data`
     data set or loader. DataError."""
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
-        given = _whole(given, where)
+        given = _whole_dataset(given, where)
     tensors = getattr(given, "tensors", None)
     if isinstance(tensors, tuple):  # the tensors of a TensorDataset
         given = tensors
@@ -132,7 +132,7 @@ def _joined(several: Sequence[Inputs], where: str) -> Inputs:
     return {name: np.concatenate(alike([one[name] for one in named], where)) for name in named[0]}
 
 
-def _whole(loader: Any, where: str) -> Held:
+def _whole_dataset(loader: Any, where: str) -> Held:
     """Return the data set of a DataLoader that yields each sample once and unchanged. DataError for other loaders."""
     sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "")
     plain = sampler == "SequentialSampler" or (
@@ -146,7 +146,7 @@ def _whole(loader: Any, where: str) -> Held:
     return loader.dataset
 
 
-def _of_tables(clients: Any, test: object, columns: Columns, classes: Classes, name: str) -> Dataset:
+def _table_dataset(clients: Any, test: object, columns: Columns, classes: Classes, name: str) -> Dataset:
     try:
         from dpfed.data import columns as tables
     except ImportError as error:

@@ -41,7 +41,7 @@ def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Da
 
     DataError: files that are missing, damaged or too large, a column that is missing or has gaps.
     """
-    files = _files(path) if path.suffix != ".csv" else _beside(path)
+    files = _files(path) if path.suffix != ".csv" else _train_and_test(path)
     train, test = (_table(found, columns, half) for half, found in files.items())
     return of_tables(train, test, columns, classes=classes, where=str(path), name=path.stem)
 
@@ -108,7 +108,7 @@ def _arrow_of(given: Any) -> pa.Table:
     return pa.table(given)
 
 
-def _beside(path: Path) -> dict[str, list[Path]]:
+def _train_and_test(path: Path) -> dict[str, list[Path]]:
     """Return the file train*.csv and the file test*.csv beside it. DataError."""
     if not path.name.startswith("train"):
         raise DataError(
@@ -216,7 +216,7 @@ def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | Non
 
 def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -> Numbers:
     """Return the numbers of a label column; text becomes its position among the declared names."""
-    column, where = _plain(table.column(label)), f"{folder}, column {label!r}"
+    column, where = _category_values(table.column(label)), f"{folder}, column {label!r}"
     if not _is_text(column.type):
         if names is not None:
             raise DataError(f"{where}: is of {column.type}, and classes are declared by name. Declare their number.")
@@ -234,7 +234,7 @@ def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -
     return np.asarray(places.to_numpy()).astype(np.int64)
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _category_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return categories (dictionaries) as the values that they encode."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
@@ -265,7 +265,7 @@ def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
 
 def _array(table: pa.Table, name: str, folder: str) -> Numbers:
     """Return [N, ...] of a column of numbers, lists or images. DataError."""
-    column, where = _plain(table.column(name)), f"{folder}, column {name!r}"
+    column, where = _category_values(table.column(name)), f"{folder}, column {name!r}"
     if _is_text(column.type):
         raise DataError(
             f"{where}: holds text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "

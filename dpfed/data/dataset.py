@@ -171,9 +171,9 @@ class Dataset:
         """
         smaller = self
         if train is not None and train < len(self.train_labels):
-            smaller = smaller._with_training(_drawn(len(self.train_labels), train, generator))
+            smaller = smaller._with_training(_drawn_rows(len(self.train_labels), train, generator))
         if test is not None and test < len(self.test_labels):
-            rows = _drawn(len(self.test_labels), test, generator)
+            rows = _drawn_rows(len(self.test_labels), test, generator)
             smaller = replace(smaller, test_inputs=self.test_inputs[rows], test_labels=self.test_labels[rows])
         return smaller
 
@@ -251,7 +251,7 @@ def undeclared(where: str, classes: int) -> DataError:
     )
 
 
-def _drawn(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+def _drawn_rows(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
     rows: NDArray[np.int64] = np.sort(generator.permutation(samples)[:count])
     return rows
 

@@ -65,8 +65,8 @@ def _dataset(name: str, train: Images, test: Images, classes: int, moments: tupl
 
 
 def _read(folder: Path, prefix: str, half: str) -> Images:
-    images_path = _find(folder, prefix, f"{half}-images-idx3-ubyte")
-    labels_path = _find(folder, prefix, f"{half}-labels-idx1-ubyte")
+    images_path = _find_file(folder, prefix, f"{half}-images-idx3-ubyte")
+    labels_path = _find_file(folder, prefix, f"{half}-labels-idx1-ubyte")
     images, labels = read_idx(images_path, axes=3), read_idx(labels_path, axes=1)
     if images.shape[1:] != (_SIDE, _SIDE):
         raise DataError(
@@ -81,7 +81,7 @@ def _read(folder: Path, prefix: str, half: str) -> Images:
     return images[:, None], labels.astype(np.int64)
 
 
-def _find(folder: Path, prefix: str, name: str) -> Path:
+def _find_file(folder: Path, prefix: str, name: str) -> Path:
     for path in (folder / f"{prefix}{name}", folder / f"{prefix}{name}.gz"):
         if path.is_file():
             return path

@@ -183,7 +183,7 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, generator: 
     held: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
     for rows in _rows_by_label(labels, generator):
         shares = generator.dirichlet(np.full(clients, alpha))
-        for own, part in zip(held, np.split(rows, _ends(shares, len(rows))[:-1]), strict=True):
+        for own, part in zip(held, np.split(rows, _share_ends(shares, len(rows))[:-1]), strict=True):
             own.append(part)
     return of_lists([np.concatenate(parts) for parts in held])
 
@@ -234,7 +234,7 @@ def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np
             break
         count = min(most, len(some))
         chosen = generator.choice(some, count, replace=False, p=sizes[some] / sizes[some].sum())
-        takes = _evenly(int(wanted[client]), sizes[chosen])
+        takes = _even_counts(int(wanted[client]), sizes[chosen])
         held[client] = np.concatenate([left[i][:take] for i, take in zip(chosen, takes, strict=True)])
         for i, take in zip(chosen, takes, strict=True):
             left[i] = left[i][take:]
@@ -257,14 +257,14 @@ def _rows_by_label(labels: NDArray[np.int64], generator: np.random.Generator) ->
     return np.split(order, np.cumsum(counts[counts > 0])[:-1])
 
 
-def _ends(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+def _share_ends(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
     """Return the end of each share of `total`, the last at `total`."""
     ends: NDArray[np.int64] = np.floor(np.cumsum(shares) * total + 0.5).astype(np.int64)
     ends[-1] = total
     return np.minimum(ends, total)
 
 
-def _evenly(wanted: int, sizes: NDArray[np.int64]) -> list[int]:
+def _even_counts(wanted: int, sizes: NDArray[np.int64]) -> list[int]:
     """Return the number of samples to take of each label, as evenly as their counts allow."""
     takes = [0] * len(sizes)
     for place, i in enumerate(np.argsort(sizes, kind="stable")):

@@ -22,8 +22,8 @@ def fingerprint(key: bytes, dataset: Dataset, holdings: Holdings, *, unit: str, 
     (HMAC-SHA-256 is a pseudo-random function). on_nodes: the samples are on the clients' machines only; then clients
     are identified by their numbers from 0.
     """
-    found = hmac.new(key, _facts("dpfed-population-1", unit), "sha256")
-    for part in [_facts("nodes", holdings.clients)] if on_nodes else _held(dataset, holdings):
+    found = hmac.new(key, _json_line("dpfed-population-1", unit), "sha256")
+    for part in [_json_line("nodes", holdings.clients)] if on_nodes else _held(dataset, holdings):
         found.update(part)
     return found.hexdigest()
 
@@ -39,7 +39,7 @@ def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
             yield from _array("indices", holdings.indices)
             yield from _array("offsets", holdings.offsets)
         case Resampled():  # a rule instead of lists, for millions of clients
-            yield _facts("resampled", holdings.samples, holdings.clients, holdings.each, holdings.seeds.root)
+            yield _json_line("resampled", holdings.samples, holdings.clients, holdings.each, holdings.seeds.root)
         case _:
             for client in range(holdings.clients):
                 yield from _array(f"client {client}", holdings.of(client))
@@ -47,9 +47,9 @@ def _held(dataset: Dataset, holdings: Holdings) -> Iterator[bytes | memoryview]:
 
 def _array(name: str, values: Numbers) -> Iterator[bytes | memoryview]:
     """Yield an array's name, type and shape, which fix the number of bytes that follow, and its bytes."""
-    yield _facts(name, values.dtype.str, list(values.shape))
+    yield _json_line(name, values.dtype.str, list(values.shape))
     yield np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def _facts(*values: object) -> bytes:
+def _json_line(*values: object) -> bytes:
     return json.dumps(values).encode() + b"\n"

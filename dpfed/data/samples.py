@@ -101,9 +101,9 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
         other = _load(limits, limits.public_from)
         if other.has_integers != whole.has_integers:
             other, whole = other.as_floats(), whole.as_floats()
-        if not _of_one_form(other, whole):
+        if not _have_one_format(other, whole):
             raise ConfigError(
-                f"data.public_from={other.name!r}: its samples are {_form(other)}, {whole.name} has {_form(whole)}. "
+                f"data.public_from={other.name!r}: its samples are {_format_text(other)}, {whole.name} has {_format_text(whole)}. "
                 "Use a data set of the same form."
             )
         _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
@@ -126,14 +126,14 @@ def _refuse_shared(inputs: Numbers, other: Dataset, whole: Dataset) -> None:
         )
 
 
-def _of_one_form(other: Dataset, whole: Dataset) -> bool:
+def _have_one_format(other: Dataset, whole: Dataset) -> bool:
     targets = other.target_shape == whole.target_shape and other.train_labels.dtype == whole.train_labels.dtype
     if other.classes is None or whole.classes is None:
         return other.classes is whole.classes and targets and other.input_shape == whole.input_shape
     return targets and other.input_shape == whole.input_shape and other.classes <= whole.classes
 
 
-def _form(dataset: Dataset) -> str:
+def _format_text(dataset: Dataset) -> str:
     several = f" {dataset.target_shape}" if dataset.target_shape else ""
     kind = f"targets{several}" if dataset.classes is None else f"{dataset.classes} classes{several}"
     return f"{dataset.input_shape} in {kind}"

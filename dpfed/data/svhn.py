@@ -178,7 +178,7 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
         or spanned > LARGEST_BYTES
     ):
         raise _Damaged(f"{name} has shape {shape} and {size} bytes of type {stored}; at most {LARGEST_BYTES} are read")
-    content = (small or _exactly(source, size))[:size]
+    content = (small or _read_exactly(source, size))[:size]
     return name, np.frombuffer(content, dtype=_STORED[stored]).reshape(shape, order="F")
 
 
@@ -187,12 +187,12 @@ def _part(source: _Source, expected: int, *, at_most: int) -> bytes | bytearray:
     kind, size, small = _tag(source)
     if kind != expected or size > at_most:
         raise _Damaged(f"a part of type {kind} and {size} bytes where type {expected} and at most {at_most} belong")
-    return small[:size] if small else _exactly(source, size + -size % 8)[:size]
+    return small[:size] if small else _read_exactly(source, size + -size % 8)[:size]
 
 
 def _tag(source: _Source) -> tuple[int, int, bytes | bytearray]:
     """Return type, number of bytes, and the content itself if it is short enough to be in the tag's eight bytes."""
-    tag = _exactly(source, 8)
+    tag = _read_exactly(source, 8)
     kind, size = _unpack("<II", tag)
     if kind >> 16:
         if kind >> 16 > 4:
@@ -208,7 +208,7 @@ def _unpack(form: str, content: bytes | bytearray) -> tuple[int, int]:
     return first, second
 
 
-def _exactly(source: _Source, size: int) -> bytes | bytearray:
+def _read_exactly(source: _Source, size: int) -> bytes | bytearray:
     content = source.read(size)
     if len(content) < size:
         raise _Damaged(f"it ends after {len(content)} of {size} bytes of a part")

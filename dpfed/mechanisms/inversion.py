@@ -82,7 +82,7 @@ def _looked_up(
     """Return the |X| of every u of `bits` bits, with more bits for those that do not decide."""
     magnitudes, open_cells = _table(law, bits).look_up(heads)
     if len(open_cells):
-        settled = _settle(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
+        settled = _resolved_draws(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
         magnitudes[open_cells] = settled
     return magnitudes
 
@@ -120,7 +120,7 @@ def draw(
     indices = np.concatenate(unsure) if unsure else np.empty(0, dtype=np.int64)
     if len(indices):
         heads = [int(word) >> (WORD - bits) for word in words[indices]]
-        settled = _settle(law, heads, bits, randomness, purpose, *path)
+        settled = _resolved_draws(law, heads, bits, randomness, purpose, *path)
         drawn[indices] = _signed(np.array(settled, dtype=np.int64), words[indices])
     return drawn
 
@@ -189,7 +189,7 @@ def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | 
     return None
 
 
-def _settle(
+def _resolved_draws(
     law: SymmetricLaw, heads: list[int], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> list[int]:
     """Return the k of every u of `bits` bits, with as many more bits as its cell needs."""

@@ -27,7 +27,7 @@ def every_method() -> dict[str, MethodFacts]:
 
     The method of a custom scheme has its name, and sends the whole update through it.
     """
-    return {name: one.facts for name, one in _every().items()}
+    return {name: one.facts for name, one in _every_method().items()}
 
 
 def method(name: str) -> MethodFacts:
@@ -37,7 +37,7 @@ def method(name: str) -> MethodFacts:
 
 def federated_method(name: str) -> FederatedMethod:
     """Return the method of this name with its functions; ConfigError with the nearest one otherwise."""
-    known = _OURS if name in _OURS else _every()
+    known = _OURS if name in _OURS else _every_method()
     if name not in known:
         raise ConfigError(
             f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} For your "
@@ -46,19 +46,19 @@ def federated_method(name: str) -> FederatedMethod:
     return known[name]
 
 
-def _every() -> dict[str, FederatedMethod]:
-    return {**_OURS, **_of_schemes(), **registered.own("method")}
+def _every_method() -> dict[str, FederatedMethod]:
+    return {**_OURS, **_scheme_methods(), **registered.own("method")}
 
 
-def _of_schemes() -> dict[str, FederatedMethod]:
+def _scheme_methods() -> dict[str, FederatedMethod]:
     schemes, methods = registered.own("scheme"), registered.own("method")
     taken = [name for name in schemes if name in METHODS]
     if taken:
         raise ConfigError(f"scheme {taken[0]!r}: is the name of a method that is there already. Choose another.")
-    return {name: _of_scheme(name, made) for name, made in schemes.items() if name not in methods}
+    return {name: _scheme_method(name, made) for name, made in schemes.items() if name not in methods}
 
 
-def _of_scheme(name: str, made: Any) -> FederatedMethod:
+def _scheme_method(name: str, made: Any) -> FederatedMethod:
     facts = MethodFacts(
         name=name,
         scheme=name,

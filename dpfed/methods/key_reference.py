@@ -89,7 +89,7 @@ def by_kind(table: str) -> list[KindOfTable]:
 
 def _keys(table: str, tables: Sequence[type[BaseModel]]) -> list[KeyFacts]:
     names = [key for key in names_of_keys(tables) if f"{table}.{key}" not in every_table()]
-    return [_facts(table, key, [one for one in tables if key in one.model_fields]) for key in names]
+    return [_key_record(table, key, [one for one in tables if key in one.model_fields]) for key in names]
 
 
 def _common(table: type[BaseModel]) -> type[BaseModel]:
@@ -115,7 +115,7 @@ def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
     return resolved
 
 
-def _facts(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyFacts:
+def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyFacts:
     """Return one key, which only these kinds of the table have."""
     name, taken_by = f"{table}.{key}", takers(METHODS)
     methods = taken_by.get(name, taken_by.get(table))
@@ -147,7 +147,7 @@ def in_words(schema: dict[str, Any]) -> str:
     # The order of the values in a schema is that of the first import.
     choices = [part.get("enum", [part["const"]] if "const" in part else []) for part in parts]
     named = sorted({f'"{one}"' for choice in choices for one in choice})
-    others = [_of_type(part) for part, choice in zip(parts, choices, strict=True) if not choice]
+    others = [_type_text(part) for part, choice in zip(parts, choices, strict=True) if not choice]
     return " or ".join(dict.fromkeys([", ".join(named), *others] if named else others))
 
 
@@ -158,7 +158,7 @@ def _branches(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield schema
 
 
-def _of_type(schema: dict[str, Any]) -> str:
+def _type_text(schema: dict[str, Any]) -> str:
     kind = schema.get("type")
     if kind == "array":
         return f"list of {in_words(schema.get('items', {}))}"
@@ -171,10 +171,10 @@ def _of_type(schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> list[str]:
-    return [f"{word} {_short(schema[name])}" for name, word in _BOUNDS if name in schema]
+    return [f"{word} {_short_number(schema[name])}" for name, word in _BOUNDS if name in schema]
 
 
-def _short(number: float) -> str:
+def _short_number(number: float) -> str:
     return str(number) if isinstance(number, int) and abs(number) < 10**6 else f"{number:g}"
 
 

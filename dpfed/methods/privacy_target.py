@@ -142,7 +142,9 @@ def target_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return goal
 
 
-def _goal(config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any) -> PrivacyTarget:
+def _make_target(
+    config: Config, private: Private, *bound: Stage, z: float | None, clip: float, **more: Any
+) -> PrivacyTarget:
     table = config.privacy
     assert table is not None
     return PrivacyTarget(
@@ -182,10 +184,10 @@ def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
         sampled_run(noise.run(config.federation.rounds, None))  # raises if no certificate covers the run
     least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
-    return _goal(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
+    return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
-def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _bernoulli_mechanism(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
     """Return the Bernoulli mechanism. m trials are m samples of each probability, which move together: sqrt(m) times
     as far.
     """
@@ -203,7 +205,7 @@ def _coins(config: Config, facts: MethodFacts, sent: int, randomness: Randomness
         delta=delta_of(config),
     )
     moves = ClipMoves(linf=coins.coins.linf_clip, metric=coins.coins.clip_metric, edge=coins.edge)
-    return _goal(config, coins, moves, z=None, clip=clip)
+    return _make_target(config, coins, moves, z=None, clip=clip)
 
 
 def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
@@ -212,7 +214,7 @@ def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     rounds, delta = config.federation.rounds, delta_of(config)
     noise = DitheredNoise.calibrated(table, sampler_of(config), randomness, rounds=rounds, delta=delta)
     assert table.clip_norm is not None
-    return _goal(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
+    return _make_target(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
 def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
@@ -233,13 +235,13 @@ def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     )
     assert table.clip_norm is not None
     least = noise.noise.shares if noise.charged else None
-    return _goal(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
+    return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
 
 
 _MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyTarget]] = {
     GaussianPrivacy: _gaussian,
     IntegerPrivacy: _integers,
-    CoinPrivacy: _coins,
+    CoinPrivacy: _bernoulli_mechanism,
     DitheredPrivacy: _dithered,
 }
 

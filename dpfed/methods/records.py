@@ -84,7 +84,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         delta=delta,
         budget=table.epsilon,
         accountant=table.accountant,
-        noise_multiplier=_stated(table, level),
+        noise_multiplier=_stated_multiplier(table, level),
         clip_norm=table.clip_norm,
         noise=level.noise,
         local=local,
@@ -92,7 +92,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     return replace(local, record=level), goal
 
 
-def _stated(table: Record, level: RecordLevel) -> float:
+def _stated_multiplier(table: Record, level: RecordLevel) -> float:
     """Return the noise multiplier in a run's statement: the given one, or that of the noise that is added."""
     if table.noise_multiplier is not None or level.integers is None:
         return level.noise_multiplier

@@ -65,7 +65,7 @@ def register(
             raise ConfigError(
                 f"method {name!r}: is {type(makes).__name__}; must be a function from settings to stages."
             )
-        kind = _of_masks() if masks else _of_updates(name, scheme, bits, sparse)
+        kind = _mask_properties() if masks else _update_properties(name, scheme, bits, sparse)
         facts = MethodFacts(
             name=name,
             paper=paper,
@@ -88,7 +88,7 @@ def register(
     return known
 
 
-def _of_updates(name: str, scheme: str, bits: float | None, sparse: Literal["no", "yes"]) -> dict[str, Any]:
+def _update_properties(name: str, scheme: str, bits: float | None, sparse: Literal["no", "yes"]) -> dict[str, Any]:
     return {
         "nominal_bits_per_parameter": _most_bits(name, scheme) if bits is None else bits,
         "linear": scheme == "dense",
@@ -98,7 +98,7 @@ def _of_updates(name: str, scheme: str, bits: float | None, sparse: Literal["no"
     }
 
 
-def _of_masks() -> dict[str, Any]:
+def _mask_properties() -> dict[str, Any]:
     return {
         "local_training": "masks",
         "nominal_bits_per_parameter": 1.0,

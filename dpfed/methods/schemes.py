@@ -19,15 +19,15 @@ def scheme(config: Config, facts: MethodFacts, size: int) -> compress.Scheme:
     """Return the compressor of `size` coordinates with its options."""
     table = config.method
     sparse = facts.scheme in ("topk", "randk")
-    return _made(config, facts, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size)
+    return _make_scheme(config, facts, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size)
 
 
 def check_scheme(config: Config, facts: MethodFacts) -> None:
     """Raise ConfigError for options that the compressor does not have."""
-    _made(config, facts, kept=1)
+    _make_scheme(config, facts, kept=1)
 
 
-def _made(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
+def _make_scheme(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
     options: dict[str, Any] = dict(config.method.options)
     if facts.sends_models:
         sparsity_schedule(config)(0)

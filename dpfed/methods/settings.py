@@ -205,12 +205,12 @@ class Settings:
         """Return the privacy target of rounds in which clients send `sent` values; None if nothing is private."""
         if self.config.privacy is None:
             return None
-        if sent not in self._goals:
-            self._goals[sent] = target_of(self.config, self.facts, sent, self.randomness)
-        return self._goals[sent]
+        if sent not in self._privacy_targets:
+            self._privacy_targets[sent] = target_of(self.config, self.facts, sent, self.randomness)
+        return self._privacy_targets[sent]
 
     @cached_property
-    def _goals(self) -> dict[int, PrivacyTarget]:
+    def _privacy_targets(self) -> dict[int, PrivacyTarget]:
         """Return the privacy targets by the number of values sent, each calibrated once."""
         return {}
 

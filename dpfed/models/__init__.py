@@ -70,7 +70,7 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
 
 def check_name(name: str) -> None:
     """ConfigError with the nearest name unless there is such a network."""
-    known = _known()
+    known = _known_models()
     if name not in known:
         raise ConfigError(
             f"model={name!r}: known models are {', '.join(sorted(known))}."
@@ -98,8 +98,8 @@ def build(
         raise ConfigError(
             f"samples of shape {tuple(input_shape)} in {classes} classes: must be whole numbers from 1. Check the data."
         )
-    maker = _known()[name]
-    made = partial(_made, name, partial(maker, input_shape, classes, **options))
+    maker = _known_models()[name]
+    made = partial(_made_module, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
         if option not in allowed:
@@ -133,7 +133,7 @@ def _named(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
     return with_named_inputs(made(), parts)
 
 
-def _known() -> dict[str, Callable[..., nn.Module]]:
+def _known_models() -> dict[str, Callable[..., nn.Module]]:
     return {**MODELS, **registered.own("model")}
 
 
@@ -152,7 +152,7 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
     raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
 
 
-def _made(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+def _made_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
     """Return the maker's module; ConfigError if it raises, or makes something else."""
     with errors_of_user_code(f"model={name!r}: cannot be made"):
         module = maker()

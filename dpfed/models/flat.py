@@ -50,8 +50,8 @@ class FlatModel:
         """`factory` builds the module with fresh random weights each time it is called; those of `seed` (as in
         `initial`) are the fixed ones."""
         self._factory = factory
-        module = _made(factory, seed)
-        self._resting = _resting(module)
+        module = _seeded_module(factory, seed)
+        self._resting = _eval_modules(module)
         self._module = self._set_mode(module, training=False)
         statistics = _statistics(module, self._resting)
         _refuse_hidden_state(module)
@@ -101,7 +101,7 @@ class FlatModel:
 
         Torch keeps 32 bits of the seed, so one pair of seeds in 2^32 has the same weights. They are public.
         """
-        module = _made(self._factory, seed)
+        module = _seeded_module(self._factory, seed)
         state = dict([*module.named_parameters(), *module.named_buffers()])
         return torch.cat([state[block.name].detach().reshape(-1) for block in self.layout])
 
@@ -209,7 +209,7 @@ class FlatModel:
         return module
 
 
-def _made(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+def _seeded_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The factory's module with weights of this seed, on the CPU. Torch's generators are left as they were."""
     module = _made_where_it_will(factory, seed)
     if any(one.device.type != "cpu" for one in (*module.parameters(), *module.buffers())):
@@ -226,7 +226,7 @@ def _made_where_it_will(factory: Callable[[], nn.Module], seed: int) -> nn.Modul
         return factory()
 
 
-def _resting(module: nn.Module) -> frozenset[str]:
+def _eval_modules(module: nn.Module) -> frozenset[str]:
     """Parts that stay in eval(): those that were made so, unless all were, and BatchNorm that is not trained."""
     parts = dict(module.named_modules())
     asleep = {name for name, part in parts.items() if module.training and not part.training}

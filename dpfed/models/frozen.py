@@ -92,29 +92,29 @@ def freeze(
         )
     if constant not in get_args(Constant) or biases not in get_args(Biases):
         raise ConfigError(f"mask.constant={constant!r}, mask.biases={biases!r}: unknown; see `dpfed run --help`.")
-    signs = _words(seeds, "frozen.signs", model.size) >> np.uint64(63)
+    signs = _random_integers(seeds, "frozen.signs", model.size) >> np.uint64(63)
     scales = _scales(model, constant)
     constants = np.where(signs == 1, scale, -scale) * scales
-    covered = np.concatenate([_covered(block, biases) for block in model.layout])
+    covered = np.concatenate([_covered_entries(block, biases) for block in model.layout])
     for block in model.layout:
         if block.kind == "normalisation":
             constants[block.start : block.stop] = 1.0 if block.name.endswith("weight") else 0.0
         elif not covered[block.start]:
             constants[block.start : block.stop] = 0.0
     masked = np.flatnonzero(covered)
-    words = _words(seeds, "frozen.scores", model.size)[masked]
+    words = _random_integers(seeds, "frozen.scores", model.size)[masked]
     layers = np.concatenate([np.full(block.stop - block.start, i) for i, block in enumerate(model.layout)])[masked]
     return FrozenNetwork(
         model=model,
         constants=torch.from_numpy(constants.astype(np.float32)),
         masked=torch.from_numpy(masked),
         initial=_initial(words, spread),
-        dice=torch.from_numpy(_uniform(_words(seeds, "frozen.dice", model.size)[masked])),
+        dice=torch.from_numpy(_uniform(_random_integers(seeds, "frozen.dice", model.size)[masked])),
         layers=layers,
     )
 
 
-def _words(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
+def _random_integers(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint64]:
     words: NDArray[np.uint64] = seeds.keys(purpose, 0, np.zeros(1, dtype=np.int64), (count,))[0]
     return words
 
@@ -136,7 +136,7 @@ def _weight_of(model: FlatModel, block: Block) -> Block | None:
     return same[0] if same else None
 
 
-def _covered(block: Block, biases: Biases) -> NDArray[np.bool_]:
+def _covered_entries(block: Block, biases: Biases) -> NDArray[np.bool_]:
     masked = block.kind == "weight" or (block.kind == "bias" and biases == "masked")
     return np.full(block.stop - block.start, masked)
 

@@ -63,10 +63,12 @@ class BallsAndBinsCohorts:
             return np.asarray(mine[_whole(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn])
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
-            drawn = _whole(randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes)
+            drawn = _uniform_integers(
+                randomness.uniform(count, "participation.bin", epoch, block), self.bins // self.lanes
+            )
             lanes = (block * blocks.BLOCK + np.arange(count)) % self.lanes
             if self.secret_lanes:
-                lanes = _whole(randomness.uniform(count, "participation.lane", block), self.lanes)
+                lanes = _uniform_integers(randomness.uniform(count, "participation.lane", block), self.lanes)
             return np.asarray((drawn == turn) & (lanes == lane))
 
         return blocks.in_blocks(self.clients, takes_part)
@@ -100,7 +102,7 @@ class AllocationCohorts:
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
             chosen = np.full((self.participations, count), -1, dtype=np.int64)
             for place, last in enumerate(range(self.rounds - self.participations, self.rounds)):
-                drawn = _whole(randomness.uniform(count, "participation.allocation", place, block), last + 1)
+                drawn = _uniform_integers(randomness.uniform(count, "participation.allocation", place, block), last + 1)
                 chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
             return np.asarray((chosen == number).any(axis=0))
 

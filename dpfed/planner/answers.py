@@ -169,7 +169,7 @@ def grid(question: Question, over: Over, *, account: Accountant = "best") -> dic
         "across": [upwards(x) if over != "cohort" else f"{int(x):,}" for x in across],
         "up": [f"{int(count):,}" for count in up],
         "values": [[repr(x) if over != "cohort" else str(int(x)) for x in across], [str(int(count)) for count in up]],
-        "cells": [_shown(one) for one in cells],
+        "cells": [_cell_texts(one) for one in cells],
         "here": [across.index(middle), up.index(rounds)],
         "account": ACCOUNTS[accountant],
     }
@@ -196,7 +196,7 @@ def _cell(plan: Plan, noise: float, cohort: int, rounds: int, accountant: Accoun
         return None
 
 
-def _shown(epsilon: float | None) -> list[object]:
+def _cell_texts(epsilon: float | None) -> list[object]:
     """Return the number for the colour, the text of the cell, and its title."""
     if epsilon is None:
         return [None, "–", "no account"]

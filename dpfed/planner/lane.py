@@ -49,9 +49,9 @@ class Lane:
             if 0 < self._running < turn:
                 self._end()
         with self._turn:
-            return self._done(turn, job)
+            return self._run_job(turn, job)
 
-    def _done(self, turn: int, job: Mapping[str, object]) -> dict[str, object]:
+    def _run_job(self, turn: int, job: Mapping[str, object]) -> dict[str, object]:
         with self._state:
             if turn < self._newest:
                 raise Superseded
@@ -67,7 +67,7 @@ class Lane:
             by_itself = self._process is process
             if by_itself:
                 self._end()
-            _close(process.stdout)
+            _close_stream(process.stdout)
         if by_itself:
             return {"error": "the computation ended before it was done (memory?). Change the plan."}
         raise Superseded
@@ -83,9 +83,9 @@ class Lane:
             return
         process.kill()
         process.wait()
-        _close(process.stdin)
+        _close_stream(process.stdin)
         if not self._running or process is self._spare:  # else the thread that waits for its answer closes it
-            _close(process.stdout)
+            _close_stream(process.stdout)
 
 
 def _line_of(process: subprocess.Popen[str], job: Mapping[str, object]) -> str:
@@ -100,7 +100,7 @@ def _line_of(process: subprocess.Popen[str], job: Mapping[str, object]) -> str:
         return ""
 
 
-def _close(stream: IO[str] | None) -> None:
+def _close_stream(stream: IO[str] | None) -> None:
     if stream is not None:
         with contextlib.suppress(OSError):  # the reader of this message is gone
             stream.close()

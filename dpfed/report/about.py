@@ -74,7 +74,7 @@ def ask(about: About, *, read: Callable[[str], str], say: Callable[[str], None])
     answers = dict(about.answers)
     for key in about.missing:
         try:
-            found = _asked(key, read, say)
+            found = _asked_answer(key, read, say)
         except EOFError:
             break
         if found is not None:
@@ -82,7 +82,7 @@ def ask(about: About, *, read: Callable[[str], str], say: Callable[[str], None])
     return About(answers=answers)
 
 
-def _asked(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> object:
+def _asked_answer(key: str, read: Callable[[str], str], say: Callable[[str], None]) -> object:
     question = QUESTIONS[key].replace("a list of names", "names, with commas between them")
     while typed := read(f"{key}, {question}: ").strip():
         try:

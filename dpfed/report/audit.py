@@ -80,7 +80,7 @@ def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
     )
 
 
-def _seen(what: str) -> str:
+def _visible_part(what: str) -> str:
     return "every upload seen" if what == "uploads" else "only the sum seen"
 
 
@@ -98,7 +98,7 @@ def _row(one: PairTest, gaussian: bool) -> dict[str, object]:
     }
 
 
-def _drawn(audit: AnyAudit, path: Path) -> ChartGroup:
+def _drawn_figure(audit: AnyAudit, path: Path) -> ChartGroup:
     """Write the figure for print to `path` and return it for a page."""
     epsilons = np.linspace(0.0, 1.3 * min(audit.claim.epsilon, _FARTHEST) + 0.1, 300)
     rates = np.linspace(0.0, 1.0, 401)

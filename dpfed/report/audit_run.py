@@ -61,9 +61,9 @@ def _rendered(found: RunAudit, group: ChartGroup, subject: str) -> str:
         verdict=found.verdict_in_full,
         colour=_COLOURS[found.verdict],
         meaning=_MEANING[found.verdict],
-        claimed=_shown(found.claimed_epsilon),
-        delta=_shown(found.delta),
-        recomputed=_shown(found.recomputed_epsilon),
+        claimed=_value_text(found.claimed_epsilon),
+        delta=_value_text(found.delta),
+        recomputed=_value_text(found.recomputed_epsilon),
         alpha=f"{1 - found.confidence:.2g}",
         group=group,
         checks=checks,
@@ -73,7 +73,7 @@ def _rendered(found: RunAudit, group: ChartGroup, subject: str) -> str:
     )
 
 
-def _shown(value: float | None) -> str:
+def _value_text(value: float | None) -> str:
     return "unknown" if value is None else upwards(value)
 
 

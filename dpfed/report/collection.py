@@ -59,11 +59,11 @@ class Collection:
 def collect(folders: Sequence[Path]) -> Collection:
     """Return the runs of a sweep's folder, or of run folders. RunError if none is finished."""
     if len(folders) == 1 and (folders[0] / NAME).exists():
-        return _of_sweep(folders[0], read_sweep(folders[0]))
+        return _sweep_collection(folders[0], read_sweep(folders[0]))
     for folder in folders:
         if (folder / NAME).exists():
             raise ConfigError(f"{folder}: is the folder of a sweep. Make a report of it alone.")
-    return _of_runs(folders)
+    return _runs_collection(folders)
 
 
 def write_results(runs: Sequence[FinishedRun], target: Path) -> None:
@@ -80,7 +80,7 @@ def write_results(runs: Sequence[FinishedRun], target: Path) -> None:
     put(target, stream.getvalue().encode())
 
 
-def _of_sweep(folder: Path, sweep: Sweep) -> Collection:
+def _sweep_collection(folder: Path, sweep: Sweep) -> Collection:
     runs = [
         replace(read_finished(folder / one.folder), row=one.row, at=one.at)
         for one in sweep.runs
@@ -123,7 +123,7 @@ def _note(sweep: Sweep) -> str:
     return words
 
 
-def _of_runs(folders: Sequence[Path]) -> Collection:
+def _runs_collection(folders: Sequence[Path]) -> Collection:
     """Return run folders as a collection: rows are methods; axes are the keys that differ within a method, or the
     folder.
     """
@@ -165,9 +165,11 @@ def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str,
 def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
     """Return every key in which configurations differ, the seed included, and its values."""
     configs = [flat(run.config) for run in runs]
-    found = {key: tuple(_shown(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})}
+    found = {
+        key: tuple(_value_text(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})
+    }
     return {key: values for key, values in found.items() if len(set(values)) > 1}
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)

@@ -96,7 +96,7 @@ def measures_of(found: Evidence) -> list[Measure]:
     return measures
 
 
-def _some(name: str, value: float | None, *, operator_only: bool = False) -> list[Measure]:
+def _measures_of_value(name: str, value: float | None, *, operator_only: bool = False) -> list[Measure]:
     if value is None:
         return []
     return [Measure(name=name, value=significant(value), operator_only=operator_only)]

@@ -113,7 +113,7 @@ def _evidence(
     folder: Path, config: Mapping[str, Any], metrics: Sequence[MetricsLine], seen: Sequence[RoundRecord]
 ) -> Evidence:
     last, start = metrics[-1], next((line.probes.before_norm for line in seen if line.probes is not None), None)
-    clip, norms = last.clip_norm, _given(line.typical_norm for line in seen)
+    clip, norms = last.clip_norm, _given_values(line.typical_norm for line in seen)
     typical = statistics.median(norms) if norms else None
     rounds, step = len(metrics), _number(config.get("server", {}).get("learning_rate", 1.0))
     return Evidence(
@@ -158,7 +158,7 @@ def _share(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
     return sum(part for part, _ in known) / total if total else None
 
 
-def _given(values: Iterable[float | None]) -> tuple[float, ...]:
+def _given_values(values: Iterable[float | None]) -> tuple[float, ...]:
     return tuple(value for value in values if value is not None)
 
 

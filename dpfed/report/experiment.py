@@ -55,7 +55,7 @@ def _content(collection: Collection) -> dict[str, Any]:
             for key, decimals in zip(collection.quantities, beside, strict=True)
         ],
         "dense": len(axes) + sum(1 if decimals is None else 3 for decimals in beside) > _MOST_COLUMNS,
-        "lines": [_line(group, axes, means[id(group)], beside) for group in groups],
+        "lines": [_table_line(group, axes, means[id(group)], beside) for group in groups],
         "beside": any(decimals is not None for decimals in beside),
         "folders": list(collection.folders),
         "differing": list(collection.differing.items()),
@@ -83,7 +83,9 @@ def _cards(groups: Sequence[Group], collection: Collection) -> list[tuple[str, C
     return [(group.name, short_card_of(run.summary)) for group, run in zip(groups, worst, strict=True)]
 
 
-def _line(group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]) -> dict[str, object]:
+def _table_line(
+    group: Group, axes: Sequence[str], means: Sequence[Mean], beside: Sequence[int | None]
+) -> dict[str, object]:
     return {
         "row": group.row,
         "at": [group.at.get(axis, "") for axis in axes],

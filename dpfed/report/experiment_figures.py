@@ -28,7 +28,7 @@ _AXES = {
 def draw_figures(collection: Collection, folder: Path) -> list[ChartGroup]:
     """Write the figures that the runs have data for, as PNG and PDF, and return them for a page."""
     groups = groups_of(collection)
-    drawn = (_over_x, _over_epsilon, _over_bytes, _curves)
+    drawn = (_over_x, _over_epsilon, _accuracy_over_bytes, _curves)
     return [figure for draw in drawn for figure in draw(collection, groups, folder)]
 
 
@@ -39,7 +39,7 @@ def _over_x(collection: Collection, groups: Sequence[Group], folder: Path) -> It
     quantity = QUANTITIES[collection.quantities[0]]
     points = [
         Point(
-            name=_without(group, x),
+            name=_name_without_axes(group, x),
             x=_number(group.at[x]) if x in group.at else None,
             mean=one.mean,
             std=one.std or 0.0,
@@ -69,7 +69,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
         return
     varying = _axes_beside(groups, epsilons)
     points = [
-        Point(name=_without(group, *varying), x=epsilons[group.name], mean=one.mean, std=one.std or 0.0)
+        Point(name=_name_without_axes(group, *varying), x=epsilons[group.name], mean=one.mean, std=one.std or 0.0)
         for group in groups
         if (one := mean_of(group, _ACCURACY, collection)).mean is not None
     ]
@@ -87,7 +87,7 @@ def _over_epsilon(collection: Collection, groups: Sequence[Group], folder: Path)
     )
 
 
-def _over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
+def _accuracy_over_bytes(collection: Collection, groups: Sequence[Group], folder: Path) -> Iterator[ChartGroup]:
     """Draw accuracy against the uplink of all clients."""
     sent = {group.name: mean_of(group, _UPLINK, collection).mean for group in groups}
     different = {f"{megabytes:.4g}" for megabytes in sent.values() if megabytes}
@@ -153,13 +153,13 @@ def _axes_beside(groups: Sequence[Group], epsilons: dict[str, float | None]) -> 
         lines: dict[str, set[str]] = {}
         for group in groups:
             if axis in group.at and (epsilon := epsilons[group.name]) is not None:
-                lines.setdefault(_without(group, axis), set()).add(upwards(epsilon))
+                lines.setdefault(_name_without_axes(group, axis), set()).add(upwards(epsilon))
         if any(len(values) > 1 for values in lines.values()):
             found.append(axis)
     return found
 
 
-def _without(group: Group, *axes: str) -> str:
+def _name_without_axes(group: Group, *axes: str) -> str:
     words = ", ".join(f"{short(name)} {value}" for name, value in group.at.items() if name not in axes)
     return f"{group.row}, {words}" if words else group.row
 

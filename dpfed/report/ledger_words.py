@@ -55,13 +55,13 @@ def ledger_words(file: Path) -> LedgerWords | None:
 
 
 def _lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterator[str]:
-    for words, some in groupby(entries, key=_words):
+    for words, some in groupby(entries, key=_entry_text):
         rounds = [entry.round + 1 for entry in some]
         where = f"Round {rounds[0]:,}" if len(rounds) == 1 else f"Rounds {rounds[0]:,} to {rounds[-1]:,}"
         yield f"{where}: {words}."
 
 
-def _words(entry: Release | LocalRelease | Aborted) -> str:
+def _entry_text(entry: Release | LocalRelease | Aborted) -> str:
     match entry:
         case Aborted():
             return f"nothing was released ({entry.reason})"

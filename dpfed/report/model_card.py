@@ -34,7 +34,7 @@ def model_card(run: FinishedRun, about: About) -> str:
     keys = ("description", "intended_use", "data_domain", "tuning", "license", "sources")
     asked = {key: Markup(about.words(key, mark=MARK)) for key in keys}
     return environment.from_string(text).render(
-        front=Markup(to_yaml(_front(name, summary, about))),
+        front=Markup(to_yaml(_front_matter(name, summary, about))),
         name=name,
         card=card_of(summary),
         sentence=statement(summary),
@@ -54,7 +54,7 @@ def _without_html(value: object) -> object:
     return value.replace("<", "&lt;") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _front(name: str, summary: Summary, about: About) -> dict[str, object]:
+def _front_matter(name: str, summary: Summary, about: About) -> dict[str, object]:
     private = summary.epsilon is not None
     front: dict[str, object] = {
         "library_name": "pytorch",

@@ -106,13 +106,13 @@ def write_table(collection: Collection, target: Path) -> None:
             lines.writerow(
                 [group.row, *(group.at.get(name, "") for name in axes)]
                 + [key, quantity.unit, quantity.over_seeds, one.n]
-                + ["" if number is None else _written(key, number) for number in numbers]
+                + ["" if number is None else _number_text(key, number) for number in numbers]
                 + [there.where if there else ""]
             )
     put(target, stream.getvalue().encode())
 
 
-def _written(key: str, number: float) -> str:
+def _number_text(key: str, number: float) -> str:
     """Return a number as text. Guarantees have all their digits: rounded to nearest they would guarantee nothing."""
     return repr(number) if key in SAFELY else f"{number:.8g}"
 

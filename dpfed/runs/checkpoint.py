@@ -45,7 +45,7 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
     tensors |= {f"clients.{name}": kept.cpu() for name, kept in state.stages.items()}
     facts = {
         "format": _FORMAT,
-        **_of_run(binding),
+        **_binding_metadata(binding),
         "ledger_head": checkpoint.heads.ledger,
         "project_head": checkpoint.heads.project,
         "round": str(state.round),
@@ -73,8 +73,8 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
             round=int(facts["round"]),
             broadcast=tensors["broadcast"].to(device),
             clip_norm=float(facts["clip_norm"]),
-            memory=_under("memory.", tensors, device),
-            stages=_under("clients.", tensors, device),
+            memory=_tensors_under("memory.", tensors, device),
+            stages=_tensors_under("clients.", tensors, device),
         )
         return Checkpoint(
             state=state,
@@ -87,14 +87,14 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         ) from None
 
 
-def _of_run(binding: Binding) -> dict[str, str]:
+def _binding_metadata(binding: Binding) -> dict[str, str]:
     own = {"own_code": binding.own_code} if binding.own_code else {}
     return {"run": binding.configuration, "population": binding.population, "start": binding.start} | own
 
 
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
     """Raise RunError unless the checkpoint is of this run."""
-    now = _of_run(binding)
+    now = _binding_metadata(binding)
     other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
     if other:
         words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
@@ -125,5 +125,5 @@ def _digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def _tensors_under(prefix: str, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): one.to(device) for name, one in tensors.items() if name.startswith(prefix)}

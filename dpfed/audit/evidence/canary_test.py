@@ -180,7 +180,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
         f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
-        f"{_shows(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. A "
+        f"{_finding_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. A "
         "smoke test, for random directions and not for the worst client: these canaries would have found "
         f"{found.power.in_words()}."
     )
@@ -198,7 +198,7 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
     return True if found.power.enough else None, detail
 
 
-def _shows(found: CanaryResult) -> str:
+def _finding_text(found: CanaryResult) -> str:
     if found.moved_epsilon is None:
         return ""
     return f" (epsilon of at least {downwards(found.moved_epsilon)} with the charged noise)"

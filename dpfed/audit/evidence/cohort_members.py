@@ -297,7 +297,7 @@ def _allocated(law: Allocation, cohorts: Sequence[Ids], clients: int) -> Finding
     return True, f"no client takes part more than {law.participations} times in {len(cohorts)} of {law.rounds} rounds."
 
 
-def _rested(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
+def _rests_are_kept(law: MinSeparation | CorrelatedRounds, cohorts: Sequence[Ids], clients: int) -> Finding:
     last = np.full(clients, -law.separation)
     for number, ids in enumerate(cohorts):
         early = ids[number - last[ids] < law.separation]

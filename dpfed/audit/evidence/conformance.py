@@ -232,7 +232,7 @@ def more_noise(files: RunFiles) -> str:
 
 def _difference(files: RunFiles, number: int) -> str | None:
     """Return the difference between a round's line and the one that its configuration gives."""
-    release, facts = files.released[number], _facts(files, number)
+    release, facts = files.released[number], _round_record(files, number)
     if facts is None:
         return None  # charged and never published
     try:
@@ -254,7 +254,7 @@ def difference(expected: Mapping[str, object], found: Mapping[str, object], sour
     return f"the ledger has {key} = {found.get(key)}, {source} gives {expected.get(key)}"
 
 
-def _facts(files: RunFiles, number: int) -> RoundRecord | None:
+def _round_record(files: RunFiles, number: int) -> RoundRecord | None:
     return files.rounds[number - 1] if number <= len(files.rounds) else None
 
 

@@ -123,7 +123,7 @@ def ledger_of(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _about(ledger: Path) -> Mapping[str, Any]:
+def _header_entries(ledger: Path) -> Mapping[str, Any]:
     """Return `about` of the header; errors of later lines are found by the checks."""
     try:
         about = Ledger.header_of(ledger).about

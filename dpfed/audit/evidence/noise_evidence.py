@@ -110,7 +110,7 @@ def measured(files: RunFiles) -> tuple[list[Measured], list[int]]:
 
 def limits(one: Measured, *, alpha: float) -> tuple[float, float]:
     """Return limits of the ratio of a correct round with probability 1 - alpha."""
-    scale, degrees = _law([one])
+    scale, degrees = _chi_square_parameters([one])
     low, high = chi2.ppf([alpha / 2, 1 - alpha / 2], degrees) * scale / one.noise.entries
     return float(low), float(high)
 
@@ -189,7 +189,7 @@ def _too_near(found: Sequence[Measured], alpha: float) -> list[int]:
     return []
 
 
-def _law(found: Sequence[Measured]) -> tuple[float, float]:
+def _chi_square_parameters(found: Sequence[Measured]) -> tuple[float, float]:
     """Return a and b with sum of entries x ratio near a chi-square(b): same mean, same variance."""
     entries = sum(one.noise.entries for one in found)
     excess = max(one.charged.excess / max(one.noise.draws, 1) for one in found)
@@ -198,7 +198,7 @@ def _law(found: Sequence[Measured]) -> tuple[float, float]:
 
 
 def _two_sided(found: Sequence[Measured]) -> float:
-    scale, degrees = _law(found)
+    scale, degrees = _chi_square_parameters(found)
     reached = sum(one.ratio * one.noise.entries for one in found) / scale
     return float(min(1.0, 2 * np.minimum(chi2.cdf(reached, degrees), chi2.sf(reached, degrees))))
 

@@ -37,7 +37,7 @@ def steps_follow_configuration(files: RunFiles) -> tuple[bool, str]:
         if problem is not None:
             return False, f"round {number}: {problem}."
     known = {size for size in sizes.values() if size is not None}
-    if _even(files.config) and known and max(known) - min(known) > 1:
+    if _sizes_are_even(files.config) and known and max(known) - min(known) > 1:
         return False, f"clients are charged as holding from {min(known)} to {max(known)} records, dealt out evenly."
     return True, (
         f"{len(sizes)} clients took part, each charged once a round for its own steps: Poisson batches of probability "
@@ -57,7 +57,7 @@ def delta_of_records(files: RunFiles) -> float | None:
     return float(sum(known) ** -1.1) if len(known) == files.config.federation.clients else None
 
 
-def _even(config: Config) -> bool:
+def _sizes_are_even(config: Config) -> bool:
     """Return True if the clients' numbers of records differ by one at most, and none is 0."""
     return config.data.partition == "iid"
 
@@ -73,7 +73,7 @@ def _problem(
     charged = [client for part in release.steps for client in part.clients]
     if len(set(charged)) < len(charged):
         return "a client is charged for two kinds of steps"
-    if len(charged) > facts.cohort or (_even(files.config) and len(charged) < facts.cohort):
+    if len(charged) > facts.cohort or (_sizes_are_even(files.config) and len(charged) < facts.cohort):
         return f"{len(charged)} clients are charged, {facts.cohort} took part"
     z = release.noise_std / release.clip_norm
     if not math.isclose(release.clip_norm, table.clip_norm, rel_tol=_ROUNDING):

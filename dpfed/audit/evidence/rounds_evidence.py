@@ -37,13 +37,13 @@ def rounds_agree(files: RunFiles) -> Finding:
     other = [f"{name} has {count}" for name, count in counts.items() if count != done]
     if other:
         return False, f"summary.json states {done} rounds; " + ", ".join(other) + ". Rounds were cut off or added."
-    problem = _ending(files, done) or _charges(files, done)
+    problem = _problem_of_ending(files, done) or _charges(files, done)
     if problem is not None:
         return False, problem
-    return True, f"{done} rounds in the summary, both files of lines and the checkpoint; {_why(files)}."
+    return True, f"{done} rounds in the summary, both files of lines and the checkpoint; {_reason_unchecked(files)}."
 
 
-def _ending(files: RunFiles, done: int) -> str | None:
+def _problem_of_ending(files: RunFiles, done: int) -> str | None:
     """Return the problem with the run's stated reason of its end, if any."""
     configured, stopped_by = files.config.federation.rounds, files.summary.stopped_by
     if stopped_by == "rounds":
@@ -82,7 +82,7 @@ def _with_one_more(files: RunFiles) -> float:
 
 def _charges(files: RunFiles, done: int) -> str | None:
     """Return charges beyond the last round: of a round that was interrupted before the budget ended the run."""
-    beyond = sorted(number for number, entries in files.entries.items() if number > done and not _free(entries))
+    beyond = sorted(number for number, entries in files.entries.items() if number > done and not _only_aborted(entries))
     if beyond and files.summary.stopped_by != "budget":
         return f"ledger.jsonl: round {beyond[0]} is charged, the run ended before it. Rounds were cut off."
     charges = Counter(entry.round for entry in files.trusted_ledger.releases)
@@ -145,11 +145,11 @@ def _rounds(contents: Iterable[str]) -> list[int]:
     return sorted({json.loads(one)["round"] + 1 for one in contents})
 
 
-def _free(entries: tuple[object, ...]) -> bool:
+def _only_aborted(entries: tuple[object, ...]) -> bool:
     return all(isinstance(entry, Aborted) for entry in entries)
 
 
-def _why(files: RunFiles) -> str:
+def _reason_unchecked(files: RunFiles) -> str:
     if files.summary.stopped_by == "rounds":
         return "they are all that are configured"
     if files.summary.project_ledger is not None:

@@ -43,9 +43,11 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         checks += [check("charges taken back", partial(_taken_back, files))]
     if certified(files.config) or _has_certificate(files):
         checks += [check("certificate is computed again", partial(conformance.certificate_recomputed, files))]
-    checks += _made(_OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files)
-    checks += _made(_of_releases(alpha), files)
-    checks += _made(_OF_UPLOADS, files)
+    checks += _make_checks(
+        _OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files
+    )
+    checks += _make_checks(_release_checks(alpha), files)
+    checks += _make_checks(_OF_UPLOADS, files)
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
     if files.own_code:
@@ -60,18 +62,18 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
 
 def checks_of_claims(files: RunFiles) -> list[Check]:
     """Return the checks of what a run states against what was charged: nothing in them is random."""
-    return _made(_OF_CLAIMS, files)
+    return _make_checks(_OF_CLAIMS, files)
 
 
 def checks_of_loop(files: LoopFiles, alpha: float) -> list[Check]:
     """Return the checks that apply to a `dpfed.ClientLevel` loop: checks of sums if the plan has its own chain."""
-    *checks, follows = _made(_OF_LOOPS, files)
+    *checks, follows = _make_checks(_OF_LOOPS, files)
     checks += [replace(follows, decides=False) if files.own_stages else follows]
-    checks += _made(_of_releases(alpha), files)
-    return checks + (_made(_OF_SUMS | _OF_UPLOADS, files) if follows.passed is not None else [])
+    checks += _make_checks(_release_checks(alpha), files)
+    return checks + (_make_checks(_OF_SUMS | _OF_UPLOADS, files) if follows.passed is not None else [])
 
 
-def _made(table: Table[Files], files: Files) -> list[Check]:
+def _make_checks(table: Table[Files], files: Files) -> list[Check]:
     return [check(name, partial(finding, files)) for name, finding in table.items()]
 
 
@@ -126,7 +128,7 @@ _OF_UPLOADS: dict[str, Callable[[RunFiles], Finding]] = {
 }
 
 
-def _of_releases(alpha: float) -> Table[RunFiles]:
+def _release_checks(alpha: float) -> Table[RunFiles]:
     return {
         "noise is as large as charged": partial(noise_evidence.noise_is_as_charged, alpha=alpha),
         "noise is fresh in every round": partial(noise_evidence.noise_is_fresh, alpha=alpha),

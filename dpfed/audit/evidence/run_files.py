@@ -116,12 +116,12 @@ class RunFiles:
     @property
     def epsilon(self) -> float:
         """Epsilon that is stated. Unavailable if none is."""
-        return _given(self.summary.epsilon, "epsilon")
+        return _required_value(self.summary.epsilon, "epsilon")
 
     @property
     def delta(self) -> float:
         """Delta that epsilon is stated at. Unavailable if there is none."""
-        return _given(self.summary.delta, "delta")
+        return _required_value(self.summary.delta, "delta")
 
     @cached_property
     def checkpoint(self) -> Saved:
@@ -272,7 +272,7 @@ def _numbered(file: Path, kind: type[OneLine]) -> tuple[OneLine, ...]:
     return lines
 
 
-def _given(value: float | None, key: str) -> float:
+def _required_value(value: float | None, key: str) -> float:
     if value is None:
         raise Unavailable(f"summary.json: states no {key}.")
     return value

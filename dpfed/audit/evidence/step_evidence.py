@@ -73,7 +73,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
     momentum, rate = (server.momentum, server.learning_rate) if isinstance(server, StepServer) else (0.0, 0.0)
     for one, probes in _probed(files):
         kept = _kept_after(files, kept, one, probes)
-        room = _room(files, probes, one, velocity)
+        room = _rounding_allowance(files, probes, one, velocity)
         velocity = momentum * velocity + probes.moved / (one.divisor or 1.0)
         stepped = probes.before + rate * velocity
         broken = last is not None and abs(probes.before - last.after) > room
@@ -114,7 +114,7 @@ def _kept_after(files: RunFiles, before: _Kept, one: RoundRecord, probes: Probes
     return _Kept(
         first=beta * before.first + (1 - beta) * move,
         average=probes.after if average is None else decay * average + (1 - decay) * probes.after,
-        room=max(before.room, _room(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
+        room=max(before.room, _rounding_allowance(files, probes, one, 0.0), _OF_STEPS * abs(probes.after)),
     )
 
 
@@ -207,7 +207,7 @@ def _linear(files: RunFiles) -> bool:
     return files.config.server.rule == "step" and not chosen.coins and not purging
 
 
-def _room(files: RunFiles, probes: Probes, one: RoundRecord, velocity: float) -> float:
+def _rounding_allowance(files: RunFiles, probes: Probes, one: RoundRecord, velocity: float) -> float:
     """Return the allowed rounding error of a step."""
     move = max(abs(probes.moved), _longest_sum(files, one)) / (one.divisor or 1.0)
     return _OF_STEPS * (probes.before_norm + move + abs(velocity))

@@ -72,7 +72,7 @@ def uploads_are_as_accounted(files: RunFiles) -> Finding:
             problem = _shares_problem(files, one)
         if problem is not None:
             return False, f"round {one.round}: {problem}."
-    return True, _words(files)
+    return True, _shares_text(files)
 
 
 def _participants_problem(files: RunFiles, one: RoundRecord) -> str | None:
@@ -103,7 +103,7 @@ def _shares_problem(files: RunFiles, one: RoundRecord) -> str | None:
     return None
 
 
-def _words(files: RunFiles) -> str:
+def _shares_text(files: RunFiles) -> str:
     if files.config.privacy is None or not files.released:
         return "the drawn clients, and no other."
     release = next(iter(files.released.values()))

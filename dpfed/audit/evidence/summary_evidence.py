@@ -47,10 +47,10 @@ def figures_follow(files: RunFiles) -> Finding:
 
     If the run's data can be loaded here, scores must follow from the saved model, and bits and bytes from the method.
     """
-    expected, words = _of_ledger(files), ""
+    expected, words = _ledger_values(files), ""
     rooms: dict[str, tuple[float, float]] = {}
     try:
-        found, rooms = _of_model(files)
+        found, rooms = _model_values(files)
         expected |= found
     except Unavailable as reason:
         words = f" Scores, bits and bytes are not checked: {reason}"
@@ -59,7 +59,7 @@ def figures_follow(files: RunFiles) -> Finding:
     wrong = [
         f"{key} is {stated.get(key)!r}, not {value!r}"
         for key, value in expected.items()
-        if not _near(stated.get(key), value, rooms.get(key, (_EXACT, 0.0)))
+        if not _is_near(stated.get(key), value, rooms.get(key, (_EXACT, 0.0)))
     ]
     if wrong:
         return False, f"summary.json: {'; '.join(wrong)}."
@@ -74,9 +74,9 @@ def not_checked(files: RunFiles) -> tuple[str, ...]:
         return ()
 
 
-def _near(stated: object, value: object, room: tuple[float, float]) -> bool:
+def _is_near(stated: object, value: object, room: tuple[float, float]) -> bool:
     if isinstance(stated, Mapping) and isinstance(value, Mapping):
-        return stated.keys() == value.keys() and all(_near(stated[key], value[key], room) for key in value)
+        return stated.keys() == value.keys() and all(_is_near(stated[key], value[key], room) for key in value)
     numbers = [one for one in (stated, value) if require.is_number(one)]
     if len(numbers) < 2:
         return bool(stated == value) and len(numbers) == 0
@@ -86,7 +86,7 @@ def _near(stated: object, value: object, room: tuple[float, float]) -> bool:
         return False
 
 
-def _of_ledger(files: RunFiles) -> dict[str, object]:
+def _ledger_values(files: RunFiles) -> dict[str, object]:
     try:
         found = files.trusted_ledger.guarantee(files.delta, accountant=files.accountant)
     except AccountingError as error:
@@ -102,7 +102,7 @@ def _of_ledger(files: RunFiles) -> dict[str, object]:
     }
 
 
-def _of_model(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
+def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[float, float]]]:
     """Return expected values, and for scores the allowed relative and absolute differences."""
     experiment, saved = files.experiment, files.checkpoint
     _require_same(files, experiment)
@@ -148,7 +148,7 @@ def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
     depends.
     """
     now = getattr(experiment.goal, "noise_multiplier", None)
-    return now is None or _near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
+    return now is None or _is_near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
 
 def _require_same(files: RunFiles, experiment: Experiment) -> None:

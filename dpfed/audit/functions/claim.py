@@ -116,12 +116,12 @@ def claim_of(claim: Claimed, *, delta: float | None = None, adjacency: str | Non
         case Guarantee():
             return claim_of(claim.mechanism, delta=delta or claim.delta, adjacency=adjacency)
         case tuple() | list():
-            return _of_point(tuple(claim), delta, adjacency)
+            return _point_claim(tuple(claim), delta, adjacency)
     at = require.open_probability(delta=1e-5 if delta is None else delta)
     if hasattr(claim, "to_dict") and not isinstance(claim, type):
-        return _of_mechanism(claim, at, adjacency)
+        return _mechanism_claim(claim, at, adjacency)
     if callable(claim) and not isinstance(claim, type):
-        return _of_profile(claim, at, adjacency)
+        return _profile_claim(claim, at, adjacency)
     raise ConfigError(
         f"claim={claim!r}: must be (epsilon, delta), a mechanism such as accounting.Gaussian(noise_multiplier=1.0, "
         "adjacency='add-remove'), an accounting.Guarantee, or a function from epsilons to deltas."
@@ -155,7 +155,7 @@ def equivalent_shift(epsilon: float, delta: float) -> float:
     return float(brentq(above, 1e-9, _WIDEST)) if above(1e-9) < 0 else 1e-9
 
 
-def _of_point(claim: tuple[object, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
+def _point_claim(claim: tuple[object, ...], at: float | None, adjacency: str | None) -> FunctionClaim:
     if len(claim) != 2:
         raise ConfigError(f"claim={claim!r}: must be two numbers, epsilon and delta.")
     if isinstance(claim[1], int | float) and claim[1] == 0:
@@ -177,7 +177,7 @@ def _of_point(claim: tuple[object, ...], at: float | None, adjacency: str | None
     )
 
 
-def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionClaim:
+def _mechanism_claim(claim: Any, delta: float, adjacency: str | None) -> FunctionClaim:
     own = Adjacency.of(claim.adjacency)
     if adjacency is not None and Adjacency.of(adjacency) is not own:
         raise ConfigError(f"adjacency={adjacency!r}: the claimed mechanism is about {own} neighbours.")
@@ -191,11 +191,11 @@ def _of_mechanism(claim: Any, delta: float, adjacency: str | None) -> FunctionCl
         mu=plain.mu if plain is not None else equivalent_shift(epsilon, delta),
         gaussian=plain is not None,
         adjacency=own,
-        drawn=_drawn(claim, delta),
+        drawn=_drawn_cohort_scores(claim, delta),
     )
 
 
-def _drawn(claim: object, delta: float) -> DrawnGaussian | None:
+def _drawn_cohort_scores(claim: object, delta: float) -> DrawnGaussian | None:
     """Return the distribution of scores if the client under test sends its most.
 
     In world 0 it is missing, sends zeros, or the opposite. In a cohort of fixed size another client, which sends the
@@ -217,7 +217,7 @@ def _drawn(claim: object, delta: float) -> DrawnGaussian | None:
     return DrawnGaussian(law=law, gaussian=gaussian, sampling=sampling, delta=delta)
 
 
-def _of_profile(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: str | None) -> FunctionClaim:
+def _profile_claim(claim: Callable[[Floats], ArrayLike], delta: float, adjacency: str | None) -> FunctionClaim:
     at = np.linspace(0.0, _WIDEST, 60_001)
     try:
         deltas = np.asarray(claim(at), dtype=float)

@@ -251,7 +251,7 @@ def _entries(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Fl
     return lambda table: np.asarray(marks(table) @ (yes - no) + no.sum())
 
 
-def _size(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
+def _log_distance(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Floats]:
     centre, spread = other.mean(axis=0), np.maximum(other.std(axis=0), 1e-300)
     spread = np.where(spread > 1e-9 * (np.abs(centre) + 1e-300), spread, 1.0) * scale
     centre = centre * scale
@@ -264,7 +264,7 @@ def _size(one: Floats, other: Floats, scale: Floats) -> Callable[[Floats], Float
     return lambda table: sign * length(table)
 
 
-_KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "entries": _entries, "size": _size}
+_KINDS = {"direction": _direction, "contrast": _contrast, "copies": _copies, "entries": _entries, "size": _log_distance}
 
 
 def _smoothed(pilot: tuple[Floats, Floats], width: float) -> thresholds.Errors:

@@ -43,7 +43,7 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
             number, which, seeds = message
             inputs = known[number]
             if isinstance(inputs, bytes):
-                inputs = known[number] = _made(inputs)
+                inputs = known[number] = _make_inputs(inputs)
             answer: tuple[str, object] = ("seen", function.outputs(inputs, which, seeds))
         except ConfigError as error:
             answer = ("refused", str(error))
@@ -71,7 +71,7 @@ class _Input:
             return pickle.loads(cloudpickle.dumps(self._made))
 
 
-def _made(packed: bytes) -> list[_Input]:
+def _make_inputs(packed: bytes) -> list[_Input]:
     return [_Input(one) for one in pickle.loads(packed)]
 
 
@@ -105,30 +105,30 @@ class _Function:
         found: dict[int, Output] = {}
         for k in dict.fromkeys(which):
             at = [i for i, one in enumerate(which) if one == k]
-            found |= zip(at, self._together(inputs[k], [seeds[i] for i in at]), strict=True)
+            found |= zip(at, self._batch_outputs(inputs[k], [seeds[i] for i in at]), strict=True)
         return [found[i] for i in range(len(which))]
 
     def _one(self, given: object, seed: int) -> Output:
         try:
-            seen = self._f(self._as(given), seed)
+            seen = self._f(self._converted(given), seed)
         except BaseException as error:  # the function is the user's: it may raise anything
             return exception(error, words_of(error))
         return output_of(seen)
 
-    def _together(self, given: _Input, seeds: list[int]) -> list[Output]:
+    def _batch_outputs(self, given: _Input, seeds: list[int]) -> list[Output]:
         """Return one batch; trial by trial where it fails, to know which do."""
         batch = np.repeat(np.asarray(given.own())[None], len(seeds), axis=0)
         try:
-            seen = self._f(self._as(batch), self._as(np.asarray(seeds)))
+            seen = self._f(self._converted(batch), self._converted(np.asarray(seeds)))
         except BaseException as error:  # the function is the user's: it may raise anything
             if len(seeds) == 1:
                 return [exception(error, words_of(error))]
-            return [one for seed in seeds for one in self._together(given, [seed])]
+            return [one for seed in seeds for one in self._batch_outputs(given, [seed])]
         if len(seen) != len(seeds):
             raise ConfigError(f"the batched function returned {len(seen)} outputs for {len(seeds)} trials.")
         return [output_of(one) for one in seen]
 
-    def _as(self, given: object) -> object:
+    def _converted(self, given: object) -> object:
         if not isinstance(given, np.ndarray) or self._arrays == "numpy":
             return given
         import torch

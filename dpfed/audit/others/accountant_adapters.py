@@ -18,29 +18,29 @@ def dp_accounting_pld(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by dp-accounting's PLDAccountant with its defaults."""
     from dp_accounting.pld import PLDAccountant
 
-    return _of_event(PLDAccountant, given)
+    return _from_event(PLDAccountant, given)
 
 
 def dp_accounting_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by dp-accounting's RdpAccountant with its defaults."""
     from dp_accounting.rdp import RdpAccountant
 
-    return _of_event(lambda relation: RdpAccountant(neighboring_relation=relation), given)
+    return _from_event(lambda relation: RdpAccountant(neighboring_relation=relation), given)
 
 
 def opacus_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by opacus.accountants.RDPAccountant with its defaults."""
-    return _of_opacus("rdp", given)
+    return _opacus_epsilon("rdp", given)
 
 
 def opacus_prv(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by opacus.accountants.PRVAccountant at its default error."""
-    return _of_opacus("prv", given)
+    return _opacus_epsilon("prv", given)
 
 
 def opacus_gdp(given: dict[str, Any], seed: int = 0) -> float | None:
     """Return epsilon by opacus.accountants.GaussianAccountant, which warns that it can underestimate."""
-    return _of_opacus("gdp", given)
+    return _opacus_epsilon("gdp", given)
 
 
 def flower_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
@@ -87,7 +87,7 @@ PACKAGES = {
 """Module of each accountant, and what to install for it."""
 
 
-def _of_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None:
+def _from_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None:
     import dp_accounting
     from dp_accounting.privacy_accountant import NeighboringRelation, UnsupportedEventError
 
@@ -110,7 +110,7 @@ def _of_event(make: Callable[[Any], Any], given: dict[str, Any]) -> float | None
     return float(accountant.get_epsilon(given["delta"]))
 
 
-def _of_opacus(kind: str, given: dict[str, Any]) -> float | None:
+def _opacus_epsilon(kind: str, given: dict[str, Any]) -> float | None:
     from opacus.accountants import create_accountant
 
     if given["sampling"] == "fixed" or given["adjacency"] != "add-remove" or given["releases_per_cohort"] > 1:

@@ -75,7 +75,7 @@ class Setting:
         )
 
 
-def _all() -> list[Setting]:
+def _all_settings() -> list[Setting]:
     found = []
 
     def add(
@@ -174,7 +174,7 @@ def write() -> None:
 if __name__ == "__main__":
     write()
 
-SETTINGS = tuple(_all())
+SETTINGS = tuple(_all_settings())
 """Settings, about a hundred: q near 0 and 1, one round and a million, little noise and much, several releases."""
 
 _FILE = Path(__file__).parent / "proven.json"

@@ -133,7 +133,7 @@ def audit_accountant(
     """
     found: list[Case] = []
     say = progress or (lambda words: None)
-    name, asked = _asked(what)
+    name, asked = _named_accountant(what)
     for label, ask in asked.items():
         found += _cases(label, ask, settings, seconds, say)
     return AccountantAudit(name=name, cases=tuple(found))
@@ -159,7 +159,7 @@ def _one_number(answer: object) -> float:
     return float(array.reshape(()))
 
 
-def _asked(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Asked]]:
+def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Asked]]:
     if callable(what):
         name = str(getattr(what, "__name__", "accountant"))
         return name, {name: _by_keywords(name, what)}
@@ -217,13 +217,13 @@ def _cases(label: str, ask: Asked, settings: Sequence[Setting], seconds: float, 
 
 def _case(label: str, setting: Setting, stated: float | None, error: str) -> Case:
     known = proven()[str(setting)]
-    verdict, detail = _judged(setting, stated, known)
+    verdict, detail = _judged_case(setting, stated, known)
     if error:
         verdict, detail = "error", error
     return Case(accountant=label, setting=setting, stated=stated, proven=known, verdict=verdict, detail=detail)
 
 
-def _judged(setting: Setting, stated: float | None, known: Proven) -> tuple[str, str]:
+def _judged_case(setting: Setting, stated: float | None, known: Proven) -> tuple[str, str]:
     if stated is None:
         return "no answer", ""
     if not stated >= known.at_least * (1 - _ROUNDING):  # NaN, too

@@ -90,14 +90,14 @@ def _cases() -> list[FlowerCase]:
               "nowhere: without fixedclipping_mod nothing is clipped"),
         fixed("server-adaptive", lambda: _adaptive("Server"), "zero-out", False, adaptive),
         fixed("client-adaptive", lambda: _adaptive("Client"), "zero-out", False, adaptive),
-        FlowerCase(name="local-dp", make=_local, claim=_stated("zero-out"), adjacency="zero-out", sound=True,
+        FlowerCase(name="local-dp", make=_local, claim=_local_claim("zero-out"), adjacency="zero-out", sound=True,
                    true_where=local),
-        FlowerCase(name="local-dp, any two updates", make=_local, claim=_stated("replace-one"),
+        FlowerCase(name="local-dp, any two updates", make=_local, claim=_local_claim("replace-one"),
                    adjacency="replace-one", sound=False, true_where=local),
     ]  # fmt: skip
 
 
-def _stated(adjacency: str) -> Gaussian:
+def _local_claim(adjacency: str) -> Gaussian:
     """Return the Gaussian claim of local DP: a trial tests it better than two numbers."""
     moves = Adjacency.of(adjacency).sensitivity_in_clips
     return Gaussian(

@@ -25,7 +25,7 @@ Ids = NDArray[np.int64]
 def changed_own(given: Dataset | None, config: Config, pair: Pair | None) -> tuple[Dataset | None, Holdings]:
     """Return the data of this run (None: those that the configuration names), and who holds which training sample."""
     whole = _unaltered(config) if given is None else given
-    rows, dataset = _rest(config, whole)
+    rows, dataset = _rows_without_public(config, whole)
     held = partition_of(config, dataset, Seeds(root=config.data.partition_seed))
     if pair is None or pair.change in (SAME, REPORTING) or isinstance(held, Resampled):
         return given, held
@@ -46,7 +46,7 @@ def _unaltered(config: Config) -> Dataset:
     return whole_data(config.model_copy(update={"data": config.data.model_copy(update={"features": None})}))
 
 
-def _rest(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
+def _rows_without_public(config: Config, whole: Dataset) -> tuple[Ids, Dataset]:
     """Return the rows of `whole` that are trained on, after what is set apart, and the data set of these."""
     import torch
 

@@ -45,7 +45,7 @@ class _OpacusStep:
         optimizer, world = self._optimizer, self._world
         bound = float(optimizer.max_grad_norm)
         grads = optimizer.grad_samples
-        rows = [self._alone([grad[i : i + 1] for grad in grads]) for i in range(len(grads[0]) if grads else 0)]
+        rows = [self._row_of_record([grad[i : i + 1] for grad in grads]) for i in range(len(grads[0]) if grads else 0)]
         before = self._summed()
         self._clip()
         name = "clipped gradients in Opacus"
@@ -59,7 +59,7 @@ class _OpacusStep:
                 words = "do not add up: the sum is not that of the records one by one"
                 world.finding(words, key_of(world, name), by=apart, allowed=room)
 
-    def _alone(self, grads: list[Any]) -> Floats:
+    def _row_of_record(self, grads: list[Any]) -> Floats:
         """Return the row that this optimizer makes of one record's gradients."""
         optimizer = self._optimizer
         params = optimizer.params

@@ -21,7 +21,7 @@ def _floats(value: float) -> Callable[[Array, Array], tuple[Array, Array]]:
     return lambda x, y: (np.full_like(x, value) if x.dtype.kind == "f" else x[::-1].copy(), y)
 
 
-def _class(y: Array) -> Any:
+def _other_target(y: Array) -> Any:
     """Return the first target; where there is no other one, another."""
     return 0 if not y.size else y.flat[0] if (y != y.flat[0]).any() else y.flat[0] == 0
 
@@ -30,7 +30,7 @@ VALUES: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "far": _floats(-30.0),
     "huge": _floats(1e30),
     "nan": _floats(float("nan")),
-    "one class": lambda x, y: (x, np.full_like(y, _class(y))),
+    "one class": lambda x, y: (x, np.full_like(y, _other_target(y))),
     "turned": lambda x, y: (x, (y.max(initial=0) - y).astype(y.dtype)),
     "negated": lambda x, y: (-x if x.dtype.kind == "f" else x[::-1].copy(), y),
     "order": lambda x, y: (x[::-1].copy(), y[::-1].copy()),

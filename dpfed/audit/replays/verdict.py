@@ -105,12 +105,12 @@ class ReplayAudit:
             return f"{failed.pair.words}. {failed.words}."
         counts = Counter(one.outcome for one in self.pairs)
         if self.verdict == "inconclusive":
-            return f"Nothing was tested: {_counted(counts)}. Give pairs whose clients take part, or more rounds."
+            return f"Nothing was tested: {_outcome_counts(counts)}. Give pairs whose clients take part, or more rounds."
         rows, marks = (sum(getattr(one.seen, name) for one in self.pairs) for name in ("rows", "mechanisms"))
         values = sum(one.seen.values for one in self.pairs)
         used = max(one.seen.used for one in self.pairs)
         return (
-            f"{_counted(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, {marks:,} "
+            f"{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, {marks:,} "
             f"outputs of mechanisms; {used:.0%} of an allowed sensitivity was used at most. Not seen: {NOT_SEEN}."
         )
 
@@ -142,7 +142,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _counted(counts: Counter[Outcome]) -> str:
+def _outcome_counts(counts: Counter[Outcome]) -> str:
     return ", ".join(f"{count} pairs {outcome}" for outcome, count in sorted(counts.items()))
 
 

@@ -38,7 +38,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     rounds, worst, which = WholeRounds(one=one.quiet), 0.0, "zeros"
     for name, update in (adversarial_updates(one, size) | around_the_bound(one, claim, size)).items():
         for client in range(one.clients):
-            longest = _longest(rounds, claim, update, client)
+            longest = _largest_effect(rounds, claim, update, client)
             if not longest <= worst:
                 worst, which = longest, f"{name}, client {client}"
     return Check(
@@ -48,7 +48,7 @@ def norm_check(one: OneRound, claim: Claim, size: int) -> Check:
     )
 
 
-def _longest(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
+def _largest_effect(rounds: WholeRounds, claim: Claim, update: Tensor, client: int) -> float:
     """Return the largest effect of one client's update, over the bound."""
     bounded = in_metric(rounds.one, claim, rounds.one.upload(update[None], np.full(1, client)).bounded)
     lengths = [_norm(bounded)]

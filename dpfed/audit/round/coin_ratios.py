@@ -69,9 +69,11 @@ class CoinRatio:
 
         Before the claimed clip to the edges (and noise); each client has `trials` samples of a probability.
         """
-        own = [_law(np.repeat(_mean(coins, where)[:, None], trials, axis=1)) for where in (one, other, rest)]
-        beside = _law(np.repeat(_mean(coins, rest)[:, None], trials * others, axis=1))
-        tables = [_added(law, beside) for law in own]
+        own = [
+            _sum_distribution(np.repeat(_mean(coins, where)[:, None], trials, axis=1)) for where in (one, other, rest)
+        ]
+        beside = _sum_distribution(np.repeat(_mean(coins, rest)[:, None], trials * others, axis=1))
+        tables = [_log_sum(law, beside) for law in own]
         with np.errstate(divide="ignore"):
             logs = [np.log(table) for table in tables]
         return cls(log_one=logs[0], log_other=logs[1], log_out=logs[2], taking_part=taking_part)
@@ -182,15 +184,15 @@ def _mean(coins: BiasOfCoins, where: Tensor) -> Floats:
     return np.asarray(np.clip(mean, low, high))
 
 
-def _law(ones: Floats) -> Floats:
+def _sum_distribution(ones: Floats) -> Floats:
     """Return the distribution of the sum [d, n + 1] of n Bernoulli samples of these probabilities [d, n]."""
     law = np.ones((len(ones), 1))
     for coin in ones.T:
-        law = _added(law, np.stack([1 - coin, coin], axis=1))
+        law = _log_sum(law, np.stack([1 - coin, coin], axis=1))
     return law
 
 
-def _added(one: Floats, other: Floats) -> Floats:
+def _log_sum(one: Floats, other: Floats) -> Floats:
     total = np.zeros((len(one), one.shape[1] + other.shape[1] - 1))
     for k in range(other.shape[1]):
         total[:, k : k + one.shape[1]] += one * other[:, k : k + 1]

@@ -58,10 +58,10 @@ def shown(
         return Moved(factor=0.0, epsilon=None)
     if isinstance(law, CoinLaw):
         return Moved(factor=factor * reach, epsilon=least_epsilon(law.moved(factor), delta=claim.delta))
-    return Moved(factor=factor * reach, epsilon=_of_move(claim, factor * reach))
+    return Moved(factor=factor * reach, epsilon=_delta_of_move(claim, factor * reach))
 
 
-def _of_move(claim: Claim, factor: float) -> float | None:
+def _delta_of_move(claim: Claim, factor: float) -> float | None:
     """Return a lower bound on every account if one client moves the sum `factor` times as far as claimed."""
     gaussian = noise_of(claim.mechanism)
     if gaussian is not None and not claim.sampled:

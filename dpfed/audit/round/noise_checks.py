@@ -53,7 +53,7 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws
     wanted = min(_MOST_ROUNDS, math.ceil(entries / one.projection.sent))
     while len(released) < wanted:
         done = rounds.run(zeros, rounds.together())
-        released += list(_of_one(rounds, quiet, claim, done, least))
+        released += list(_noise_of_round(rounds, quiet, claim, done, least))
         if claim.integers is not None:
             whole.append(_integers(one, done) - _integers(one, least))
     rows = torch.stack(released[:wanted]) / claim.noise_std
@@ -63,7 +63,7 @@ def noise_of(one: OneRound, claim: Claim, size: int, entries: int) -> NoiseDraws
     return NoiseDraws(released=rows, added=torch.stack(whole) / std, half=0.5 / std)
 
 
-def _of_one(
+def _noise_of_round(
     rounds: WholeRounds, quiet: WholeRounds, claim: Claim, done: RoundOutcome, least: RoundOutcome
 ) -> Iterator[Tensor]:
     """Yield the noise [sent] of one round; if every upload is seen, of each upload."""
@@ -157,7 +157,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
             sent = world.upload(zeros.expand(world.clients, -1), np.arange(world.clients))
             vectors += list(sent.coded if claim.seen == "uploads" and not claim.coins else sent.arrived)
         else:
-            vectors.append(_of_the_sum(world, zeros[0]))
+            vectors.append(_noise_of_sum(world, zeros[0]))
     stacked = torch.stack(vectors).double()
     stacked = stacked - stacked.mean(dim=1, keepdim=True) if stacked.shape[1] > 2 else stacked
     repeated = len(stacked) - len(torch.unique(stacked, dim=0))
@@ -174,7 +174,7 @@ def seeds_check(one: OneRound, claim: Claim, size: int) -> Check:
     )
 
 
-def _of_the_sum(world: OneRound, zeros: Tensor) -> Tensor:
+def _noise_of_sum(world: OneRound, zeros: Tensor) -> Tensor:
     """Return the noise [sent] of one whole round in which all clients send zeros."""
     noisy, quiet = WholeRounds(one=world), WholeRounds(one=world.quiet)
     moves = noisy.moves(None, zeros)

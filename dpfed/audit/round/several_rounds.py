@@ -107,12 +107,12 @@ class Stream:
         noise, schedule = gaussian_of(self._charged.mechanism), self.schedule
         assert noise is not None
         if isinstance(schedule, BallsAndBins) and schedule.secret_lanes:
-            logs = self._of_rounds(schedule, y, 1 / noise.noise_multiplier, every=1)
+            logs = self._likelihood_ratio(schedule, y, 1 / noise.noise_multiplier, every=1)
             logs = np.append(logs, np.zeros(-len(logs) % schedule.bins))
             in_lane = logs.reshape(-1, schedule.bins // schedule.lanes, schedule.lanes)
             return float(np.logaddexp.reduce(np.logaddexp.reduce(in_lane, axis=1).sum(axis=0)))
         if isinstance(schedule, BallsAndBins):
-            logs = self._of_rounds(schedule, y, 1 / noise.noise_multiplier, every=schedule.lanes)
+            logs = self._likelihood_ratio(schedule, y, 1 / noise.noise_multiplier, every=schedule.lanes)
             bins = schedule.of_a_lane.bins
             logs = np.append(logs, np.zeros(-len(logs) % bins))
             return float(np.logaddexp.reduce(logs.reshape(-1, bins).sum(axis=0)))
@@ -125,7 +125,7 @@ class Stream:
         fresh, pattern = (np.convolve(c, part)[: self.rounds] for part in (y, there))
         return float(fresh @ pattern / max(np.linalg.norm(pattern), 1e-300))
 
-    def _of_rounds(self, schedule: BallsAndBins, y: Floats, s: float, *, every: int) -> Floats:
+    def _likelihood_ratio(self, schedule: BallsAndBins, y: Floats, s: float, *, every: int) -> Floats:
         """Return the log-likelihood ratio of a participation in rounds 0, every, 2 every, ..."""
         c = np.array(schedule.coefficients)
         fresh = np.convolve(c, y)[: self.rounds]

@@ -73,7 +73,7 @@ class TwoWorlds:
         """Prepare the pair: noiseless releases, scores. `one` draws from a source that is fresh in every call."""
         if pair.broadcast is not None:
             one = replace(one, state=replace(one.state, broadcast=pair.broadcast))
-        return (_of_noise if claim.coins is None else _of_coins)(one, claim, pair)
+        return (_noised_pair if claim.coins is None else _bernoulli_pair)(one, claim, pair)
 
     def trials(self, counts: tuple[int, int], *, seed: int = 0, say: Callable[[int], object] = int) -> Trials:
         """Run whole rounds until the worlds 0 and 1 have these numbers of trials, in a drawn order.
@@ -111,7 +111,7 @@ class TwoWorlds:
             low, high = law.reach()
             at = np.linspace(low - 5.0, high + 5.0, _CANDIDATES)
             cut = power.for_a_fault(law, profile, trials=trials // 2, alpha=alpha)
-            return _cuts(cut, guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta))
+            return _score_cuts(cut, guessing(law.errors, at, trials=trials, alpha=alpha, delta=delta))
         if self.ratio is not None and self.ratio.rules_out:
             return ScoreCuts.at(0.0, "likelihood ratio 1, as one world sends what the other cannot")
         centre, scale, mu, origin = self._unit(kind, trials)
@@ -124,7 +124,7 @@ class TwoWorlds:
         sign = 1.0 if mu > 0 else -1.0
         ends = sorted(centre + scale * sign * value for value in (found.low, found.high))
         values = tuple(centre + scale * sign * value for value in unit.values)
-        return _cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
+        return _score_cuts(Thresholds(values=values, origin=origin), Cuts(low=ends[0], high=ends[1], origin=origin))
 
     def _unit(self, kind: str, trials: int) -> tuple[float, float, float, str]:
         """Return (centre, scale, mu, source): (score - centre)/scale is about N(0, 1) and N(mu, 1) in the two
@@ -173,11 +173,11 @@ class TwoWorlds:
         return [self.count.joint(score, done.state, self.gap * (self.claim.mu or 0.0))]
 
 
-def _cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
+def _score_cuts(of_profile: Thresholds, of_guesses: Cuts) -> ScoreCuts:
     return ScoreCuts(of_profile=of_profile, of_guesses=of_guesses, of_gaussian=of_profile.values[0])
 
 
-def _of_noise(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """Return the pair for a noised vector: scores are products with the difference of the noiseless releases."""
     rounds, quiet = WholeRounds(one=one), WholeRounds(one=one.quiet)
     if claim.seen == "uploads":
@@ -195,7 +195,7 @@ def _of_noise(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     mu = min(gap, 1.0) * (claim.mu or 0.0)
     drawn = quiet.drawn and claim.seen == "sum"
     laws: dict[str, ScoreLaw] = {
-        "filter": _law(quiet, claim, pair, mu, base, direction) if drawn else score_law.plain(mu)
+        "filter": _score_distribution(quiet, claim, pair, mu, base, direction) if drawn else score_law.plain(mu)
     }
     count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu and claim.seen == "sum" else None
     if count is not None and not one.sampled:
@@ -218,7 +218,7 @@ def _coded(quiet: WholeRounds, update: Tensor | None) -> Tensor:
     return torch.stack([done.uploads[k][0] for k in range(len(done.uploads))]).double()
 
 
-def _law(
+def _score_distribution(
     quiet: WholeRounds, claim: Claim, pair: Neighbours, mu: float, base: Tensor, direction: Tensor
 ) -> NormalMixture:
     """Return the distribution of the filter's scores if cohorts are drawn: a mixture over cohorts."""
@@ -239,7 +239,7 @@ def _law(
     )
 
 
-def _of_coins(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
+def _bernoulli_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     """Return the pair for sums of Bernoulli samples, whose distribution follows from the bounded moves.
 
     If the claimed edges hide the move, scores are those of Bernoulli samples without edges: a 1 of probability 0

@@ -122,7 +122,7 @@ class WholeRounds:
             state=done.state,
             moved=moved,
             count=rule.count,
-            shown=moved if moved is None else _shown(method.server, one.state, done.state, rule, moved),
+            shown=moved if moved is None else _shown_move(method.server, one.state, done.state, rule, moved),
             replays=_replays(one.state, done.state, rule, last),
             uploads=seen.uploads,
             total=seen.total,
@@ -171,7 +171,7 @@ def step_of(rule: ServerRule) -> float | None:
     return rule.learning_rate
 
 
-def _shown(rule: ServerRule, before: ServerState, after: ServerState, seen: RecordedRule, moved: Tensor) -> Tensor:
+def _shown_move(rule: ServerRule, before: ServerState, after: ServerState, seen: RecordedRule, moved: Tensor) -> Tensor:
     step = step_of(rule)
     return moved if step is None else (after.broadcast.double() - before.broadcast.double()) * (seen.count / step)
 

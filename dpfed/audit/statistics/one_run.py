@@ -90,7 +90,7 @@ def epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> floa
     Claim: above the true epsilon at `delta` with probability at most alpha. Direction of error: lower bound.
     """
     level = require.open_probability(alpha=alpha)
-    return _largest(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= level)
+    return _largest_rejected(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= level)
 
 
 def rejects_blow_up(guesses: Guesses, inverse_blow_up: Callable[[float], float], *, alpha: float) -> bool:
@@ -118,7 +118,7 @@ def gdp_lower_bound(guesses: Guesses, *, alpha: float) -> float:
 
     A lower bound on mu only if the run is mu-GDP for some mu; the rejection of mu0-GDP for mu0 below it holds always.
     """
-    return _largest(lambda mu: rejects_blow_up(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
+    return _largest_rejected(lambda mu: rejects_blow_up(guesses, lambda y: float(ndtr(ndtri(y) - mu)), alpha=alpha))
 
 
 def gdp_epsilon_lower_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
@@ -140,7 +140,7 @@ def rejects_profile(guesses: Guesses, profile: PrivacyProfile, *, alpha: float) 
     return rejects_blow_up(guesses, lambda y: max(0.0, float(np.max(scale * (y - delta)))), alpha=alpha)
 
 
-def _largest(rejected: Callable[[float], bool]) -> float:
+def _largest_rejected(rejected: Callable[[float], bool]) -> float:
     """Return the largest x that is rejected, from below within a relative 1e-9; rejection falls with x."""
     if not rejected(0.0):
         return 0.0

@@ -182,7 +182,7 @@ def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves:
     """Return the smallest fault of either kind from which all larger ones, of those listed, are found."""
     short = [Deviation(noise_short=one) for one in noises]
     far = [Deviation(too_far=one) for one in moves]
-    found = [_smallest([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
+    found = [_smallest_fault([region.probability(law, fault) >= LIKELY for fault in faults]) for faults in (short, far)]
     return Power(
         probability=LIKELY,
         noise_short=None if found[0] is None else noises[found[0]],
@@ -190,7 +190,7 @@ def power_of(region: Region, law: ScoreLaw, *, noises: tuple[float, ...], moves:
     )
 
 
-def _smallest(found: list[bool]) -> int | None:
+def _smallest_fault(found: list[bool]) -> int | None:
     """Return the first fault from which all are found."""
     first = None
     for k in reversed(range(len(found))):

@@ -96,7 +96,7 @@ class FlowerAccountant:
         charged, count = self._checked(event), require.count(count=count)
         if self._book is not None:
             for number in range(self.num_releases, self.num_releases + count):
-                self._book.record(self._line(charged, number))
+                self._book.record(self._ledger_line(charged, number))
         self._add(charged, count)
 
     def get_epsilon(self, delta: float) -> float:
@@ -194,7 +194,7 @@ class FlowerAccountant:
             return subsample(noise, FixedSizeSampling(clients=one.population_size, cohort=one.sample_size))
         return noise
 
-    def _line(self, one: NoisySum, number: int) -> Release:
+    def _ledger_line(self, one: NoisySum, number: int) -> Release:
         return Release(
             round=number,
             mechanism=self._release(one),

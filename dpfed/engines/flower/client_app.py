@@ -88,7 +88,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
         clip_moves=adapts_clip(experiment.method.stages),
         fingerprint=fingerprint(experiment.config),
     )
-    _once(client, instruction.round, experiment.config.federation.rounds, context)
+    _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)
     now, upload = _answered(experiment, load_data, client, instruction, context)
     if isinstance(experiment.method.aggregation, SecureSums):
         hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
@@ -132,7 +132,7 @@ def answer(config: str, step: Callable[..., bytes], message: Message, context: C
 def announced(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
     """Return the announced round for this client alone, which is in the cohort if it is to train."""
     ids = np.array([client], dtype=np.int64)
-    state = replace(instruction.state, stages=_recall(experiment, client, context))
+    state = replace(instruction.state, stages=_client_memory(experiment, client, context))
     task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
     now = experiment.method.announce(task, experiment.seeds)
     replay = replayed.current()
@@ -175,7 +175,7 @@ def client_of(context: Context, config: Config) -> int:
     return client
 
 
-def _once(client: int, number: int, rounds: int, context: Context) -> None:
+def _require_first_upload(client: int, number: int, rounds: int, context: Context) -> None:
     """Refuse a second upload of a round, or one more round: its fresh noise would be a release that is not charged."""
     last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
     if not isinstance(last, int) or number <= last or number >= rounds:
@@ -197,7 +197,7 @@ def _experiment(config: str) -> Experiment:
     return equal_weights(build(_checked(config)))
 
 
-def _recall(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
+def _client_memory(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
     """Return the stages' memory for this client from earlier rounds, and zeros for other clients."""
     memory: dict[str, Tensor] = {}
     for name, array in context.state.array_records.get(_MEMORY, ArrayRecord()).items():

@@ -144,7 +144,7 @@ class ClientLevelStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return the cohort's messages: those of the wrapped strategy, to the nodes that the charged sampler draws."""
         self._opened = None
-        private = self._private or self._begin(arrays)
+        private = self._private or self._begin_loop(arrays)
         self._population.meet(grid, self._patience)
         example = self._example(server_round, arrays, config)
         step = next(self._steps, None)
@@ -212,7 +212,7 @@ class ClientLevelStrategy(Strategy):
             wanted is not None and wanted(server_round, result)
         )
 
-    def _begin(self, arrays: ArrayRecord) -> ClientLevel:
+    def _begin_loop(self, arrays: ArrayRecord) -> ClientLevel:
         size = size_of(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
         stages = None if self._kept == size else masked(self._kept)

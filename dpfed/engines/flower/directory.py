@@ -73,10 +73,10 @@ class Directory:
         messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
         replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if new else []
         for reply in sorted(replies, key=lambda one: one.metadata.src_node_id):
-            self._enter(reply)
+            self._enter_client(reply)
         return bool(new)
 
-    def _enter(self, reply: Message) -> None:
+    def _enter_client(self, reply: Message) -> None:
         node = reply.metadata.src_node_id
         try:
             client, fingerprint = read_introduction(reply, self._clients)

@@ -67,7 +67,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     own = replace(
         experiment.dataset,
         name=_WHOSE,
-        train_inputs=_as(experiment.dataset.test_inputs.dtype, inputs),
+        train_inputs=_inputs_as(experiment.dataset.test_inputs.dtype, inputs),
         train_labels=labels.astype(experiment.dataset.test_labels.dtype),
         train_clients=None,
         natural_clients=0,
@@ -88,7 +88,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
     return replace(experiment, method=replace(experiment.method, clients=clients))
 
 
-def _as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArray[np.generic]:
+def _inputs_as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArray[np.generic]:
     """Return inputs in the type that the network requires. DataError for numbers that this type does not hold."""
     if kind.kind == "f" and inputs.dtype.kind in "iu":
         return exact_floats(inputs, _WHOSE)

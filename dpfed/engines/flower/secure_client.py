@@ -32,32 +32,32 @@ def advertise(experiment: Experiment, client: int, number: int, message: bytes, 
         raise WireError(f"client {client}: asked to take part in a secure sum that it is not in; refused.")
     one = Client(agreement, client)
     answer = one.advertise()
-    _keep(context, one, number, message)
+    _keep_client(context, one, number, message)
     return answer
 
 
 def share(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
     """Run step 1: send shares of the secrets."""
-    one, terms = _recall(experiment, client, number, context)
+    one, terms = _recall_client(experiment, client, number, context)
     answer = one.share(message)
-    _keep(context, one, number, terms)
+    _keep_client(context, one, number, terms)
     return answer
 
 
 def masked(experiment: Experiment, client: int, number: int, message: bytes, payload: bytes, context: Context) -> bytes:
     """Run step 2: send the row of integers, under masks."""
-    one, terms = _recall(experiment, client, number, context)
+    one, terms = _recall_client(experiment, client, number, context)
     one.hold(message)
     agreement = _agreement(experiment, number, terms)
     words = unpack(memoryview(payload), agreement.size, agreement.bits)
     upload = one.upload(words.astype(np.uint32))
-    _keep(context, one, number, terms)
+    _keep_client(context, one, number, terms)
     return upload
 
 
 def unmask(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
     """Run step 3: send the shares that remove masks. Afterwards no secret of the round is kept."""
-    one, _ = _recall(experiment, client, number, context)
+    one, _ = _recall_client(experiment, client, number, context)
     del context.state[_STATE]
     return one.unmask(message)
 
@@ -83,11 +83,11 @@ def _require_clients_of(experiment: Experiment, participants: NDArray[np.int64])
         )
 
 
-def _keep(context: Context, one: Client, number: int, terms: bytes) -> None:
+def _keep_client(context: Context, one: Client, number: int, terms: bytes) -> None:
     context.state[_STATE] = ConfigRecord({"round": number, "terms": terms, "client": one.to_bytes()})
 
 
-def _recall(experiment: Experiment, client: int, number: int, context: Context) -> tuple[Client, bytes]:
+def _recall_client(experiment: Experiment, client: int, number: int, context: Context) -> tuple[Client, bytes]:
     kept = context.state.config_records.get(_STATE, ConfigRecord())
     terms, memory = kept.get("terms"), kept.get("client")
     if kept.get("round") != number or not isinstance(terms, bytes) or not isinstance(memory, bytes):

@@ -103,7 +103,7 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
 
 
 @contextmanager
-def _home() -> Iterator[None]:
+def _flower_home() -> Iterator[None]:
     """Context with a folder for Flower's files, removed afterwards, unless FLWR_HOME names one."""
     with tempfile.TemporaryDirectory(prefix="dpfed-flower-") as folder:
         given = os.environ.setdefault("FLWR_HOME", folder)

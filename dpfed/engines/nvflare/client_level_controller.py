@@ -77,7 +77,7 @@ class ClientLevelFedAvg(ModelController):
     ) -> None:
         # A client's error never ends the job: otherwise the end of the job would depend on that client's data.
         super().__init__(persistor_id=persistor_id, ignore_result_error=True)
-        _require_here(sampling, patience)
+        _require_supported(sampling, patience)
         options_of(compress, options)
         self.clients, self.cohort, self.clip_norm, self.rounds = clients, cohort, clip_norm, rounds
         self.epsilon, self.noise_multiplier, self.delta = epsilon, noise_multiplier, delta
@@ -210,7 +210,7 @@ class ClientLevelFedAvg(ModelController):
             )
 
 
-def _require_here(sampling: str, patience: int) -> None:
+def _require_supported(sampling: str, patience: int) -> None:
     if sampling not in ("poisson", "fixed", "all"):
         raise ConfigError(f"sampling={sampling!r}: must be 'poisson', 'fixed' or 'all'. Schedules: `dpfed run`.")
     if not require.is_whole(patience) or patience < 1:

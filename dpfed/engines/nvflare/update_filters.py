@@ -63,11 +63,11 @@ class ClipUpdate(Filter):
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        asked = _asked(fl_ctx)
+        asked = _requested_terms(fl_ctx)
         if not asked.terms.plain:
             raise ConfigError(f"ClipUpdate: the server requires {asked.terms.scheme}. Use CompressUpdate.")
         row = clip_rows(_update(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
-        return _with(shareable, apart(asked.start, row))
+        return _with_arrays(shareable, apart(asked.start, row))
 
 
 class CompressUpdate(Filter):
@@ -76,9 +76,9 @@ class CompressUpdate(Filter):
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        asked = _asked(fl_ctx)
+        asked = _requested_terms(fl_ctx)
         content = asked.terms.encode(_update(shareable, asked.start))
-        return _with(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
+        return _with_arrays(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
 
 
 def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Tensor:
@@ -96,7 +96,7 @@ def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Ten
     return vector_of(start, arrays if kind == "DIFF" else difference(start, arrays))
 
 
-def _asked(fl_ctx: FLContext) -> _Asked:
+def _requested_terms(fl_ctx: FLContext) -> _Asked:
     asked = fl_ctx.get_prop(META)
     if not isinstance(asked, _Asked):
         raise ConfigError("a result without its task: add KeepTerms to the task's data filters, too.")
@@ -111,5 +111,5 @@ def _update(shareable: Shareable, start: Arrays) -> Tensor:
     return vector_of(start, arrays if dxo.data_kind == DataKind.WEIGHT_DIFF else difference(start, arrays))
 
 
-def _with(shareable: Shareable, arrays: Arrays) -> Shareable:
+def _with_arrays(shareable: Shareable, arrays: Arrays) -> Shareable:
     return DXO(data_kind=DataKind.WEIGHT_DIFF, data=arrays).update_shareable(shareable)

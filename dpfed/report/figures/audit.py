@@ -45,13 +45,13 @@ def plot_audit(
         right.plot(rates, least_missed, color="black", label="what the claim allows")
         for k, one in enumerate(pairs):
             colour, mark = _colour(k, len(pairs)), "x" if one.rejected else "o"
-            shown = _shown(epsilons, one.fpr_upper, one.fnr_upper)
+            shown = _least_delta(epsilons, one.fpr_upper, one.fnr_upper)
             left.plot(epsilons, np.where(shown > _LEAST, shown, np.nan), color=colour, linewidth=1)
             points = one.false_positive_rate, one.false_negative_rate
             limits = one.fpr_upper, one.fnr_upper
             right.plot(*zip(points, limits, strict=True), color=colour, linewidth=1)
             right.plot(*points, mark, color=colour, markersize=4, label=one.name)
-            tooltips(right, [points[0]], [points[1]], [_said(one)])
+            tooltips(right, [points[0]], [points[1]], [_error_rates_text(one)])
         left.set(yscale="log", ylim=(_LEAST, 1.5), xlabel="epsilon", ylabel="delta")
         left.set_title("claimed, and shown at least by each pair", fontsize=9)
         right.set(
@@ -74,11 +74,11 @@ def _colour(k: int, count: int) -> object:
     return colormaps["turbo"](0.05 + 0.9 * k / (count - 1))
 
 
-def _said(one: Observed) -> str:
+def _error_rates_text(one: Observed) -> str:
     return f"{one.name}: {one.false_positive_rate:.1%} false positives, {one.false_negative_rate:.1%} false negatives"
 
 
-def _shown(epsilons: Floats, fpr: float, fnr: float) -> Floats:
+def _least_delta(epsilons: Floats, fpr: float, fnr: float) -> Floats:
     """Return the smallest delta of any mechanism with error rates of at most these."""
     forth, back = 1 - fnr - np.exp(epsilons) * fpr, 1 - fpr - np.exp(epsilons) * fnr
     return np.asarray(np.maximum(forth, back))

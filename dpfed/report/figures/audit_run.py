@@ -62,7 +62,7 @@ def plot_audit(
 
 def _canaries(axis: Axes, found: CanaryScores | None) -> None:
     if found is None:
-        _nothing(axis, "canaries", "the run had no canaries")
+        _empty_panel(axis, "canaries", "the run had no canaries")
         return
     everything = np.concatenate([found.present, found.absent])
     low, high = min(float(everything.min()), -3.0), max(float(everything.max()), found.shift + 3.0)
@@ -82,7 +82,7 @@ def _canaries(axis: Axes, found: CanaryScores | None) -> None:
 
 def _noise(axis: Any, found: NoiseRatios | None) -> None:
     if found is None or not len(found.rounds):
-        _nothing(axis, "noise", "no noise on sums to look at")
+        _empty_panel(axis, "noise", "no noise on sums to look at")
         return
     axis.fill_between(
         found.rounds, found.low, found.high, step="mid", alpha=0.2, color=COLOURS[2], label="a correct run keeps to"
@@ -108,7 +108,7 @@ def _noise(axis: Any, found: NoiseRatios | None) -> None:
 
 def _cohorts(axis: Any, found: CohortSizes | None) -> None:
     if found is None or not len(found.sizes):
-        _nothing(axis, "cohorts", "no cohort sizes to look at")
+        _empty_panel(axis, "cohorts", "no cohort sizes to look at")
         return
     middles, counts, expected = grouped_sizes(found)
     width = float(middles[1] - middles[0]) if len(middles) > 1 else 1.0
@@ -139,6 +139,6 @@ def grouped_sizes(found: CohortSizes) -> tuple[Floats, Floats, Floats]:
     return (edges[:-1] + edges[1:] - 1) / 2, counts.astype(np.float64), expected
 
 
-def _nothing(axis: Axes, title: str, words: str) -> None:
+def _empty_panel(axis: Axes, title: str, words: str) -> None:
     axis.set(title=title, xticks=[], yticks=[])
     axis.text(0.5, 0.5, words, ha="center", va="center", transform=axis.transAxes, fontsize=9)

@@ -39,7 +39,7 @@ def plot_budget(plan: Plan, answer: Budget, path: Path | None = None, *, ax: Axe
     with figure(path, ax=ax) as axes:
         for accountant, conversion in _LINES if plan.has_noise_multiplier else _LINES[:1]:
             try:
-                line = [_at(plan, answer, int(t), accountant, conversion) for t in rounds]
+                line = [_epsilon_at(plan, answer, int(t), accountant, conversion) for t in rounds]
             except UnsupportedMechanism:
                 continue
             name = "best valid account" if accountant == "best" else f"Renyi, {conversion} conversion"
@@ -66,7 +66,9 @@ def _strength(plan: Plan, answer: Budget) -> str:
     return f"noise multiplier {upwards(answer.noise_multiplier)}{changes}"
 
 
-def _at(plan: Plan, answer: Budget, rounds: int, accountant: Accountant, conversion: Conversion) -> Budget | Guarantee:
+def _epsilon_at(
+    plan: Plan, answer: Budget, rounds: int, accountant: Accountant, conversion: Conversion
+) -> Budget | Guarantee:
     if plan.noise_schedule is not None:
         return guarantee(
             plan.first(answer.noise_multiplier, rounds, of=answer.rounds),

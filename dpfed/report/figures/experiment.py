@@ -113,7 +113,7 @@ def plot_over(
     wide = [name for name in names if any(point.name == name and point.x is not None for point in points)]
     with figure(path, beside=_BESIDE, pdf=True) as axes:
         for name in names:
-            aside = _aside(wide.index(name), len(wide)) if words and name in wide else 0.0
+            aside = _row_offset(wide.index(name), len(wide)) if words and name in wide else 0.0
             shifted = {value: x + aside for value, x in place.items()}
             here = [point for point in points if point.name == name]
             _draw_row(axes, here, shifted, looks[name], joined=not words, bounds=bounds)
@@ -129,7 +129,7 @@ def plot_over(
         return inline(axes.figure, words=caption, files=_files(path))
 
 
-def _aside(number: int, rows: int) -> float:
+def _row_offset(number: int, rows: int) -> float:
     """Return the offset of a row beside the others, around 0."""
     return (number - (rows - 1) / 2) * min(0.12, 0.7 / rows)
 
@@ -163,7 +163,9 @@ def _draw_row(
             markersize=6,
         )
         x = [x for x, _ in somewhere]
-        tooltips(axes, x, [point.mean for _, point in somewhere], [_said(point, bounds) for _, point in somewhere])
+        tooltips(
+            axes, x, [point.mean for _, point in somewhere], [_point_text(point, bounds) for _, point in somewhere]
+        )
         tooltips(
             axes, [x for x, _ in seen], [y for _, y in seen], [f"{points[0].name}, published: {y:g}" for _, y in seen]
         )
@@ -175,7 +177,7 @@ def _draw_row(
                 axes.axhspan(point.mean - point.std, point.mean + point.std, color=look.colour, alpha=0.12, linewidth=0)
 
 
-def _said(point: Point, bounds: bool) -> str:
+def _point_text(point: Point, bounds: bool) -> str:
     at = point.x if isinstance(point.x, str) else (upwards(point.x) if bounds else significant(point.x or 0.0))
     return f"{point.name}: {point.mean:.2f}" + (f" ± {point.std:.2f}" if point.std else "") + f" at {at}"
 

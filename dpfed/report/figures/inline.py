@@ -148,7 +148,7 @@ def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str =
     for name, notes in words.items():
         marks = re.search(rf'<g id="{name}">.*?</g>\s*</g>', text, flags=re.S)
         assert marks is not None  # the line drawn by `tooltips`
-        text = text.replace(marks[0], _noted(marks[0], notes))
+        text = text.replace(marks[0], _mark_places(marks[0], notes))
     text = re.sub(r' id="(?!m|p[0-9a-f]{6})[^"]*"| id="matplotlib[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(
         r"font(-family)?: ((?:[\d.]+px)?)[^;\"]*'[^;\"]*",
@@ -161,7 +161,7 @@ def _svg(drawing: Figure, said: str, words: dict[str, Sequence[str]], css: str =
     return Markup(f'<svg viewBox="{box[1]}" {css}>{text}</svg>')
 
 
-def _noted(marks: str, notes: Sequence[str]) -> str:
+def _mark_places(marks: str, notes: Sequence[str]) -> str:
     """Return the marks of a line as places to point at, without marks outside the axes."""
     places = re.findall(r'<use [^>]*?x="([\d.]+)" y="([\d.]+)"', marks)
     assert len(places) == len(notes)

@@ -146,7 +146,7 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
     """Raise RunError if the ledger is of another plan, or other clients."""
     if "plan" not in there.about:
         raise RunError(f"{path}: is no ledger of a dpfed.ClientLevel. Give the path of a new one.")
-    before, now = _said(there), _said(header)
+    before, now = _shared_plan(there), _shared_plan(header)
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if keys:
         different = [f"{key} was {before.get(key, 'not given')}, is {now.get(key, 'not given')}" for key in keys]
@@ -163,7 +163,7 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
         )
 
 
-def _said(header: Header) -> dict[str, str]:
+def _shared_plan(header: Header) -> dict[str, str]:
     """Return the part of a plan that a loop must share with the loop that began its ledger.
 
     The number of rounds is a part of it only if the noise was calibrated for them.
