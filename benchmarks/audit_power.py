@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from accounting.arrays import Floats
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_coins
-from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
-from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, whole_scores_of_samples
+from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
+from dpfed.audit.statistics.score_distribution import NormalMixture
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 Draw = Callable[[int, int, np.random.Generator], Floats]
@@ -70,7 +70,7 @@ def two_worlds(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
 
 
 def any_mechanism(count: int, rng: np.random.Generator) -> float:
-    law = score_law.plain(MU)
+    law = score_distribution.plain(MU)
     at = np.linspace(-6.0, MU + 6.0, 121)
     cuts = epsilon_bounds.guessing(law.errors, at, trials=count, alpha=ALPHA, delta=DELTA)
     return epsilon_bounds.epsilon_lower_bound(*two_worlds(count, rng), delta=DELTA, alpha=ALPHA, cuts=cuts)
@@ -98,16 +98,18 @@ def guessed_of_gaussian(count: int, rng: np.random.Generator) -> float:
 
 def whole(count: int, rng: np.random.Generator) -> float:
     scores, present = canaries(count, rng)
-    factor = WholeScores.of(score_law.plain(MU)).moved(scores[~present], scores[present], alpha=ALPHA)
+    factor = WholeScores.of(score_distribution.plain(MU)).moved(scores[~present], scores[present], alpha=ALPHA)
     return epsilon_bounds.epsilon_of_shift(factor * MU, delta=DELTA)
 
 
 def kinds() -> dict[str, tuple[WholeScores, Draw]]:
     """Every kind of noise: its whole scores, and scores drawn from its law."""
-    poisson = score_law.drawn(PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7)
-    fixed = score_law.drawn(FixedSizeSampling(clients=20, cohort=5), 20, 2 * MU, out=MU, rest=0.0, expected=0.0)
+    poisson = score_distribution.drawn(PoissonSampling(probability=0.3), 10, MU, out=0.0, rest=-MU, expected=2.7)
+    fixed = score_distribution.drawn(
+        FixedSizeSampling(clients=20, cohort=5), 20, 2 * MU, out=MU, rest=0.0, expected=0.0
+    )
     return {
-        "Gaussian, mu = 1": (WholeScores.of(score_law.plain(MU)), from_mixture(score_law.plain(MU))),
+        "Gaussian, mu = 1": (WholeScores.of(score_distribution.plain(MU)), from_mixture(score_distribution.plain(MU))),
         "Gaussian, Poisson cohorts, 0.3 of 10, all others opposite": (WholeScores.of(poisson), from_mixture(poisson)),
         "Gaussian, 5 of 20 drawn": (WholeScores.of(fixed), from_mixture(fixed)),
         "whole numbers, Skellam of variance 4, a move of 2 steps": (WholeScores.linear(MU), skellam),
@@ -132,7 +134,7 @@ def of_coins(start: float) -> tuple[WholeScores, Draw]:
     at = torch.full((40,), start, dtype=torch.float64)
     up, coins = at + 0.8 / 40**0.5, BiasOfCoins(edge=0.2)
     law = CoinLaw(coins=coins, ends=(up, at, at), origin=at, ratio=CoinRatio.of(coins, up, at, at, 3))
-    ready = whole_scores_of_coins(law)
+    ready = whole_scores_of_samples(law)
     assert ready is not None
     pool = [law.ratio.of_sums(law.ratio, world, 200_000, np.random.default_rng(world)) for world in (0, 1)]
     return ready, lambda world, count, rng: rng.choice(pool[world], count)

@@ -23,7 +23,7 @@ from dpfed.compress.mask_bytes import MaskCoder
 from dpfed.compress.threads import one_thread
 from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
-from dpfed.mechanisms.bernoulli import fair_coins
+from dpfed.mechanisms.bernoulli import bernoulli_draws
 from dpfed.methods.catalogue import METHODS, method
 from dpfed.methods.schemes import scheme
 from dpfed.models import build
@@ -121,7 +121,7 @@ def timed_mask(updates: torch.Tensor) -> tuple[float, float, int]:
     encoding, decoding, sizes = [], [], []
     for turn in range(len(updates)):
         began = time.perf_counter()
-        message = coder.encode(fair_coins(theta, None, 0.0, randomness, "coins", 0, turn).cpu().numpy() != 0)
+        message = coder.encode(bernoulli_draws(theta, None, 0.0, randomness, "coins", 0, turn).cpu().numpy() != 0)
         encoding.append(time.perf_counter() - began)
         began = time.perf_counter()
         torch.from_numpy(coder.decode(message)).to(theta.device)

@@ -162,7 +162,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
     found: list[tuple[str, Any, str]] = [
         ("train", LocalTraining, "train"),
         ("map", type(method.stages.project.choice), "for_round"),
-        ("noise", dpfed.diagnostics.watch, "noise_facts"),
+        ("noise", dpfed.diagnostics.watch, "noise_record"),
         *((PART_OF.get(type(stage).__name__, "encode"), type(stage), "client") for stage in method.stages),
         *((PART_OF.get(type(stage).__name__, "decode"), type(stage), "server") for stage in method.stages),
         ("sum", type(total), "add"),

@@ -15,7 +15,7 @@ from torch import Tensor
 from accounting.errors import AccountingError
 from dpfed.aggregation.sums import OpenSum, PlainSum
 from dpfed.compress.threads import one_thread
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import error_text
 from dpfed.errors import DpfedError, TrainingFailed
 from dpfed.round import OpenRound, present_canaries
 from dpfed.seeds import Seeds
@@ -72,8 +72,8 @@ def training_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # the network may be the user's, and raise anything
         raise TrainingFailed(
-            f"{what}: training failed ({words_of(error)}). Nothing of it was released; the rounds before it are saved: "
-            "once the cause is gone, --resume continues."
+            f"{what}: training failed ({error_text(error)}). Nothing of it was released; the rounds before it are "
+            "saved: once the cause is gone, --resume continues."
         ) from error
 
 

@@ -47,7 +47,7 @@ def main() -> None:
     worlds = [audit.Worlds(name="the last one", one=(state, data), other=(state, data[:-1]))]
     for step in (opacus_step, loop_round):
         found = audit.upload(step, claim=CLAIM, worlds=worlds, trials=3_000)
-        print(f"{step.__name__}: {found.verdict_in_full}. {found.in_words()}")
+        print(f"{step.__name__}: {found.verdict_in_full}. {found.as_text()}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from accounting import require
 from accounting.arrays import Floats
 from accounting.bernoulli import debias, majorant
 from accounting.bernoulli.channel import Bound, channel_bound, floor_of
-from accounting.bernoulli.sum_laws import LARGEST_EXPONENT, SumLaws
+from accounting.bernoulli.sum_distributions import LARGEST_EXPONENT, SumLaws
 
 LARGEST_COHORT = 10_000
 """Cohort above which this number of uploads is accounted: larger distributions take a minute and 0.6 GB."""

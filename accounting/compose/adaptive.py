@@ -18,7 +18,7 @@ from accounting.compose import pld
 from accounting.compose.adaptive_grid import FINE, LARGEST_LOSS, QUICK, STANDARD, Fineness, Game, RoundKind, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Kernels, StateGrid, Values
-from accounting.compose.pld import LossLaws
+from accounting.compose.pld import LossDistributions
 from accounting.mechanisms import Composed, Mechanism, SingleRelease, sampling_of
 from accounting.mechanisms.adjacency import Adjacency
 
@@ -135,7 +135,7 @@ class Adding:
         self._kernels: dict[RoundKind, tuple[Kernels, Kernels | None]] = {}
         self._runs: list[tuple[RoundKind, int]] = []
         self._kinds: set[RoundKind] = set()
-        self._others: LossLaws | None = None
+        self._others: LossDistributions | None = None
         self._values = None if self._grid is None else Values.before(self._grid, upper=True)
         for release, count in self._added if self._grid is not None else ():
             self._add(release, count)
@@ -189,7 +189,7 @@ class Adding:
             found = self._value_of_rounds()
         else:
             found = self._after(self._values, kind, 1) if self._kinds <= {kind} else self._value_of_rounds((kind, 1))
-        return found if found is None or others is None else found.with_laws(others.orders[0], others.orders[-1])
+        return found if found is None or others is None else found.with_losses(others.orders[0], others.orders[-1])
 
     def _value_of_rounds(self, *last: tuple[RoundKind, int]) -> Values | None:
         """Return V of all rounds of fixed size, and of these after them."""
@@ -212,7 +212,7 @@ class Adding:
             found = found.after(*self._kernels[kind])
         return found
 
-    def _with_other(self, release: SingleRelease, count: int) -> LossLaws | None:
+    def _with_other(self, release: SingleRelease, count: int) -> LossDistributions | None:
         assert self._grid is not None
         if sampling_of(release).probability == 0:
             return self._others
@@ -232,5 +232,5 @@ def _values(game: Game, delta: float, fineness: Fineness) -> Values | None:
             found = found.after(*rounds[kind])
     if game.others is not None:
         laws = pld.distribution(game.others, grid.spacing).orders
-        found = found.with_laws(laws[0], laws[-1])
+        found = found.with_losses(laws[0], laws[-1])
     return found

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from accounting.arrays import Floats, Ints
-from accounting.compose.loss_law import LossLaw, convex_below
+from accounting.compose.loss_distribution import LossDistribution, convex_below
 
 _CHARGE = 5e-16
 """Largest rounding error of three transforms of length N: about 3 u log2(N) |G|_2, u = 1.1e-16, for G with masses
@@ -154,12 +154,12 @@ class Values:
         # The truth falls: the least so far is still above it, the largest yet to come still below.
         return np.minimum.accumulate(best) if self.upper else np.maximum.accumulate(best[::-1])[::-1]
 
-    def with_laws(self, forth: LossLaw, back: LossLaw) -> "Values":
+    def with_losses(self, forth: LossDistribution, back: LossDistribution) -> "Values":
         """Return the values with more rounds before all others, in which the adversary has no choice."""
         one = self._with_distribution(forth)
         return Values(grid=self.grid, forth=one, back=self.exchanged()._with_distribution(back), upper=True)
 
-    def _with_distribution(self, law: LossLaw) -> Floats:
+    def _with_distribution(self, law: LossDistribution) -> Floats:
         from scipy import signal
 
         last = law.lowest + len(law.masses) - 1

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_law import LossLaw, convex_below
+from accounting.compose.loss_distribution import LossDistribution, convex_below
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian.attacks import attack_pairs
 from accounting.mechanisms import (
@@ -22,7 +22,7 @@ from accounting.mechanisms import (
     schedule_of,
 )
 from accounting.mechanisms.samplings import CappedByPairs, shift_in_clips
-from accounting.participation import ratio_law
+from accounting.participation import ratio_distribution
 from accounting.participation.blocks import Blocks, OnceInBlock, blocks_of
 
 # Mass that may go to an infinite loss, an upper bound still: one release's, at most this.
@@ -74,7 +74,7 @@ def _moments(part: SingleRelease, count: int) -> tuple[int, float, float]:
         times = count if schedule is None else squares(schedule, count)
         return 1, times * plain.mu**2 / 2, times * plain.mu**2
     if found := blocks(part, count):
-        each = [(ratio_law.moments(block, found[1]), times) for block, times in found[0].repeated]
+        each = [(ratio_distribution.moments(block, found[1]), times) for block, times in found[0].repeated]
         sums = [sum(times * moments[place] for moments, times in each) for place in (0, 1)]
         return sum(times for _, times in each), sums[0], sums[1]
     orders = [pair.loss_moments() for pair in attack_pairs(part)]
@@ -105,7 +105,7 @@ def _largest(part: SingleRelease, count: int) -> float:
     found = blocks(part, count)
     if found is None:
         return largest_loss(part)
-    return max(ratio_law.largest_loss(block, found[1], _TAIL_MASS) for block, _ in found[0].repeated)
+    return max(ratio_distribution.largest_loss(block, found[1], _TAIL_MASS) for block, _ in found[0].repeated)
 
 
 def _sampling_and_mu(part: SingleRelease) -> tuple[float, float]:
@@ -131,7 +131,7 @@ def largest_shift_loss(q: float, mu: float) -> float:
     return float(np.logaddexp(math.log1p(-q) if q < 1 else -math.inf, math.log(q) + mu * mu / 2 + tail * mu))
 
 
-def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
+def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossDistribution:
     """Return the privacy loss distribution on the grid -m..m whose profile goes through given points.
 
     Source: Doroshenko et al. 2022, Algorithm 1. `forth` and `back` are the profiles of the two orders of the neighbours
@@ -152,38 +152,42 @@ def connect_dots(spacing: float, forth: Floats, back: Floats) -> LossLaw:
     above = masses(forth)
     below = np.exp(-spacing * np.arange(1, len(back))) * masses(back)
     probabilities = np.concatenate([below[::-1], [max(float(centre), 0.0)], above])
-    return LossLaw(spacing=spacing, lowest=-len(below), masses=probabilities, infinite=float(forth[-1]))
+    return LossDistribution(spacing=spacing, lowest=-len(below), masses=probabilities, infinite=float(forth[-1]))
 
 
 _COARSE_FROM = 1.5
-"""Shift from which the grid of a block's distribution may be coarser than `ratio_law.of_public_round`."""
+"""Shift from which the grid of a block's distribution may be coarser than `ratio_distribution.of_public_round`."""
 _LARGEST_LOG_GAMMA = 690.0
 """Largest log gamma of a double. Beyond it the participation round of a client counts as public."""
 
 
-def schedule_laws(blocks: Blocks, shift: float, interval: float) -> list[tuple[tuple[LossLaw, ...], int]]:
+def schedule_distributions(
+    blocks: Blocks, shift: float, interval: float
+) -> list[tuple[tuple[LossDistribution, ...], int]]:
     """Return the privacy loss distributions of blocks in both orders of the neighbours, and the count of each block.
 
     Claim: with s = shift their composition dominates the rounds of the blocks. Adjacency: zero-out, add-remove.
     Direction of
     error: upper bound. They are on a grid of `interval` and not composed yet, so that the caller can tilt them first.
     """
-    of_blocks: list[tuple[tuple[LossLaw, ...], int]] = [
+    of_blocks: list[tuple[tuple[LossDistribution, ...], int]] = [
         (_block_distributions(block, shift, interval), count) for block, count in blocks.repeated
     ]
     return of_blocks
 
 
 @lru_cache(maxsize=256)
-def _block_distributions(block: OnceInBlock, shift: float, interval: float) -> tuple[LossLaw, LossLaw]:
-    steps = math.ceil(ratio_law.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
+def _block_distributions(
+    block: OnceInBlock, shift: float, interval: float
+) -> tuple[LossDistribution, LossDistribution]:
+    steps = math.ceil(ratio_distribution.largest_loss(block, shift, _TAIL_MASS) / interval) + 1
     losses = interval * np.arange(steps + 1, dtype=float)
     if losses[-1] > _LARGEST_LOG_GAMMA:
-        forth, back = ratio_law.of_public_round(block, shift, losses)
+        forth, back = ratio_distribution.of_public_round(block, shift, losses)
         return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
-    forth, back = ratio_law.divergences(block, shift, losses)
+    forth, back = ratio_distribution.divergences(block, shift, losses)
     if shift > _COARSE_FROM:
-        public = ratio_law.of_public_round(block, shift, losses)
+        public = ratio_distribution.of_public_round(block, shift, losses)
         forth, back = (_smaller_profile(losses, one, two) for one, two in zip((forth, back), public, strict=True))
     return connect_dots(interval, forth, back), connect_dots(interval, back, forth)
 

@@ -17,7 +17,7 @@ from accounting.compose import loss_grid, shown_schedules
 from accounting.compose.adaptive_grid import BELOW, Game, grid_of, nodes_of
 from accounting.compose.adaptive_kernels import attained
 from accounting.compose.adaptive_program import StateGrid, Values
-from accounting.compose.loss_law import CUT, LITTLE, LossLaw, composed, tilted_for
+from accounting.compose.loss_distribution import CUT, LITTLE, LossDistribution, composed, tilted_for
 from accounting.compose.pld import MOST_ROUNDS, composition_slack
 from accounting.compose.quantised import quantised, rounded_down
 from accounting.factorisation.toeplitz import squares
@@ -117,7 +117,7 @@ def _public_shift_squared(part: SingleRelease, count: int) -> float:
     return 0.0 if schedule is None or noise is None else squares(schedule, count) * noise.mu**2
 
 
-_Quantised = tuple[LossLaw, float, int, float]
+_Quantised = tuple[LossDistribution, float, int, float]
 """Loss distribution (as of `quantised`), offset of its grid in steps, number of times, misplaced mass."""
 
 
@@ -161,7 +161,7 @@ def _composed_epsilon(parts: Sequence[_Quantised], interval: float, delta: float
     return epsilon * (1 - 1e-12) + (offset - steps) * interval if epsilon > 0 else 0.0
 
 
-def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> float:
+def _tilted_epsilon(law: LossDistribution, steps: int, delta: float, slack: float) -> float:
     """Return a loss of the tilted distribution, plus `steps`, at which its delta is above `delta` even if `slack` of it
     was misplaced; 0 if there is none.
 
@@ -179,11 +179,11 @@ def _tilted_epsilon(law: LossLaw, steps: int, delta: float, slack: float) -> flo
     return max(0.0, float(losses[over[0]]) + steps * law.spacing) if over.size else 0.0
 
 
-def _shown_epsilon(law: LossLaw, delta: float) -> float:
+def _shown_epsilon(law: LossDistribution, delta: float) -> float:
     """Return an epsilon >= 0 up to which the distribution's delta(epsilon) is above `delta` at every loss.
 
-    The lower-bound version of `LossLaw.smallest_epsilon`: masses that the transform has rounded below zero stay
-    negative, since all masses rounded upwards would add up to a delta; and if rounding makes delta(epsilon) cross
+    The lower-bound version of `LossDistribution.smallest_epsilon`: masses that the transform has rounded below zero
+    stay negative, since all masses rounded upwards would add up to a delta; and if rounding makes delta(epsilon) cross
     `delta` more than once, the first crossing counts.
     """
     losses = law.spacing * (law.lowest + np.arange(len(law.masses), dtype=float))[::-1]

@@ -1,7 +1,7 @@
 """Privacy loss distributions.
 
 The profile of each mechanism's dominating pair (`gaussian.poisson`, `gaussian.fixed_size`) is discretised by
-connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `compose.loss_law`.
+connecting the dots (Doroshenko et al. 2022), an upper bound on every grid, and composed by `compose.loss_distribution`.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from accounting import require
 from accounting.arrays import Floats
 from accounting.compose import loss_grid
-from accounting.compose.loss_law import LossLaw, certain, composed, tilted_for
+from accounting.compose.loss_distribution import LossDistribution, certain, composed, tilted_for
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.factorisation.toeplitz import squares
 from accounting.gaussian import capped, fixed_size, poisson, privacy_profile
@@ -91,32 +91,32 @@ def composition_slack(compositions: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LossLaws:
+class LossDistributions:
     """Privacy loss distributions of both orders of the neighbours, composed separately; one distribution if both are
     equal.
 
     The neighbours keep their order from round to round, so the worse order counts at the end, not in every round.
     """
 
-    orders: tuple[LossLaw, ...]
+    orders: tuple[LossDistribution, ...]
 
-    def repeated(self, count: int) -> "LossLaws":
+    def repeated(self, count: int) -> "LossDistributions":
         """Return the distributions of `count` such independent releases."""
-        return LossLaws(orders=tuple(law.repeated(count) for law in self.orders))
+        return LossDistributions(orders=tuple(law.repeated(count) for law in self.orders))
 
-    def plus(self, other: "LossLaws") -> "LossLaws":
+    def plus(self, other: "LossDistributions") -> "LossDistributions":
         """Return the distributions of these releases and those."""
-        return LossLaws(orders=tuple(one.plus(two) for one, two in _paired(self.orders, other.orders)))
+        return LossDistributions(orders=tuple(one.plus(two) for one, two in _paired(self.orders, other.orders)))
 
     def smallest_epsilon(self, delta: float) -> float:
         """Return the least epsilon >= 0 that both orders meet at `delta`."""
         return max(law.smallest_epsilon(delta) for law in self.orders) * (1 + 1e-12)
 
-    def tilted(self, tilt: float) -> "LossLaws":
+    def tilted(self, tilt: float) -> "LossDistributions":
         """Return these distributions in tilted form."""
-        return LossLaws(orders=tuple(law.tilted(tilt) for law in self.orders))
+        return LossDistributions(orders=tuple(law.tilted(tilt) for law in self.orders))
 
-    def charged_epsilon(self, delta: float, slack: float, held: "LossLaws | None" = None) -> float:
+    def charged_epsilon(self, delta: float, slack: float, held: "LossDistributions | None" = None) -> float:
         """Return `smallest_epsilon` if transforms may have misplaced `slack`.
 
         For each order the smaller of its epsilon by the plain and by the tilted distribution. Direction of error: upper
@@ -132,7 +132,9 @@ class LossLaws:
         return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
 
 
-def _paired(ours: Sequence[LossLaw], others: Sequence[LossLaw]) -> Iterator[tuple[LossLaw, LossLaw]]:
+def _paired(
+    ours: Sequence[LossDistribution], others: Sequence[LossDistribution]
+) -> Iterator[tuple[LossDistribution, LossDistribution]]:
     for k in range(max(len(ours), len(others))):
         yield ours[min(k, len(ours) - 1)], others[min(k, len(others) - 1)]
 
@@ -150,7 +152,7 @@ def tilt(mechanism: SingleRelease, rounds: int, interval: float, delta: float) -
 @lru_cache(maxsize=4)
 def distribution(
     mechanism: Mechanism, interval: float, *, held_for: float | None = None, tilt: float = 0.0
-) -> LossLaws:
+) -> LossDistributions:
     """Return the privacy loss distributions that dominate `mechanism`, on a grid of `interval`.
 
     held_for: a delta near which they are evaluated; they are then tilted, so that rounding is small against it.
@@ -164,27 +166,30 @@ def distribution(
         columns = [tilted_for(column, held_for) for column in columns]
     elif tilt:
         columns = [[(law.tilted(tilt), count) for law, count in column] for column in columns]
-    return LossLaws(
+    return LossDistributions(
         orders=tuple(column[0][0] if [n for _, n in column] == [1] else composed(column) for column in columns)
     )
 
 
-def _part_distributions(part: SingleRelease, count: int, interval: float) -> list[tuple[LossLaws, int]]:
+def _part_distributions(part: SingleRelease, count: int, interval: float) -> list[tuple[LossDistributions, int]]:
     """Return a part's distributions and their count; T Gaussian shifts of mu are one of mu sqrt(T), exactly."""
     if plain := plain_gaussian(part):
         return [(_unsampled_losses(plain.mu * math.sqrt(count), interval), 1)]
     if gaussian_of(part) is None:
         raise UnsupportedMechanism(f"{type(part).__name__}: no privacy loss distribution is implemented.")
     if sampling_of(part).probability == 0:
-        return [(LossLaws(orders=(certain(0, spacing=interval),)), 1)]
+        return [(LossDistributions(orders=(certain(0, spacing=interval),)), 1)]
     if (schedule := schedule_of(part)) and (public := loss_grid.public_order(part)):
         return [(_unsampled_losses(public.mu * math.sqrt(squares(schedule, count)), interval), 1)]
     if found := loss_grid.blocks(part, count):
-        return [(LossLaws(orders=orders), times) for orders, times in loss_grid.schedule_laws(*found, interval)]
-    return [(LossLaws(orders=tuple(_orders(part, interval))), count)]
+        return [
+            (LossDistributions(orders=orders), times)
+            for orders, times in loss_grid.schedule_distributions(*found, interval)
+        ]
+    return [(LossDistributions(orders=tuple(_orders(part, interval))), count)]
 
 
-def _orders(mechanism: SingleRelease, interval: float) -> list[LossLaw]:
+def _orders(mechanism: SingleRelease, interval: float) -> list[LossDistribution]:
     """Return the privacy loss distribution of one round for each order of the neighbours; one if both are equal."""
     forth, back = _profiles(mechanism, _losses(loss_grid.largest_loss(mechanism), interval))
     one = loss_grid.connect_dots(interval, forth, back)
@@ -211,9 +216,9 @@ def _profiles(mechanism: SingleRelease, losses: Floats) -> tuple[Floats, Floats]
     return poisson.removal_profile(losses, **round_), poisson.addition_profile(losses, **round_)
 
 
-def _unsampled_losses(mu: float, interval: float) -> LossLaws:
+def _unsampled_losses(mu: float, interval: float) -> LossDistributions:
     profile = privacy_profile(_losses(loss_grid.largest_shift_loss(1.0, mu), interval), mu=mu)
-    return LossLaws(orders=(loss_grid.connect_dots(interval, profile, profile),))
+    return LossDistributions(orders=(loss_grid.connect_dots(interval, profile, profile),))
 
 
 def _losses(largest: float, interval: float) -> Floats:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from accounting import gaussian
 from accounting.arrays import Floats
 from accounting.compose import adaptive, loss_grid, pld, rdp
-from accounting.compose.pld import LossLaws
+from accounting.compose.pld import LossDistributions
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow, plain_shift
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.mechanisms import Mechanism, parts_of
@@ -165,7 +165,7 @@ def _near_profile(near: Profile, closeness: float, extra: float) -> Curve:
     return lambda eps: math.exp(closeness) * near(eps - 2 * closeness) + extra
 
 
-def profile_of_distribution(laws: LossLaws, *, slack: float, method: str) -> Profile:
+def profile_of_distribution(laws: LossDistributions, *, slack: float, method: str) -> Profile:
     """Return the profile of composed privacy loss distributions, the worse of their orders, from above.
 
     At knots joined by chords in e^epsilon, in which every profile is convex. `slack`: what rounding of its convolutions
@@ -176,7 +176,7 @@ def profile_of_distribution(laws: LossLaws, *, slack: float, method: str) -> Pro
     return Profile(above_zero=lambda eps: _chords(eps, knots, values), method=method)
 
 
-def _end(laws: LossLaws, negligible: float) -> float:
+def _end(laws: LossDistributions, negligible: float) -> float:
     """Return an epsilon at which delta has reached its limit, or is negligible."""
     end, last = 1.0, float(laws.delta(math.inf))
     while float(laws.delta(end)) > 1.001 * last + negligible and end < 1e6:

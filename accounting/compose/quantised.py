@@ -10,7 +10,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_law import CUT, LossLaw, certain
+from accounting.compose.loss_distribution import CUT, LossDistribution, certain
 from accounting.compose.pld import composition_slack
 from accounting.gaussian.attacks import AttackPair, Mixture, log_density
 
@@ -24,7 +24,7 @@ _TOGETHER, _MERGED = range(200, 257), 16
 _MOST_POINTS, _LARGEST_LOSS = 1 << 22, 600.0  # of exponents that do not overflow
 
 
-def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossLaw, float, int, float]:
+def quantised(pair: AttackPair, interval: float, count: int) -> tuple[LossDistribution, float, int, float]:
     """Return the distribution, the offset of its grid in steps, its count, and the mass that rounding may have
     misplaced.
 
@@ -56,7 +56,7 @@ def _stages(pair: AttackPair, interval: float, count: int) -> int:
     return found
 
 
-def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, float]:
+def _merged(law: LossDistribution, offset: float, interval: float) -> tuple[LossDistribution, float]:
     """Return `law` with neighbouring cells as one, on the grid of `interval`."""
     masses = np.maximum(law.masses, 0.0)
     losses = law.spacing * (law.lowest + offset + np.arange(len(masses)))
@@ -66,7 +66,7 @@ def _merged(law: LossLaw, offset: float, interval: float) -> tuple[LossLaw, floa
     return rounded_down(np.log(mass[kept]), np.log(other[kept]), _LOG_ROUNDING, interval)
 
 
-def _pair_cells(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
+def _pair_cells(pair: AttackPair, interval: float) -> tuple[LossDistribution, float]:
     """Return the pair's cells on a grid, losses rounded down, and the offset of that grid in steps."""
     (p, one), (q, two) = _cells(pair, interval)
     rounding = one + two
@@ -74,7 +74,7 @@ def _pair_cells(pair: AttackPair, interval: float) -> tuple[LossLaw, float]:
     return rounded_down(p[kept], q[kept], rounding[kept], interval)
 
 
-def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossLaw, float]:
+def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float) -> tuple[LossDistribution, float]:
     """Return the distribution of cells with these logarithms of both masses, accurate to `rounding`.
 
     Missing cells are dropped: their loss may be below all others, so their mass does not count.
@@ -87,7 +87,7 @@ def rounded_down(p: Floats, q: Floats, rounding: Floats | float, interval: float
     index = np.floor(steps - offset).astype(np.int64)
     lowest = int(index.min())
     probabilities = np.asarray(np.bincount(index - lowest, weights=mass), dtype=float)
-    return LossLaw(spacing=interval, lowest=lowest, masses=probabilities, infinite=0.0), offset
+    return LossDistribution(spacing=interval, lowest=lowest, masses=probabilities, infinite=0.0), offset
 
 
 def _best_offset(steps: Floats, mass: Floats) -> float:

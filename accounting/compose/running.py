@@ -12,7 +12,7 @@ from accounting.arrays import Floats
 from accounting.compose import accountant as accountants
 from accounting.compose import adaptive, loss_grid, pld, rdp
 from accounting.compose.accountant import Accountant
-from accounting.compose.pld import LossLaws
+from accounting.compose.pld import LossDistributions
 from accounting.compose.twins import Continuous, allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import Composed, SingleRelease, parts_of, schedule_of
@@ -130,7 +130,7 @@ class _AccountedRelease:
     takes.
     """
 
-    laws: LossLaws
+    laws: LossDistributions
     near: SingleRelease
     closeness: float
     lost: float
@@ -159,7 +159,7 @@ class _Losses:
         self._runs: list[tuple[SingleRelease, int]] = []
         self._tilt = pld.tilt(planned, self._rounds, self._interval, self._delta)
         self._total: _AccountedRelease | None = None
-        self._held: LossLaws | None = None
+        self._held: LossDistributions | None = None
         self._count = 0
 
     def _make_room(self, mechanism: Composed, *, pairwise: bool) -> None:
@@ -214,8 +214,8 @@ class _Losses:
         return min(bounds) + 2 * total.closeness
 
     def _with_schedules(
-        self, total: "_AccountedRelease | None", held: LossLaws | None, scheduled: Composed
-    ) -> tuple["_AccountedRelease", LossLaws | None]:
+        self, total: "_AccountedRelease | None", held: LossDistributions | None, scheduled: Composed
+    ) -> tuple["_AccountedRelease", LossDistributions | None]:
         """Return all other releases, plain and tilted, together with the rounds of schedules, in both forms."""
         near = continuous(scheduled, lost=self._lost)
         laws = pld.distribution(near.mechanism, self._interval)
@@ -242,7 +242,7 @@ class _Losses:
             lost=count * one.lost + (before.lost if before else 0.0),
         )
 
-    def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossLaws:
+    def _tilted_with(self, release: SingleRelease, count: int = 1) -> LossDistributions:
         """Return the sum so far and these, tilted so that rounding is small against a small delta."""
         laws = self._accounted(release).laws.tilted(self._tilt)
         laws = laws.repeated(count) if count > 1 else laws

@@ -19,7 +19,7 @@ import numpy as np
 
 from accounting.arrays import Floats
 from accounting.compose.sampled_weights import CHUNK, Pair
-from accounting.compose.shown_schedules import counts_law
+from accounting.compose.shown_schedules import counts_distribution
 from accounting.mechanisms.schedules import MinSeparation
 
 
@@ -35,7 +35,7 @@ class RestsUnderNoise:
     _counts: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_counts", counts_law(self.schedule, self.rounds))
+        object.__setattr__(self, "_counts", counts_distribution(self.schedule, self.rounds))
 
     def largest_log(self, tilts: Pair) -> float:
         """Return a logarithm that no likelihood ratio exceeds but by a chance that counts for nothing."""

@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from accounting.arrays import Floats
-from accounting.compose.loss_law import LossLaw, ends_of
+from accounting.compose.loss_distribution import LossDistribution, ends_of
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation, Schedule
 
 TILTS = (1.0, 0.3, 0.1, 0.03)
@@ -51,7 +51,7 @@ def shown_pair(schedule: Schedule, shift: float, count: int, tilt: float) -> tup
     shift: s; tilt: the probability of phi over p. Error of a mass: at most MASS_ERROR.
     """
     without, with_ = _one_round(tilt * schedule.probability, shift)
-    law = counts_law(schedule, count)
+    law = counts_distribution(schedule, count)
     numbers = np.flatnonzero(law > 1e-18)
     spread = [ends_of([(without, count)], _CUT)]
     spread += [ends_of([(without, count - k), (with_, k)], _CUT) for k in {int(numbers[0]), int(numbers[-1])}]
@@ -63,7 +63,7 @@ def shown_pair(schedule: Schedule, shift: float, count: int, tilt: float) -> tup
     return _grouped(np.maximum(p, 0.0), np.maximum(q, 0.0))
 
 
-def _one_round(chance: float, shift: float) -> tuple[LossLaw, LossLaw]:
+def _one_round(chance: float, shift: float) -> tuple[LossDistribution, LossDistribution]:
     """Return the distributions of phi on one grid, without and with the client."""
     spread = chance * math.sqrt(math.expm1(min(shift * shift, 50.0)))
     spacing = min(max(spread, 1e-6), 0.5) / _PER_SPREAD
@@ -77,7 +77,9 @@ def _one_round(chance: float, shift: float) -> tuple[LossLaw, LossLaw]:
         z = edges - mean
         masses = np.where(z[1:] > 0, -np.diff(scipy.special.ndtr(-z)), np.diff(scipy.special.ndtr(z)))
         summed = np.bincount(cells - lowest, weights=masses)
-        laws.append(LossLaw(spacing=spacing, lowest=lowest, masses=np.asarray(summed / summed.sum()), infinite=0.0))
+        laws.append(
+            LossDistribution(spacing=spacing, lowest=lowest, masses=np.asarray(summed / summed.sum()), infinite=0.0)
+        )
     return laws[0], laws[1]
 
 
@@ -88,7 +90,7 @@ def _grouped(p: Floats, q: Floats) -> tuple[Floats, Floats]:
     return np.add.reduceat(p, starts), np.add.reduceat(q, starts)
 
 
-def counts_law(schedule: Schedule, count: int) -> Floats:
+def counts_distribution(schedule: Schedule, count: int) -> Floats:
     """Return the probabilities of 0, 1, 2, ... participations of one client in the first `count` rounds.
 
     Exact to rounding; for a cyclic order those of the first client.

@@ -21,8 +21,8 @@ from accounting.compose import accountant, adaptive_grid, loss_grid, pld
 from accounting.compose.adaptive_grid import Game, grid_of
 from accounting.compose.adaptive_kernels import kernels_of
 from accounting.compose.adaptive_program import Values
-from accounting.compose.loss_law import LossLaw, composed
-from accounting.compose.pld import LossLaws
+from accounting.compose.loss_distribution import LossDistribution, composed
+from accounting.compose.pld import LossDistributions
 from accounting.compose.twins import allowed_loss, continuous, overflow
 from accounting.errors import UnsupportedMechanism
 from accounting.mechanisms import (
@@ -165,7 +165,7 @@ def with_stream(release: SingleRelease, stream: str) -> SingleRelease:
 class _Near:
     """Loss distributions on a grid, the log-ratio of the true ones to them, and the probability outside the account."""
 
-    laws: LossLaws
+    laws: LossDistributions
     closeness: float
     lost: float
 
@@ -208,7 +208,7 @@ class _Pairs:
         )
         self.declared = None if declared is None else _Near.of(declared, self.interval, _SHARE**2 * delta)
         self._delta = delta
-        self._powers: dict[int, list[LossLaw]] = {}
+        self._powers: dict[int, list[LossDistribution]] = {}
         self.units, self.has_prices, self.is_loose = 0, True, near.pairwise
 
     @classmethod
@@ -235,7 +235,7 @@ class _Pairs:
             lost = count * self.one.lost + (before.lost if before else 0.0)
             left = (delta - lost) * math.exp(-closeness) - reserve
             laws = self._power(count) if before is None else self._composed(before.laws, count)
-            found = LossLaws(orders=tuple(laws)).charged_epsilon(left, 2 * pld.composition_slack(count))
+            found = LossDistributions(orders=tuple(laws)).charged_epsilon(left, 2 * pld.composition_slack(count))
             return found + 2 * closeness <= epsilon
 
         return fits
@@ -273,18 +273,20 @@ class _Pairs:
         two = self._power(left)
         return all(_worst_gap(a, b) <= slack - _rounding(left) for a, b in zip(one, two, strict=True))
 
-    def _power(self, count: int) -> list[LossLaw]:
+    def _power(self, count: int) -> list[LossDistribution]:
         if count not in self._powers:
             if len(self._powers) > 32:
                 self._powers.clear()
             self._powers[count] = [composed([(law, count)]) for law, _ in self._orders(self.one.laws, self.one.laws)]
         return self._powers[count]
 
-    def _composed(self, laws: LossLaws, count: int) -> list[LossLaw]:
+    def _composed(self, laws: LossDistributions, count: int) -> list[LossDistribution]:
         pairs = self._orders(laws, self.one.laws)
         return [composed([(law, 1), (unit, count)]) if count else law for law, unit in pairs]
 
-    def _orders(self, one: LossLaws, two: LossLaws) -> list[tuple[LossLaw, LossLaw]]:
+    def _orders(
+        self, one: LossDistributions, two: LossDistributions
+    ) -> list[tuple[LossDistribution, LossDistribution]]:
         """Return both orders of the neighbours, also for distributions that are equal in both."""
         return [(one.orders[-k], two.orders[-k]) for k in (0, 1)]
 
@@ -301,7 +303,7 @@ def _rounding(count: int) -> float:
     return 2e-13 + 4 * pld.composition_slack(count)
 
 
-def _worst_gap(one: LossLaw, two: LossLaw) -> float:
+def _worst_gap(one: LossDistribution, two: LossDistribution) -> float:
     """Return the largest H_gamma of the first minus that of the second over all gamma >= 0, for distributions on one
     grid.
 
@@ -312,7 +314,7 @@ def _worst_gap(one: LossLaw, two: LossLaw) -> float:
     return float((_profile(one, first, last) - _profile(two, first, last)).max())
 
 
-def _profile(law: LossLaw, first: int, last: int) -> Floats:
+def _profile(law: LossDistribution, first: int, last: int) -> Floats:
     """Return H at gamma = e^(j d), j = first..last: p_inf + sum over i > j of p_i (1 - e^((j-i)d)).
 
     By two recursions whose terms are positive, so that nothing cancels:
@@ -381,7 +383,7 @@ class _FixedSize:
         slack = _SHARE * (reserve - near.failures)
         if not 0 < units <= left or slack <= _rounding(left):
             return None
-        after = self._values[left - units].with_laws(near.laws.orders[0], near.laws.orders[-1])
+        after = self._values[left - units].with_losses(near.laws.orders[0], near.laws.orders[-1])
         before = self._values[left]
         gap = max(float((after.forth - before.forth).max()), float((after.back - before.back).max()))
         return Price(units=units, reserve=near.failures + slack) if gap <= slack - _rounding(left) else None

@@ -11,8 +11,8 @@ the blocks dominates the first `count` rounds of the schedule, in both orders. D
 - allocation, k of T: a uniform partition of the rounds into k groups, one uniform round of each, is a uniform k-subset
   for any sizes, since its distribution is invariant under permutations of the rounds. Divergences are jointly convex,
   so k blocks of T/k rounds dominate. In the first n rounds the number of participations is a sum of independent
-  Bernoulli(p_i) (`coins_of_beginning`); blocks of n_i rounds, sum n_i = n, with one participation by probability p_i
-  each dominate.
+  Bernoulli(p_i) (`participations_of_beginning`); blocks of n_i rounds, sum n_i = n, with one participation by
+  probability p_i each dominate.
 - min-separation: in B rounds in a row at most one participation. In the first ones each round has it with probability
   p, exactly. Later, given everything published before, the client rests for some number of rounds or is free; the
   block's distribution is a mixture over that, and the worst of its parts is the free client, since the others' blocks
@@ -143,7 +143,7 @@ def _blocks_with_rests(schedule: MinSeparation, count: int) -> Blocks:
 
 
 def _allocation(schedule: Allocation, count: int) -> Blocks:
-    coins = _few_probabilities(coins_of_beginning(schedule.rounds, schedule.participations, count))
+    coins = _few_probabilities(participations_of_beginning(schedule.rounds, schedule.participations, count))
     blocks = [
         (OnceInBlock(weights=((float(coin / rounds), int(rounds)),)), 1)
         for coin, rounds in zip(coins, _sizes(coins, count), strict=True)
@@ -152,7 +152,7 @@ def _allocation(schedule: Allocation, count: int) -> Blocks:
     return Blocks(repeated=tuple(counted.items()))
 
 
-def coins_of_beginning(rounds: int, participations: int, count: int) -> Floats:
+def participations_of_beginning(rounds: int, participations: int, count: int) -> Floats:
     """Return p_i, falling: the participations in the first `count` rounds are a sum of independent Bernoulli(p_i).
 
     k of T, the first n: (1 + x_i) / 2, x_i the roots of the Jacobi polynomial P_d^(T-n-k, |n-k|), d = min(n, k), if n +

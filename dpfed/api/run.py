@@ -35,7 +35,7 @@ from dpfed.runs.evaluate import Metric
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import OnRound, Outcome
-from dpfed.runs.metrics_endpoint import log_as_asked
+from dpfed.runs.metrics_endpoint import configure_log
 from dpfed.runs.plain_torch import plain_torch
 from dpfed.runs.resuming import naming_own_code, with_delta_of
 from dpfed.runs.summary import records_of
@@ -68,13 +68,15 @@ class Finished:
     def guarantee(self) -> Guarantee:
         """Epsilon from the ledger alone, with all that must be named beside it: an upper bound for what ran, of which
         summary["epsilon"] is the number. RunError where the run is not private."""
-        goal = self.experiment.goal
-        if goal is None:
+        privacy_target = self.experiment.privacy_target
+        if privacy_target is None:
             raise RunError(
                 f"{self.folder}: the run is not private and has no guarantee. Add [privacy], or [local.record]."
             )
         ledger = Ledger.read(self.folder / "ledger.jsonl")
-        return ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(self.experiment))
+        return ledger.guarantee(
+            privacy_target.delta, accountant=privacy_target.accountant, units=records_of(self.experiment)
+        )
 
     def to_pandas(self) -> Any:
         """Return the lines of metrics.jsonl as a pandas DataFrame, one row a round. ConfigError without pandas."""
@@ -154,7 +156,7 @@ def run(
         experiment = build(parse(tables, source=name), own=own)
     project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
-    checked, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
+    checked, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
     with (
         followed(progress, checked.federation.rounds, budget=budget, folder=folder) as show,
         tracked(track, folder, checked.to_dict(), after=show, say=_warn) as on_round,
@@ -210,7 +212,7 @@ def carry_out(
         LOG.info("%s: round %s, epsilon %s", folder, record["round"], record.get("epsilon"))
         on_round(record)
 
-    log_as_asked()
+    configure_log()
     LOG.info("%s: %s, %s rounds", folder, "resumed" if resume else "begun", experiment.config.federation.rounds)
     outcome = train(experiment, folder, resume=resume, on_round=told, project=project, stop=stop)
     LOG.info("%s: done after %s rounds, %s", folder, outcome.summary["rounds"], outcome.summary["stopped_by"])

@@ -49,7 +49,7 @@ class Detectable(Protocol):
     def enough(self) -> bool:
         """True if noise short by a fifth is among the faults."""
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return the description of the faults, with their probability of being found."""
 
     def to_dict(self) -> dict[str, object]: ...
@@ -210,7 +210,7 @@ class Audit(Generic[ClaimT, PowerT]):
         """Verdict with its scope."""
         return in_full(self.verdict)
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return the verdict in a sentence or two."""
         broken = [one.name for one in self.checks if one.passed is False]
         failed = [f"Checks that failed: {', '.join(broken)}."] if broken else []
@@ -222,7 +222,7 @@ class Audit(Generic[ClaimT, PowerT]):
         checks = f" and {len(self.checks)} checks" if self.checks else ""
         found = (
             f"{self._claimed} is claimed; {self.trials:,} trials{checks} found nothing against it. The trials would "
-            f"have found {self.power.in_words()}."
+            f"have found {self.power.as_text()}."
         )
         if self.verdict == "pass":
             return found
@@ -272,7 +272,7 @@ class Audit(Generic[ClaimT, PowerT]):
             "checks": [one.to_dict() for one in self.checks],
             "verdict": self.verdict,
             "verdict_in_full": self.verdict_in_full,
-            "words": self.in_words(),
+            "words": self.as_text(),
             "adjacency": str(self.claim.adjacency),
             "pairs": [one.to_dict() for one in self.tests],
             "not_tried": list(self.not_tried),

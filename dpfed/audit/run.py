@@ -20,7 +20,7 @@ from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.records.reading import Misread, Unavailable
-from dpfed.records.replays import replay_words
+from dpfed.records.replays import replay_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -197,7 +197,7 @@ def _notes(files: RunFiles, project: Path | None) -> tuple[str, ...]:
         notes.append(
             "Not looked at: whether a stage of the method mixes clients' rows, or keeps a state from one client or "
             f"round to the next. `dpfed audit replay` and `dpfed audit upload {files.config.method.name}{loads}` test "
-            f"that; {replay_words(files.path, files.tables)}."
+            f"that; {replay_text(files.path, files.tables)}."
         )
     if project is None and _is_of_project(files):
         notes.append("The run draws from a project, whose ledger was not compared: --project LEDGER does that.")

@@ -75,6 +75,6 @@ def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"
 
 
-def chance_in_words(alpha: float) -> str:
+def chance_text(alpha: float) -> str:
     """Return the false-alarm probability of a failed statistical check, for its detail."""
     return f"A correct run fails here with probability at most {alpha:.2%}."

@@ -50,7 +50,7 @@ def accountant(
         print_json(found.to_dict())
         return 1 if found.verdict == "fail" else 0
     out = console()
-    out.print(f"{found.verdict_in_full}: {found.in_words()}", highlight=False)
+    out.print(f"{found.verdict_in_full}: {found.as_text()}", highlight=False)
     table = Table()
     for heading in ("accountant", "setting"):
         table.add_column(heading)

@@ -73,4 +73,4 @@ def _show(found: list[tuple[FlowerCase, FunctionAudit]]) -> None:
         )
     console().print(table)
     for _, done in found:
-        console().print(f"{done.method}: {done.verdict_in_full}. {done.in_words()}", highlight=False)
+        console().print(f"{done.method}: {done.verdict_in_full}. {done.as_text()}", highlight=False)

@@ -14,7 +14,7 @@ from dpfed.audit.one_call import settings_beside, upload
 from dpfed.audit.outcome import AnyAudit
 from dpfed.audit.verdict import failed_first
 from dpfed.cli.output import console, print_json
-from dpfed.report.audit import moved_words, write_audit
+from dpfed.report.audit import moved_text, write_audit
 
 
 def audit_loaded(
@@ -59,7 +59,7 @@ def audit_loaded(
 def show(done: AnyAudit, page: Path | None) -> None:
     """Print the verdict, the table of pairs, the checks and the path of the page of an audit by trials."""
     out, claim = console(), done.claim
-    out.print(f"{done.verdict_in_full}: {done.in_words()}", highlight=False)
+    out.print(f"{done.verdict_in_full}: {done.as_text()}", highlight=False)
     table = Table(title=f"{done.method}: {claim.words}, claimed epsilon {upwards(claim.epsilon)}")
     for heading in ("pair of neighbours", "score"):
         table.add_column(heading)
@@ -80,7 +80,7 @@ def show(done: AnyAudit, page: Path | None) -> None:
     for check in failed_first(done.checks):
         words = {True: "passed", False: "FAILED", None: "note"}[check.passed]
         out.print(f"{words}  {check.name}: {check.detail}", highlight=False)
-    if words := moved_words(done):
+    if words := moved_text(done):
         out.print(words, highlight=False)
     if page is not None:
         out.print(f"report: {page}", highlight=False)

@@ -116,7 +116,7 @@ def _show(found: ReplayAudit, kept: Path | None) -> None:
         used = "–" if not seen.used else f"{seen.used:.0%}"
         table.add_row(one.pair.words, one.outcome, f"{seen.values:,}", f"{seen.rows:,}", used, f"{seen.seconds:.1f}")
     out.print(table)
-    out.print(found.in_words())
+    out.print(found.as_text())
     out.print(f"May differ: {'; '.join(MAY_DIFFER)}.")
     if found.verdict == "fail" and kept is not None:
         out.print(f"Run this pair again: dpfed audit replay {kept}")

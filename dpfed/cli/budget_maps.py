@@ -12,7 +12,7 @@ from accounting.rounding import upwards
 from dpfed.cli.output import console, print_json
 from dpfed.errors import ConfigError
 from dpfed.report.figures.budget_map import Axis, budget_map, plot_budget_map
-from dpfed.report.privacy_words import sampler_words
+from dpfed.report.privacy_text import sampler_text
 
 
 def show_map(
@@ -45,9 +45,7 @@ def show_map(
         return
     low, high = (upwards(end) for end in (found.epsilon.min(), found.epsilon.max()))
     console().print(f"epsilon from {low} to {high} over {' x '.join(axis.name for axis in axes)}")
-    console().print(
-        f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}"
-    )
+    console().print(f"for {sampler_text(plan)}; neighbours: {plan.adjacency}, unit client; delta {upwards(plan.delta)}")
     for note in of_delta(plan.delta, units=plan.clients):
         console().print(f"note: {note}")
     console().print(f"plot: {plot}")

@@ -13,7 +13,7 @@ from accounting.compose import profiles, readings
 from accounting.compose.adaptive import HYPOTHESIS
 from accounting.rounding import downwards, upwards
 from dpfed.cli.output import console
-from dpfed.report.privacy_words import factors_words, readings_words, sampler_words
+from dpfed.report.privacy_text import factors_text, readings_text, sampler_text
 
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 _NO_GUARANTEE = "not a guarantee: "
@@ -31,14 +31,14 @@ def show(plan: Plan, answer: Budget, rows: list[Budget], plots: Sequence[Path] =
         markup=True,
     )
     out.print(
-        f"for {sampler_words(plan)}; neighbours: {plan.adjacency}, unit {plan.unit}, "
+        f"for {sampler_text(plan)}; neighbours: {plan.adjacency}, unit {plan.unit}, "
         f"sensitivity {answer.to_dict()['sensitivity_in_clips']:g} C; accountant: {answer.accountant}"
         + (f", {answer.conversion} conversion at order {answer.order:g}" if answer.order else "")
     )
     if answer.lower_bound is not None:
         out.print(f"no account of the same run can state less than {downwards(answer.lower_bound)}")
     if answer.readings is not None:
-        for line in readings_words(answer.readings):
+        for line in readings_text(answer.readings):
             out.print(line)
     for note in answer.notes:
         out.print(f"note: {note}")
@@ -86,7 +86,7 @@ def show_group(answer: Budget, size: int) -> None:
 def _strength(answer: Budget) -> str:
     if answer.noise_multiplier is not None:
         schedule = answer.plan.noise_schedule
-        times = "" if schedule is None else f" times {factors_words(schedule)} in equal parts"
+        times = "" if schedule is None else f" times {factors_text(schedule)} in equal parts"
         return f"noise multiplier {upwards(answer.noise_multiplier)}{times}"
     record = answer.to_dict()
     samples = f"{record['dimension']:,} Bernoulli samples in [{record['edge']:g}, {1 - record['edge']:g}]"

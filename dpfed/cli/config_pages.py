@@ -9,12 +9,12 @@ from rich.table import Table
 
 from dpfed.cli.output import console
 from dpfed.methods import presets
-from dpfed.methods.key_reference import KeyFacts, by_kind, every_table, key, keys_of
+from dpfed.methods.key_reference import KeyRecord, by_kind, every_table, key, keys_of
 
 SCHEMA = "dpfed.schema.json"
 
 
-def asked(name: str | None) -> list[KeyFacts]:
+def asked(name: str | None) -> list[KeyRecord]:
     """Return the keys of a name: one key, a table's, or all."""
     tables = every_table()
     if name is None:
@@ -43,7 +43,7 @@ def show(name: str | None) -> None:
                 out.print(rows, markup=False)
 
 
-def _lines(one: KeyFacts) -> list[str]:
+def _lines(one: KeyRecord) -> list[str]:
     """Return the lines that describe one key in full."""
     lines = [one.name, f"  {one.meaning}", f"  type     {one.type}", f"  default  {one.default}"]
     if one.methods is not None:
@@ -119,7 +119,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(one: KeyFacts) -> str:
+def _row(one: KeyRecord) -> str:
     words = [one.meaning]
     if one.methods is not None:
         words.append(f"Methods: {', '.join(one.methods)}.")

@@ -46,7 +46,7 @@ def deploy(
     experiment = build(checked)  # refuses a configuration that cannot be deployed, before any node receives it
     write_app(experiment.config, out, name=name, own_code=named_files())
     nodes = checked.federation.clients
-    simulated = experiment.goal is not None and checked.run.randomness == "simulated"
+    simulated = experiment.privacy_target is not None and checked.run.randomness == "simulated"
     if json:
         print_json({"app": str(out), "clients": nodes, "randomness": checked.run.randomness})
         return

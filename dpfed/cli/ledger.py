@@ -261,13 +261,13 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
     runs = []
     for given in plans:
         checked, _ = read_configuration(given, [])
-        goal = build(checked).goal
-        if not isinstance(goal, PrivacyTarget) or checked.federation.clients != clients:
+        privacy_target = build(checked).privacy_target
+        if not isinstance(privacy_target, PrivacyTarget) or checked.federation.clients != clients:
             raise ConfigError(
                 f"--plan {given}: must have [privacy] and {clients} clients, as --clients says; it has "
                 f"{checked.federation.clients}. Give a plan on these clients."
             )
-        runs.append(goal.run(checked.federation.rounds).parts)
+        runs.append(privacy_target.run(checked.federation.rounds).parts)
     first, *others = runs
     declared = Composed(parts=tuple(part for run in others for part in run)).parts if others else ()
     return {"unit": unit_of(first[0][0]) or without_streams(first), "declared": declared}

@@ -6,7 +6,7 @@ from dpfed.cli.output import Flag, Load, console, print_json
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, every_method
-from dpfed.methods.facts import (
+from dpfed.methods.specification import (
     COINS_SEEN,
     COINS_SUMMED,
     DECODED,
@@ -15,7 +15,7 @@ from dpfed.methods.facts import (
     NOISED_UPLOADS,
     SHARED_SUM,
     SHARES,
-    MethodFacts,
+    MethodSpecification,
 )
 
 _HEADINGS = ("method", "what a client sends", "bits/parameter", "unbiased", "linear", "private")
@@ -92,7 +92,7 @@ def methods(
         out.print(f"  {letter:2} {text}", highlight=False)
 
 
-def _cells(method: MethodFacts) -> list[str]:
+def _cells(method: MethodSpecification) -> list[str]:
     """Return name, what is sent, bits, unbiased, linear, and the letters of the ways to be private."""
     bits = f"{method.nominal_bits_per_parameter:.3g}" if method.nominal_bits_per_parameter else "p floats"
     answers = ["yes" if value else "no" for value in (method.unbiased, method.linear)]

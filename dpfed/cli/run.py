@@ -13,7 +13,7 @@ from rich.table import Table
 
 from accounting.rounding import upwards
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
-from dpfed.cli.stopping import asked_by_signals
+from dpfed.cli.stopping import stop_by_signals
 from dpfed.config.own_code import load as load_files
 from dpfed.errors import ConfigError, RunInterrupted
 from dpfed.methods import presets
@@ -103,7 +103,7 @@ def run(
         with naming_own_code(begun):
             experiment = build(checked, among)
         if among.index:
-            with asked_by_signals(lambda words: None):  # the first process waits for the others and prints the outcome
+            with stop_by_signals(lambda words: None):  # the first process waits for the others and prints the outcome
                 federation.follow(experiment)
             return 0
         if pay is not None and ledger is None:

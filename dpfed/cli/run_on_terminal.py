@@ -13,13 +13,13 @@ from dpfed.api.progress import shown
 from dpfed.api.run import Engine, carry_out
 from dpfed.api.track import tracked
 from dpfed.cli.output import console
-from dpfed.cli.stopping import asked_by_signals
+from dpfed.cli.stopping import stop_by_signals
 from dpfed.config.tables import Config, override, parse, parse_written, read_toml
 from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
 from dpfed.report.evidence import nothing_learned
 from dpfed.report.privacy_card import card_of
-from dpfed.report.privacy_words import statement
+from dpfed.report.privacy_text import statement
 from dpfed.report.run import what_ran
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.loop import Outcome
@@ -60,12 +60,12 @@ def run_shown(
 ) -> Outcome:
     """Run the configuration; print its plan and progress on standard error and write its trackers."""
     log = console(to_stderr=True)
-    config, budget = experiment.config, None if experiment.goal is None else experiment.goal.budget
-    log.print(_plan_words(experiment))
+    config, budget = experiment.config, None if experiment.privacy_target is None else experiment.privacy_target.budget
+    log.print(_plan_text(experiment))
     with (
         shown(config.federation.rounds, log, otherwise=log.print, budget=budget, folder=folder) as show,
         tracked(track, folder, config.to_dict(), after=show, say=log.print) as on_round,
-        asked_by_signals(log.print) as stop,
+        stop_by_signals(log.print) as stop,
     ):
         try:
             return carry_out(
@@ -76,18 +76,18 @@ def run_shown(
             raise
 
 
-def _plan_words(experiment: Experiment) -> str:
-    config, goal = experiment.config, experiment.goal
+def _plan_text(experiment: Experiment) -> str:
+    config, privacy_target = experiment.config, experiment.privacy_target
     words = (
-        f"{experiment.facts.name} on {config.data.name}: {config.federation.clients} clients, "
+        f"{experiment.specification.name} on {config.data.name}: {config.federation.clients} clients, "
         f"{experiment.method.sampler.expected:g} a round ({config.federation.sampling}), "
         f"d = {experiment.model.size:,}, on {experiment.device}"
     )
-    if goal is None:
+    if privacy_target is None:
         return words + "; not private"
-    if goal.noise_multiplier is None:
-        return words + f"; private by Bernoulli samples, clip norm {downwards(goal.clip_norm)}"
-    return words + f"; noise multiplier {upwards(goal.noise_multiplier)}"
+    if privacy_target.noise_multiplier is None:
+        return words + f"; private by Bernoulli samples, clip norm {downwards(privacy_target.clip_norm)}"
+    return words + f"; noise multiplier {upwards(privacy_target.noise_multiplier)}"
 
 
 def show_outcome(outcome: Outcome) -> None:
@@ -98,7 +98,7 @@ def show_outcome(outcome: Outcome) -> None:
     table.add_row("In one sentence", card.sentence)
     for one in card.numbers:
         table.add_row(one.name.capitalize(), f"{one.value} ({one.beside})")
-    for fact in (*card.facts, *what_ran(summary)):
+    for fact in (*card.specification, *what_ran(summary)):
         if not fact.lines:
             table.add_row(fact.name, fact.words)
     if summary.no_statement:

@@ -13,7 +13,7 @@ from types import FrameType
 _ASKING = (signal.SIGINT, signal.SIGTERM)
 
 
-class Asked:
+class StopRequest:
     """Request of a signal to end the run; `loop.run` reads it before every round."""
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ class Asked:
 
 
 @contextmanager
-def asked_by_signals(say: Callable[[str], None]) -> Iterator[Asked]:
+def stop_by_signals(say: Callable[[str], None]) -> Iterator[StopRequest]:
     """Note SIGINT and SIGTERM while the context is open.
 
     The second signal ends the process as usual, without any cleanup that could fail: a run survives it as it survives
     kill -9.
     """
-    asked = Asked()
+    asked = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
         if asked.once:

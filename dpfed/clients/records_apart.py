@@ -15,7 +15,7 @@ from dpfed.clients import records
 from dpfed.clients.losses import Loss
 from dpfed.clients.network_randomness import OwnRandomness, draws_random_numbers
 from dpfed.clients.records import RecordGradients
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
@@ -157,7 +157,9 @@ class _Trial:
         try:
             self._records = _Checked(self._module, loss=self._loss)
         except Exception as error:  # Opacus refuses some layers, by several classes of errors
-            raise ConfigError(f"[local.record]: no per-record gradients of this network: {words_of(error)}.") from error
+            raise ConfigError(
+                f"[local.record]: no per-record gradients of this network: {error_text(error)}."
+            ) from error
         self._records.names = {one: name for name, one in self._module.named_parameters()}
         for name, part in self._module.named_modules():
             part.register_forward_hook(self._rows_hook(name))
@@ -189,7 +191,7 @@ class _Trial:
             raise
         except Exception as error:  # a user's network may raise anything
             raise ConfigError(
-                f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {words_of(error)}."
+                f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
             ) from error
 
     def _run(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Seen:

@@ -22,7 +22,7 @@ from dpfed.clients.state import OUTSIDE, Moved
 from dpfed.clients.task import Start
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.threads import one_thread
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import error_text
 from dpfed.data.partition import Partition
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.randomness import Simulated
@@ -113,7 +113,8 @@ def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
         raise
     except Exception as error:  # a user's network may raise anything
         raise ConfigError(
-            f"model: fails on a batch of one sample, all zeros ({words_of(error)}). Networks must take any batch size."
+            f"model: fails on a batch of one sample, all zeros ({error_text(error)}). Networks must take any batch "
+            "size."
         ) from error
 
 
@@ -161,7 +162,7 @@ class _Trial:
         except DpfedError:
             raise
         except Exception as error:  # a user's network and loss may raise anything
-            found = f"training fails ({words_of(error)})"
+            found = f"training fails ({error_text(error)})"
         finally:
             start.moved = None
         drawn = [_NAMES[name] for name in self._drawn] + list(moved.generators)
@@ -175,7 +176,7 @@ class _Trial:
         try:
             self._train(world, [0, 1, 2])
         except Exception as error:  # a user's network and loss may raise anything
-            return f"training fails ({words_of(error)})"
+            return f"training fails ({error_text(error)})"
         return None
 
     def _effect(self, moved: Moved) -> str | None:

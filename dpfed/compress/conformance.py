@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dpfed.compress.payload import Payload, Payloads, Scheme, largest_entry, most_bytes, parse, wire_options
 from dpfed.compress.wire import FrameHeader, write_frame
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError, DpfedError, WireError
 
 Subject = Literal["bits", "inverse", "reading", "batch", "seed", "edges", "unbiased"]
@@ -118,7 +118,7 @@ def _tried_finding(subject: Subject, trial: Callable[[Scheme, Tensor], str], sch
     except DpfedError as error:
         return Finding(subject=subject, passed=False, detail=f"refused: {error}")
     except Exception as error:  # the scheme is anybody's
-        return Finding(subject=subject, passed=False, detail=f"raises {words_of(error)}")
+        return Finding(subject=subject, passed=False, detail=f"raises {error_text(error)}")
 
 
 def _bits(scheme: Scheme, x: Tensor) -> str:

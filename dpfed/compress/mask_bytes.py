@@ -113,7 +113,7 @@ class MaskCoder:
             last = first + (b - a) // _GROUP
             if last > first:
                 total = int(self._steps[order[a:b]].sum(dtype=np.int64))
-                models.append((first, last, _eight_coins(total * _MEAN_STEPS // (PROBABILITY_STEPS * (b - a)))))
+                models.append((first, last, _eight_samples(total * _MEAN_STEPS // (PROBABILITY_STEPS * (b - a)))))
             first = last
         return models
 
@@ -132,7 +132,7 @@ def _coin() -> constriction.stream.model.Bernoulli:
     return constriction.stream.model.Bernoulli(perfect=False)
 
 
-def _eight_coins(ones: int) -> constriction.stream.model.Categorical:
+def _eight_samples(ones: int) -> constriction.stream.model.Categorical:
     """Return the model of a byte of eight Bernoulli samples with mean ones / 65,536; weights in whole numbers."""
     shift = 16 * _GROUP - _WEIGHT_BITS
     by_ones = [max(1, ones**k * (_MEAN_STEPS - ones) ** (_GROUP - k) >> shift) for k in range(_GROUP + 1)]

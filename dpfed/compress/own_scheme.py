@@ -33,7 +33,7 @@ from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
 from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, form_of
 from dpfed.config import registered
-from dpfed.config.own_code import errors_of_user_code, words_of
+from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.errors import ConfigError, WireError
 
 Given = TypeVar("Given", bound=type)
@@ -96,7 +96,7 @@ def _wrapped(given: Any) -> dict[str, object]:
         try:
             rows = given.decode(self, sent)
         except Exception as error:  # a stranger's content in a user's code: it may raise anything
-            raise WireError(f"{self.name}: a payload that its decode cannot take: {words_of(error)}.") from error
+            raise WireError(f"{self.name}: a payload that its decode cannot take: {error_text(error)}.") from error
         if not isinstance(rows, Tensor) or rows.shape != (len(sent), sent.dimension):
             raise WireError(
                 f"{self.name}: decode gives {form_of(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], a row "

@@ -110,7 +110,7 @@ def code_hash(files: Iterable[OwnFile]) -> str:
     return hashlib.sha256(" ".join(contents).encode()).hexdigest() if contents else ""
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return type, message and place of an error in user code: the last line that is neither dpfed's nor torch's."""
     ours = (f"{Path(__file__).parent}{os.sep}", f"{os.sep}torch{os.sep}")
     frames = traceback.extract_tb(error.__traceback__)
@@ -131,7 +131,7 @@ def errors_of_user_code(what: str) -> Iterator[None]:
     except DpfedError:
         raise
     except Exception as error:  # user code may raise anything
-        raise ConfigError(f"{what}: {words_of(error)}.") from error
+        raise ConfigError(f"{what}: {error_text(error)}.") from error
 
 
 def _run(path: str) -> None:
@@ -150,7 +150,7 @@ def _run(path: str) -> None:
         exec(compile(content, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         _forget(path)
-        said = str(error) if isinstance(error, ConfigError) else words_of(error)
+        said = str(error) if isinstance(error, ConfigError) else error_text(error)
         raise ConfigError(f"own code (--load, ${VARIABLE}): {path} fails: {said}") from error
 
 
@@ -184,7 +184,7 @@ def _load(point: EntryPoint) -> None:
     try:
         point.load()
     except (Exception, SystemExit) as error:  # a package may raise anything
-        said = str(error) if isinstance(error, ConfigError) else words_of(error)
+        said = str(error) if isinstance(error, ConfigError) else error_text(error)
         raise ConfigError(f"{where} fails: {said}. Mend the package, or uninstall it.") from error
     kind = ENTRY_POINTS[point.group]
     file = registered.file_of(kind, point.name)

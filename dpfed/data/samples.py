@@ -103,8 +103,8 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
             other, whole = other.as_floats(), whole.as_floats()
         if not _have_one_format(other, whole):
             raise ConfigError(
-                f"data.public_from={other.name!r}: its samples are {_format_text(other)}, {whole.name} has {_format_text(whole)}. "
-                "Use a data set of the same form."
+                f"data.public_from={other.name!r}: its samples are {_format_text(other)}, {whole.name} has "
+                f"{_format_text(whole)}. Use a data set of the same form."
             )
         _, inputs, labels = other.carve_public(count, seeds.generator("public.carve"))
         _refuse_shared(inputs, other, whole)

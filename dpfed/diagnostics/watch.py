@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpfed.aggregation.ranks import Ranks
 from dpfed.compress.threads import one_thread
-from dpfed.diagnostics.noise_facts import noise_facts
+from dpfed.diagnostics.noise_record import noise_record
 from dpfed.diagnostics.probes import number, probe, probe_of
 from dpfed.mechanisms.integers import Integers
 from dpfed.participation import members
@@ -156,12 +156,12 @@ class Watch:
             mine = torch.zeros((), dtype=kind) if self.added_probe is None else self.added_probe
             self.added_probe = ranks.total(mine.to(at))
 
-    def noise_facts(self) -> SumNoise | None:
+    def noise_record(self) -> SumNoise | None:
         """Measure the noise in the sum; None where none was seen."""
         if not self._stages.noise_in_rows:
-            return None if self.drawn is None else noise_facts(self.drawn, self.drawn_draws)
+            return None if self.drawn is None else noise_record(self.drawn, self.drawn_draws)
         own = self.shares if self.drawn is None or self.shares is None else self.shares + self.drawn
-        return None if own is None else noise_facts(own, self.draws + self.drawn_draws)
+        return None if own is None else noise_record(own, self.draws + self.drawn_draws)
 
     @one_thread()
     def record(
@@ -197,7 +197,7 @@ class Watch:
             noise_known=self.noise_known,
             aborted=aborted,
             divisor=divisor,
-            noise=None if moved is None else self.noise_facts(),
+            noise=None if moved is None else self.noise_record(),
             near_the_ends=None if moved is None else self.near_the_ends,
             probes=None if moved is None or after is None else self._probes(now, moved, after),
             canaries=() if moved is None else self._canary_scores(now),

@@ -86,7 +86,7 @@ class Coins(Stage):
 
     def _drawn(self, reference: Tensor, row: Tensor, *path: int) -> Tensor:
         if self.stochastic:
-            return fair_coins(reference, row, self.edge, self.randomness, "coins", *path)
+            return bernoulli_draws(reference, row, self.edge, self.randomness, "coins", *path)
         return (reference.double() + row.double()).clamp(self.edge, 1 - self.edge).ge(0.5)
 
 
@@ -296,7 +296,7 @@ class PrivateCoins(Private):
     def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Return samples [k], bool, of the probabilities reference + row, after noise and clip."""
         if not self.coins.noise_std:
-            return fair_coins(reference, row, self.edge, self.randomness, purpose, *path)
+            return bernoulli_draws(reference, row, self.edge, self.randomness, purpose, *path)
         probabilities = _sum(reference, row)
         noise = self.randomness.normal(len(reference), purpose + ".noise", *path, device=str(reference.device))
         clipped = (probabilities + self.coins.noise_std * noise).clamp(self.edge, 1 - self.edge)
@@ -316,7 +316,7 @@ class PrivateCoins(Private):
         return torch.from_numpy((uploads * moves).astype(np.float32)).to(total.device)
 
 
-def fair_coins(
+def bernoulli_draws(
     reference: Tensor, row: Tensor | None, edge: float, randomness: Randomness, purpose: str, *path: int
 ) -> Tensor:
     """Return 1 where U < p: U of 53 bits, h the first 16 of them, p = clip(reference + row, edge, 1 - edge) in float64.

@@ -40,7 +40,7 @@ from dpfed.compress.ring import centred
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_laws import IntegerLaw, law_of
+from dpfed.mechanisms.integer_distributions import IntegerLaw, law_of
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds

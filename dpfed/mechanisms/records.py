@@ -16,7 +16,7 @@ from accounting.mechanisms import DiscreteGaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import FixedPoint
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw
 from dpfed.randomness import Randomness
 
 

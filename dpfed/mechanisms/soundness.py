@@ -36,7 +36,7 @@ def require_sound(stages: Stages) -> None:
     a
     release, reach the sum unchanged: a stage behind it that changed rows would undo their bound. Unknown stages are
     user-defined; they may be before the bound, or behind noised uploads. A user-defined bound or noise is trusted: no
-    inspection of a chain shows its behaviour (`of_ones_own`).
+    inspection of a chain shows its behaviour (`is_user_defined`).
     """
     order = tuple(stages)
     private = stages.private
@@ -91,7 +91,7 @@ def require_forgetful(stages: Stages, trainer: object) -> None:
             )
 
 
-def of_ones_own(stages: Stages) -> tuple[str, ...]:
+def is_user_defined(stages: Stages) -> tuple[str, ...]:
     """Return the names of user-defined bound and noise: the charge holds if they behave as declared."""
     return tuple(
         type(stage).__name__

@@ -9,30 +9,30 @@ from dpfed.config import registered
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
 from dpfed.methods import dithered, fed_avg, fed_smp, fedmrn, fedpm, fedscalar, fedsparsify, quantisers
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import MethodSpecification
 
 FAMILIES = (fed_avg, fed_smp, fedpm, fedmrn, fedscalar, quantisers, dithered, fedsparsify)
 
-_OURS: dict[str, FederatedMethod] = {one.facts.name: one for family in FAMILIES for one in family.METHODS}
+_OURS: dict[str, FederatedMethod] = {one.specification.name: one for family in FAMILIES for one in family.METHODS}
 
-METHODS: dict[str, MethodFacts] = {name: one.facts for name, one in _OURS.items()}
+METHODS: dict[str, MethodSpecification] = {name: one.specification for name, one in _OURS.items()}
 """Specifications of the built-in methods."""
 
 _DIMENSION = 1 << 16
 
 
-def every_method() -> dict[str, MethodFacts]:
+def every_method() -> dict[str, MethodSpecification]:
     """Return the specifications of these methods, of custom methods, and one for each custom scheme.
 
     The method of a custom scheme has its name, and sends the whole update through it.
     """
-    return {name: one.facts for name, one in _every_method().items()}
+    return {name: one.specification for name, one in _every_method().items()}
 
 
-def method(name: str) -> MethodFacts:
+def method(name: str) -> MethodSpecification:
     """Return the specification of the method of this name; ConfigError with the nearest one otherwise."""
-    return federated_method(name).facts
+    return federated_method(name).specification
 
 
 def federated_method(name: str) -> FederatedMethod:
@@ -59,7 +59,7 @@ def _scheme_methods() -> dict[str, FederatedMethod]:
 
 
 def _scheme_method(name: str, made: Any) -> FederatedMethod:
-    facts = MethodFacts(
+    specification = MethodSpecification(
         name=name,
         scheme=name,
         paper="one's own",
@@ -67,7 +67,7 @@ def _scheme_method(name: str, made: Any) -> FederatedMethod:
         unbiased=getattr(made, "unbiased", False) is True,
         what=(made.__doc__ or "user-defined scheme").strip().splitlines()[0].rstrip("."),
     )
-    return FederatedMethod(facts=facts, stages=quantisers.quantised)
+    return FederatedMethod(specification=specification, stages=quantisers.quantised)
 
 
 def most_bits(made: Callable[[], Any]) -> float:

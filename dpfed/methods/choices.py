@@ -7,15 +7,15 @@ from dpfed.config.privacy_tables import CoinPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.errors import ConfigError
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.specification import MethodSpecification
 
 EDGE_OF_SIGNS = 0.1
 """Value of privacy.edge if it is not given."""
 
 
-def sends_coins(config: Config, facts: MethodFacts) -> bool:
+def sends_bernoulli_samples(config: Config, specification: MethodSpecification) -> bool:
     """Return True if uploads are Bernoulli samples: masks, or signs that are private by themselves."""
-    return facts.coins or isinstance(config.privacy, CoinPrivacy)
+    return specification.coins or isinstance(config.privacy, CoinPrivacy)
 
 
 def bound_of_moves(config: Config) -> float | None:
@@ -28,26 +28,26 @@ def in_integers(config: Config) -> bool:
     return config.aggregation.kind != "plain" or isinstance(config.privacy, IntegerPrivacy)
 
 
-def is_linear(config: Config, facts: MethodFacts) -> bool:
+def is_linear(config: Config, specification: MethodSpecification) -> bool:
     """Return True if the sum of uploads can be decoded, and what is summed is what was bounded.
 
     Floats of 16 bits are excluded: rounding may lengthen a row.
     """
-    rounded = facts.scheme == "dense" and config.method.options.get("bits", 32) != 32
-    return not rounded and (facts.linear or (facts.linear_if_shared and config.method.shared))
+    rounded = specification.scheme == "dense" and config.method.options.get("bits", 32) != 32
+    return not rounded and (specification.linear or (specification.linear_if_shared and config.method.shared))
 
 
-def weighs_samples(config: Config, facts: MethodFacts) -> bool:
+def weighs_samples(config: Config, specification: MethodSpecification) -> bool:
     """Return True if the mean may weigh clients by their numbers of samples: for updates without privacy.
 
     Fed-SMP without noise is excluded: it differs from the private method in its noise only.
     """
     if config.privacy is not None or config.method.noiseless or config.method.purge == "clients":
         return False
-    return not facts.coins and (is_linear(config, facts) or not in_integers(config))
+    return not specification.coins and (is_linear(config, specification) or not in_integers(config))
 
 
-def edge_of(config: Config, facts: MethodFacts) -> float:
+def edge_of(config: Config, specification: MethodSpecification) -> float:
     """Return c: probabilities of Bernoulli samples lie in [c, 1 - c].
 
     Probabilities of moves from 1/2 that are clipped to t lie in [1/2 - t, 1/2 + t] for any edge, so c = 1/2 - t changes
@@ -56,7 +56,7 @@ def edge_of(config: Config, facts: MethodFacts) -> float:
     """
     table = config.privacy
     assert isinstance(table, CoinPrivacy)
-    if facts.coins and bound_of_moves(config) is None:
+    if specification.coins and bound_of_moves(config) is None:
         return (config.mask or Mask()).edge
     if table.edge is not None:
         return table.edge

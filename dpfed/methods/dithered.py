@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dpfed import stages
 from dpfed.config.kinds import NOISE
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -21,7 +21,7 @@ def dithered_update(s: Settings) -> Stages:
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="dp-dithered",
             paper="Hegazy et al. 2024: Compression with Exact Error Distribution for Federated Learning",
             unbiased=True,

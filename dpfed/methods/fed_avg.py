@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -29,7 +29,7 @@ def own_coordinates(s: Settings) -> Stages:
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedavg",
             paper="McMahan et al. 2017: Communication-Efficient Learning of Deep Networks",
             unbiased=True,
@@ -42,7 +42,7 @@ METHODS = (
         stages=whole_update,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="dp-fedavg",
             paper="McMahan et al. 2018: Learning Differentially Private Recurrent Language Models",
             unbiased=True,
@@ -56,7 +56,7 @@ METHODS = (
         stages=whole_update,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedavg-topk",
             paper=_FED_SMP + " (baseline)",
             unbiased=False,
@@ -70,7 +70,7 @@ METHODS = (
         stages=own_coordinates,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedavg-randk",
             paper=_FED_SMP + " (baseline)",
             unbiased=True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, NOISELESS, PUBLIC, SPARSE, STAYS, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import COMPRESSED, NOISELESS, PUBLIC, SPARSE, STAYS, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.methods.settings import Settings
@@ -27,7 +27,7 @@ def public_mask(s: Settings) -> Stages:
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fed-smp-randk",
             paper=_FED_SMP,
             unbiased=True,
@@ -46,7 +46,7 @@ METHODS = (
         stages=random_mask,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fed-smp-topk",
             paper=_FED_SMP,
             unbiased=False,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import COMPRESSED, SHARED, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
@@ -21,8 +21,8 @@ _FEDMRN = "Li et al. 2024: Masked Random Noise for Communication-Efficient Feder
 
 def masked_noise(s: Settings) -> Stages:
     """Return the chain of one bit a weight; with privacy.noise = "coins" (fedmrns) the signs are the noise."""
-    if s.signs_are_coins:
-        return s.coins(s.public_signs(s.noise_size, noise_purpose=s.facts.seed_purpose))
+    if s.signs_are_private:
+        return s.coins(s.public_signs(s.noise_size, noise_purpose=s.specification.seed_purpose))
     return s.updates(stages.SendAll(size=s.size))
 
 
@@ -62,7 +62,7 @@ _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedmrn",
             scheme="fedmrn",
             paper=_FEDMRN,
@@ -79,7 +79,7 @@ METHODS = (
         refusals=refusals,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedmrns",
             scheme="fedmrns",
             paper=_FEDMRN,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dpfed.config.kinds import NOISE
-from dpfed.methods.facts import ADAPTIVE, PUBLIC, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import ADAPTIVE, PUBLIC, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
@@ -23,12 +23,12 @@ _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient F
 def masks(s: Settings) -> Stages:
     """Return the chain of masks sampled from the trained probabilities; under [privacy] that sampling is the noise."""
     bound = s.bound_of_moves
-    return s.coins(s.coordinates_of_coins() if bound is None else s.public_signs(bound))
+    return s.coins(s.coordinates_of_signs() if bound is None else s.public_signs(bound))
 
 
 def thresholds(s: Settings) -> Stages:
     """Return the chain of masks of the probabilities above 1/2."""
-    return s.coins(s.coordinates_of_coins(), stochastic=False)
+    return s.coins(s.coordinates_of_signs(), stochastic=False)
 
 
 def mask_training(parts: TrainingParts) -> Course:
@@ -96,7 +96,7 @@ _PRIVATE: dict[str, Any] = {
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedpm",
             paper=_FEDPM,
             local_training="masks",
@@ -119,7 +119,7 @@ METHODS = (
         refusals=refusals,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedmask",
             paper="Li et al. 2021: FedMask (as a baseline of FedPM: no pruning, one global mask)",
             local_training="masks",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SHARED, STAYS, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import COMPRESSED, SHARED, STAYS, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -35,7 +35,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedscalar",
             scheme="fedscalar",
             paper=_FEDSCALAR,

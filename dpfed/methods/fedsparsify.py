@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import ADAPTIVE, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import ADAPTIVE, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
@@ -52,7 +52,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="fedsparsify",
             scheme="fedsparsify",
             paper="Stripelis et al. 2022: Federated Progressive Sparsification",

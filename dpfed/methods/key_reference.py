@@ -33,7 +33,7 @@ _BOUNDS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyFacts:
+class KeyRecord:
     """One key: `type` and `default` as text, `methods` that take it (None: all), the choice that it `needs`, keys that
     it `excludes`.
 
@@ -59,7 +59,7 @@ def every_table() -> dict[str, str]:
     return {name: _text(_common(tables[0]).__doc__) for name, tables in sections() if name}
 
 
-def keys_of(table: str) -> list[KeyFacts]:
+def keys_of(table: str) -> list[KeyRecord]:
     """Return the keys of one table, over all its kinds, in their order."""
     return _keys(table, dict(sections())[table])
 
@@ -70,7 +70,7 @@ class KindOfTable:
 
     choice: str
     meaning: str
-    keys: list[KeyFacts]
+    keys: list[KeyRecord]
 
 
 def by_kind(table: str) -> list[KindOfTable]:
@@ -87,7 +87,7 @@ def by_kind(table: str) -> list[KindOfTable]:
     return found
 
 
-def _keys(table: str, tables: Sequence[type[BaseModel]]) -> list[KeyFacts]:
+def _keys(table: str, tables: Sequence[type[BaseModel]]) -> list[KeyRecord]:
     names = [key for key in names_of_keys(tables) if f"{table}.{key}" not in every_table()]
     return [_key_record(table, key, [one for one in tables if key in one.model_fields]) for key in names]
 
@@ -97,7 +97,7 @@ def _common(table: type[BaseModel]) -> type[BaseModel]:
     return next(one for one in reversed(table.__mro__) if issubclass(one, Table) and one is not Table)
 
 
-def key(name: str) -> KeyFacts:
+def key(name: str) -> KeyRecord:
     """Return the key of this dotted name; ConfigError with the closest key if there is none."""
     table = name.rpartition(".")[0]
     known = {one.name: one for table in every_table() for one in keys_of(table)}
@@ -115,7 +115,7 @@ def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
     return resolved
 
 
-def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyFacts:
+def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyRecord:
     """Return one key, which only these kinds of the table have."""
     name, taken_by = f"{table}.{key}", takers(METHODS)
     methods = taken_by.get(name, taken_by.get(table))
@@ -123,9 +123,9 @@ def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyF
     excluded = [other for one, other in pairs if one == name] + [one for one, other in pairs if other == name]
     types = {"anyOf": [schema_of(one)["properties"][key] for one in tables]}
     texts = [_text(one.model_fields[key].description) for one in tables]
-    return KeyFacts(
+    return KeyRecord(
         name=name,
-        type=in_words(types),
+        type=as_text(types),
         default=_default(tables[0], key),
         meaning=" ".join(dict.fromkeys(text for text in texts if text)),
         methods=None if methods is None else tuple(methods),
@@ -141,7 +141,7 @@ def _choice(table: str, key: str) -> str | None:
     return None if len(able) == len(kinds) else f"{table}.{CHOICES[table]}={' or '.join(map(quoted, able))}"
 
 
-def in_words(schema: dict[str, Any]) -> str:
+def as_text(schema: dict[str, Any]) -> str:
     """Return the values that a JSON schema allows, as text."""
     parts = list(_branches(schema))
     # The order of the values in a schema is that of the first import.
@@ -161,7 +161,7 @@ def _branches(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _type_text(schema: dict[str, Any]) -> str:
     kind = schema.get("type")
     if kind == "array":
-        return f"list of {in_words(schema.get('items', {}))}"
+        return f"list of {as_text(schema.get('items', {}))}"
     if kind == "object":
         return "table"
     if kind == "boolean":

@@ -10,23 +10,25 @@ from pydantic import BaseModel
 
 from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config, shown
-from dpfed.methods.choices import in_integers, is_linear, sends_coins, weighs_samples
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples, weighs_samples
+from dpfed.methods.specification import MethodSpecification
 
 
-def takers(methods: Mapping[str, MethodFacts]) -> dict[str, list[str]]:
+def takers(methods: Mapping[str, MethodSpecification]) -> dict[str, list[str]]:
     """Return the methods that take a key, for every key that only some methods take."""
-    keys = dict.fromkeys(key for facts in methods.values() for key in facts.takes)
-    return {key: [name for name, facts in methods.items() if key in facts.takes] for key in keys}
+    keys = dict.fromkeys(key for specification in methods.values() for key in specification.takes)
+    return {key: [name for name, specification in methods.items() if key in specification.takes] for key in keys}
 
 
-def not_taken(config: Config, facts: MethodFacts, methods: Mapping[str, MethodFacts]) -> Iterator[str]:
+def not_taken(
+    config: Config, specification: MethodSpecification, methods: Mapping[str, MethodSpecification]
+) -> Iterator[str]:
     """Yield a message for each key that is set and that this method does not take."""
     for key, names in takers(methods).items():
-        if key not in facts.takes and is_set(config, key):
+        if key not in specification.takes and is_set(config, key):
             given = f"{key}={shown(value_of(config, key))}" if "." in key else f"[{key}]"
             yield (
-                f"{given} with method.name={facts.name!r}: {facts.name} does not take it, it is for "
+                f"{given} with method.name={specification.name!r}: {specification.name} does not take it, it is for "
                 f"{', '.join(names)}. Remove {'the key' if '.' in key else 'the table'}, or use one of them."
             )
 
@@ -55,19 +57,21 @@ class Needs:
 
     keys: tuple[str, ...]
     what: str
-    made: Callable[[Config, MethodFacts], bool]
+    made: Callable[[Config, MethodSpecification], bool]
 
 
-def _numbers(config: Config, facts: MethodFacts) -> bool:
+def _numbers(config: Config, specification: MethodSpecification) -> bool:
     """Return True if numbers are summed as integers and their sum is decoded."""
-    return in_integers(config) and is_linear(config, facts) and not sends_coins(config, facts)
+    return (
+        in_integers(config) and is_linear(config, specification) and not sends_bernoulli_samples(config, specification)
+    )
 
 
 RULES = (
     Needs(
         ("privacy.factorisation", "privacy.factorisation_power"),
         "privacy.bands",
-        lambda config, facts: (
+        lambda config, specification: (
             config.privacy is not None
             and (config.privacy.bands is not None or getattr(config.federation, "lanes", None) is not None)
         ),
@@ -80,7 +84,9 @@ RULES = (
     Needs(
         ("aggregation.clip_norm",),
         "numbers summed as integers without [privacy] (aggregation.kind), or method.noiseless",
-        lambda config, facts: (_numbers(config, facts) or config.method.noiseless) and config.privacy is None,
+        lambda config, specification: (
+            (_numbers(config, specification) or config.method.noiseless) and config.privacy is None
+        ),
     ),
     Needs(
         ("aggregation.weights",),
@@ -90,58 +96,60 @@ RULES = (
     Needs(
         ("privacy.missing_shares",),
         "shares of noise on a sum (privacy.placement='clients')",
-        lambda config, facts: config.privacy is not None and config.privacy.release == "sum",
+        lambda config, specification: config.privacy is not None and config.privacy.release == "sum",
     ),
     Needs(
         ("privacy.correction",),
         "privacy.noise_std > 0 (Bernoulli samples that are private without noise need no correction)",
-        lambda config, facts: isinstance(config.privacy, CoinPrivacy) and bool(config.privacy.noise_std),
+        lambda config, specification: isinstance(config.privacy, CoinPrivacy) and bool(config.privacy.noise_std),
     ),
     Needs(
         ("aggregation.dropout_at",),
         "aggregation.dropout > 0",
-        lambda config, facts: config.aggregation.dropout > 0,
+        lambda config, specification: config.aggregation.dropout > 0,
     ),
     Needs(
         ("local.momentum",),
         "local.optimizer='sgd'",
-        lambda config, facts: config.local.optimizer == "sgd",
+        lambda config, specification: config.local.optimizer == "sgd",
     ),
     Needs(
         ("data.classes",),
         "a file or folder of your own (data.name); other data sets have their own number of classes",
-        lambda config, facts: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
+        lambda config, specification: config.data.name.endswith((".safetensors", ".npz", ".csv", "/")),
     ),
     Needs(
         ("data.inputs", "data.label", "data.client"),
         "a folder of tables (data.name ends in '/') or a CSV file",
-        lambda config, facts: any(
+        lambda config, specification: any(
             name and name.endswith(("/", ".csv")) for name in (config.data.name, config.data.public_from)
         ),
     ),
     Needs(
         ("data.orientations",),
         "data.features='scattering'",
-        lambda config, facts: config.data.features == "scattering",
+        lambda config, specification: config.data.features == "scattering",
     ),
     Needs(
         ("method.public_epochs",),
         "coordinates that public samples rank (data.public > 0 with method.keep or method.k)",
-        lambda config, facts: config.data.public > 0 and not (config.method.keep is None and config.method.k is None),
+        lambda config, specification: (
+            config.data.public > 0 and not (config.method.keep is None and config.method.k is None)
+        ),
     ),
     Needs(
         ("data.public_from",),
         "data.public > 0",
-        lambda config, facts: config.data.public > 0,
+        lambda config, specification: config.data.public > 0,
     ),
 )
 
 
-def idle_keys(config: Config, facts: MethodFacts) -> Iterator[str]:
+def idle_keys(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield a message for each key that differs from its default and has no effect with the other settings."""
     for rule in RULES:
         for name in rule.keys:
-            if is_set(config, name) and not rule.made(config, facts):
+            if is_set(config, name) and not rule.made(config, specification):
                 given = f"{name}={value_of(config, name)!r}"
                 yield f"{given} has no effect here: it is for {rule.what}. Set that, or remove the key."
 

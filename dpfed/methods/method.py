@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.specification import MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
@@ -40,7 +40,7 @@ class FederatedMethod:
     refusals: messages for settings that this method cannot have together
     """
 
-    facts: MethodFacts
+    specification: MethodSpecification
     stages: Callable[[Settings], Stages]
     course: Callable[[TrainingParts], Course] = trains_the_model
     server: Callable[[ServerParts], ServerRule] = steps_the_model

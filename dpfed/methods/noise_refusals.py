@@ -14,26 +14,33 @@ from dpfed.methods.facts import MethodFacts
 from dpfed.participation.lanes import lane_problems, turn_problems
 
 
-def noise_of_method(config: Config, facts: MethodFacts) -> Iterator[str]:
+def noise_of_method(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for a noise that the uploads of the method cannot have."""
     table = config.privacy
     if table is None:
         return
-    if isinstance(table, DitheredPrivacy) != facts.dithered:
+    if isinstance(table, DitheredPrivacy) != specification.dithered:
         yield (
-            f"privacy.noise={table.noise!r} with method.name={facts.name!r}: dithered is the noise of dp-dithered, "
-            "which has no other. Remove it, or use dp-fedavg."
+            f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered is the noise of "
+            "dp-dithered, which has no other. Remove it, or use dp-fedavg."
         )
-    if facts.coins and not isinstance(table, CoinPrivacy):
+    if specification.coins and not isinstance(table, CoinPrivacy):
         yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
-    if facts.coins and isinstance(table, CoinPrivacy) and table.edge is not None and bound_of_moves(config) is None:
+    if (
+        specification.coins
+        and isinstance(table, CoinPrivacy)
+        and table.edge is not None
+        and bound_of_moves(config) is None
+    ):
         yield "privacy.edge: is for stochastic signs and moves; fedpm without mask.bound has mask.edge. Remove it."
-    if isinstance(table, CoinPrivacy) and not facts.coins and not facts.coins_possible:
-        able = ", ".join(name for name, one in every_method().items() if one.coins_possible)
-        yield f"privacy.noise='coins' with method.name={facts.name!r}: only fedpm, {able} have Bernoulli samples."
+    if isinstance(table, CoinPrivacy) and not specification.coins and not specification.signs_can_be_private:
+        able = ", ".join(name for name, one in every_method().items() if one.signs_can_be_private)
+        yield (
+            f"privacy.noise='coins' with method.name={specification.name!r}: only fedpm, {able} have Bernoulli samples."
+        )
 
 
-def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
+def noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for the server's noise, which has no missing shares, and for Bernoulli samples of several
     trials.
     """
@@ -49,32 +56,32 @@ def noise(config: Config, facts: MethodFacts) -> Iterator[str]:
         yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
 
 
-def dithered(config: Config, facts: MethodFacts) -> Iterator[str]:
+def dithered(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for noise that is the error of a quantiser, whose uploads a trusted server decodes one by one."""
     table, kind = config.privacy, config.aggregation.kind
     if not isinstance(table, DitheredPrivacy):
         return
     if kind != "plain":
         yield (
-            f"aggregation.kind={kind!r} with method.name={facts.name!r}: a trusted server decodes each upload. Use "
-            "kind 'plain', or dp-fedavg."
+            f"aggregation.kind={kind!r} with method.name={specification.name!r}: a trusted server decodes each upload. "
+            "Use kind 'plain', or dp-fedavg."
         )
     if config.federation.sampling not in ("poisson", "fixed", "all"):
         yield (
-            f"federation.sampling={config.federation.sampling!r} with method.name={facts.name!r}: how many take part "
-            "in a round is secret there, and its noise is in shares of a known number. Use 'poisson', 'fixed' or "
-            "'all', or dp-fedavg."
+            f"federation.sampling={config.federation.sampling!r} with method.name={specification.name!r}: how many "
+            "take part in a round is secret there, and its noise is in shares of a known number. Use 'poisson', "
+            "'fixed' or 'all', or dp-fedavg."
         )
     if table.adjacency == "add-remove":
         yield (
-            f"privacy.adjacency='add-remove' with method.name={facts.name!r}: adding or removing a client adds or "
-            "removes an upload and its noise. Use adjacency 'zero-out' or 'replace-one', or dp-fedavg."
+            f"privacy.adjacency='add-remove' with method.name={specification.name!r}: adding or removing a client adds "
+            "or removes an upload and its noise. Use adjacency 'zero-out' or 'replace-one', or dp-fedavg."
         )
     if config.audit.canaries:
-        yield f"audit.canaries with method.name={facts.name!r}: is not built. Remove them, or use dp-fedavg."
+        yield f"audit.canaries with method.name={specification.name!r}: is not built. Remove them, or use dp-fedavg."
 
 
-def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
+def randomness(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for noise that is not fit for release.
 
     Noise for release is discrete: in a floating-point number's last bits even perfect randomness leaves traces of the
@@ -109,7 +116,7 @@ def randomness(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
 
 
-def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
+def correlated(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for noise correlated over rounds, where it would not cancel or has no account."""
     table, federation = config.privacy, config.federation
     yield from lane_problems(config)
@@ -133,11 +140,11 @@ def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
             "number of rounds that is known. Use sampling 'cyclic' or 'min-separation', or privacy.bands with "
             "'balls-and-bins'."
         )
-    if not facts.same_coordinates and not config.method.stays:
+    if not specification.same_coordinates and not config.method.stays:
         able = "fed-smp-randk or fedscalar with method.stays=true, fedscalar with method.shared=true as well"
         yield (
-            f"{given} with method.name={facts.name!r}: its coordinates or directions change from round to round, so "
-            f"that noise on one round's would not meet the next one's. Use dp-fedavg, or {able}."
+            f"{given} with method.name={specification.name!r}: its coordinates or directions change from round to "
+            f"round, so that noise on one round's would not meet the next one's. Use dp-fedavg, or {able}."
         )
     if table.placement != "server" or table.adaptive is not None or table.release != "sum":
         yield (
@@ -146,7 +153,7 @@ def correlated(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
 
 
-def changing_noise(config: Config, facts: MethodFacts) -> Iterator[str]:
+def changing_noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for noise that changes over rounds, where rounds have no separate account."""
     table, sampling = config.privacy, config.federation.sampling
     if not isinstance(table, GaussianPrivacy) or table.noise_schedule is None:

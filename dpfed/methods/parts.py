@@ -16,8 +16,8 @@ from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.schemes import scheme, sparsity_schedule
+from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
 from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, own_rule
@@ -29,7 +29,7 @@ class TrainingParts:
     """Parts of local training. network: the frozen weights of a method that trains masks, else None."""
 
     config: Config
-    facts: MethodFacts
+    specification: MethodSpecification
     model: FlatModel
     network: FrozenNetwork | None
     device: torch.device
@@ -63,7 +63,7 @@ class TrainingParts:
 
     def masked_noise(self) -> MaskedNoise:
         """Return FedMRN's training under a mask of seeded noise."""
-        table, made = self.config.method, scheme(self.config, self.facts, self.model.size)
+        table, made = self.config.method, scheme(self.config, self.specification, self.model.size)
         assert isinstance(made, FedMrn)
         return MaskedNoise(
             size=self.model.size,

@@ -31,7 +31,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods.aborts import check_aborts
 from dpfed.methods.choices import bound_of_moves, edge_of, others_of, tolerance_of
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
@@ -126,20 +126,22 @@ class PrivacyTarget:
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
-def target_of(config: Config, facts: MethodFacts, sent: int, randomness: Randomness | None = None) -> PrivacyTarget:
+def target_of(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness | None = None
+) -> PrivacyTarget:
     """Return the privacy target of a run; ConfigError for choices without an account."""
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
-    goal = _MADE[type(config.privacy)](config, facts, sent, drawn_from)
+    privacy_target = _MADE[type(config.privacy)](config, specification, sent, drawn_from)
     if config.privacy is not None and config.privacy.release == "sum":
-        adjacency, tolerance = goal.mechanism.adjacency, tolerance_of(config)
-        check_aborts(config, adjacency=adjacency, slots=slots_of(goal), tolerance=tolerance)
+        adjacency, tolerance = privacy_target.mechanism.adjacency, tolerance_of(config)
+        check_aborts(config, adjacency=adjacency, slots=slots_of(privacy_target), tolerance=tolerance)
     rounds = config.federation.rounds
-    if goal.noise_multiplier is not None or goal.accountant != "best":
+    if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
         epsilons(
-            goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
+            privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
         )  # raises if there is no account
-    return goal
+    return privacy_target
 
 
 def _make_target(
@@ -165,7 +167,7 @@ def delta_of(config: Config) -> float:
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _gaussian(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
     table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
@@ -187,7 +189,9 @@ def _gaussian(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
-def _bernoulli_mechanism(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _bernoulli_mechanism(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     """Return the Bernoulli mechanism. m trials are m samples of each probability, which move together: sqrt(m) times
     as far.
     """
@@ -198,9 +202,9 @@ def _bernoulli_mechanism(config: Config, facts: MethodFacts, sent: int, randomne
         who,
         randomness,
         sent=sent,
-        edge=edge_of(config, facts),
+        edge=edge_of(config, specification),
         others=others_of(config),
-        reference=None if facts.coins and bound_of_moves(config) is None else 0.5,
+        reference=None if specification.coins and bound_of_moves(config) is None else 0.5,
         rounds=config.federation.rounds,
         delta=delta_of(config),
     )
@@ -208,7 +212,7 @@ def _bernoulli_mechanism(config: Config, facts: MethodFacts, sent: int, randomne
     return _make_target(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _dithered(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
     table = config.privacy
     assert isinstance(table, DitheredPrivacy)
     rounds, delta = config.federation.rounds, delta_of(config)
@@ -217,7 +221,7 @@ def _dithered(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return _make_target(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
-def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _integers(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
     table, federation = config.privacy, config.federation
     assert isinstance(table, IntegerPrivacy)
     noise, rows, z = IntegerNoise.calibrated(
@@ -238,7 +242,7 @@ def _integers(config: Config, facts: MethodFacts, sent: int, randomness: Randomn
     return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
 
 
-_MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyTarget]] = {
+_MADE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
     GaussianPrivacy: _gaussian,
     IntegerPrivacy: _integers,
     CoinPrivacy: _bernoulli_mechanism,
@@ -246,11 +250,11 @@ _MADE: dict[type, Callable[[Config, MethodFacts, int, Randomness], PrivacyTarget
 }
 
 
-def slots_of(goal: PrivacyTarget) -> int | None:
+def slots_of(privacy_target: PrivacyTarget) -> int | None:
     """Return the fixed number of uploads that the account of a round relies on; None without one."""
-    inside = unsampled(goal.mechanism)
+    inside = unsampled(privacy_target.mechanism)
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort
     if isinstance(inside, GaussianShares):
         return inside.shares
-    return goal.integers.slots if goal.integers is not None else None
+    return privacy_target.integers.slots if privacy_target.integers is not None else None

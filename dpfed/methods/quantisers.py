@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
 from dpfed.methods.method import FederatedMethod
+from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.config.tables import Config
@@ -25,7 +25,7 @@ def quantised(s: Settings) -> Stages:
 
 def random_signs(s: Settings) -> Stages:
     """Return the chain of stochastic signs; with privacy.noise = "coins" their randomness makes the round private."""
-    if s.signs_are_coins:
+    if s.signs_are_private:
         return s.coins(s.public_signs(float(s.config.method.options["bound"])))
     return s.updates(stages.SendAll(size=s.size))
 
@@ -52,7 +52,7 @@ def refuse_data_as_bound(config: Config) -> Iterator[str]:
 
 METHODS = (
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="signsgd",
             scheme="signsgd",
             paper="Bernstein et al. 2018: signSGD: Compressed Optimisation for Non-Convex Problems",
@@ -63,7 +63,7 @@ METHODS = (
         stages=quantised,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="stochastic-sign",
             scheme="stochastic-sign",
             paper="Safaryan, Richtarik 2021: Stochastic Sign Descent Methods",
@@ -78,7 +78,7 @@ METHODS = (
         refusals=refuse_data_as_bound,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="terngrad",
             scheme="terngrad",
             paper="Wen et al. 2017: TernGrad: Ternary Gradients to Reduce Communication",
@@ -89,7 +89,7 @@ METHODS = (
         stages=quantised,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="qsgd",
             scheme="qsgd",
             paper="Alistarh et al. 2017: QSGD: Communication-Efficient SGD via Quantization and Encoding",
@@ -101,7 +101,7 @@ METHODS = (
         stages=quantised,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="drive",
             scheme="drive",
             paper="Vargaftik et al. 2021: DRIVE: One-bit Distributed Mean Estimation",
@@ -112,7 +112,7 @@ METHODS = (
         stages=quantised,
     ),
     FederatedMethod(
-        facts=MethodFacts(
+        specification=MethodSpecification(
             name="eden",
             scheme="eden",
             paper=_EDEN,

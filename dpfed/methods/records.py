@@ -64,7 +64,7 @@ class RecordTarget:
         return Planned(rounds=rounds, most=tuple(dict.fromkeys(most)), epsilon=self.budget, delta=delta)
 
 
-Goal = PrivacyTarget | RecordTarget
+AnyTarget = PrivacyTarget | RecordTarget
 """Privacy target of a run, by its unit: a client or a record. Both have the same methods."""
 
 
@@ -80,7 +80,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         randomness=randomness,
         integers=_integers(table, z, local.course.size, randomness),
     )
-    goal = RecordTarget(
+    privacy_target = RecordTarget(
         delta=delta,
         budget=table.epsilon,
         accountant=table.accountant,
@@ -89,7 +89,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         noise=level.noise,
         local=local,
     )
-    return replace(local, record=level), goal
+    return replace(local, record=level), privacy_target
 
 
 def _stated_multiplier(table: Record, level: RecordLevel) -> float:

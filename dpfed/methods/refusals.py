@@ -17,74 +17,77 @@ from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
 from dpfed.methods.catalogue import every_method, federated_method
-from dpfed.methods.choices import in_integers, is_linear, sends_coins
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples
 from dpfed.methods.keys import idle_keys, not_taken
 from dpfed.methods.schemes import check_scheme
+from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 
 _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": "method.k"}
 
 
-def refuse(config: Config, facts: MethodFacts) -> None:
+def refuse(config: Config, specification: MethodSpecification) -> None:
     """Raise ConfigError for settings that cannot work together, or that would have no effect."""
-    for message in problems(config, facts):
+    for message in problems(config, specification):
         raise ConfigError(message)
 
 
-def problems(config: Config, facts: MethodFacts) -> Iterator[str]:
+def problems(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield a message for each setting that cannot work with the others."""
     return chain(
-        not_taken(config, facts, every_method()),
-        _privacy_of(config, facts),
-        _masks_and_public_data(config, facts),
-        _options(config, facts),
-        noise_refusals.noise_of_method(config, facts),
-        federated_method(facts.name).refusals(config),
-        idle_keys(config, facts),
+        not_taken(config, specification, every_method()),
+        _privacy_of(config, specification),
+        _masks_and_public_data(config, specification),
+        _options(config, specification),
+        noise_refusals.noise_of_method(config, specification),
+        federated_method(specification.name).refusals(config),
+        idle_keys(config, specification),
         _cap(config),
         _units(config),
-        _sums(config, facts),
-        noise_refusals.noise(config, facts),
-        noise_refusals.dithered(config, facts),
-        noise_refusals.randomness(config, facts),
+        _sums(config, specification),
+        noise_refusals.noise(config, specification),
+        noise_refusals.dithered(config, specification),
+        noise_refusals.randomness(config, specification),
         _schedules(config),
-        noise_refusals.correlated(config, facts),
-        noise_refusals.changing_noise(config, facts),
+        noise_refusals.correlated(config, specification),
+        noise_refusals.changing_noise(config, specification),
     )
 
 
-def _privacy_of(config: Config, facts: MethodFacts) -> Iterator[str]:
+def _privacy_of(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for methods that are never, or always, private, and for compressors that no account covers."""
-    name, private = facts.name, config.privacy is not None
-    if private and facts.privacy == "never":
+    name, private = specification.name, config.privacy is not None
+    if private and specification.privacy == "never":
         yield (
-            f"method.name={name!r} with [privacy]: {name} is never private, {facts.never_because}. Use "
-            f"{facts.nearest_private}, or remove the [privacy] table."
+            f"method.name={name!r} with [privacy]: {name} is never private, {specification.never_because}. Use "
+            f"{specification.nearest_private}, or remove the [privacy] table."
         )
     if config.method.noiseless and (private or config.local.record is not None):
         table = "[privacy]" if private else "[local.record]"
         yield f"method.noiseless=True with {table}: a run without noise is not private. Remove one of them."
-    if not private and facts.privacy == "required" and not config.method.noiseless:
+    if not private and specification.privacy == "required" and not config.method.noiseless:
         yield (
             f"method.name={name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
             "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk, or, of Fed-SMP, "
             "method.noiseless=true."
         )
-    if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, facts):
+    if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, specification):
         yield (
             f"privacy.placement='clients' with method.name={name!r}: shares of noise do not add up through a "
             "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
         )
 
 
-def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
+def _masks_and_public_data(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for rules of masks without masks, and for coordinates from public data."""
-    if not facts.coins and config.server.rule == "posterior":
-        yield f"server.rule='posterior' with method.name={facts.name!r}: is for masks (fedpm, fedmask). Remove it."
-    if facts.needs_public_data and config.data.public == 0:
+    if not specification.coins and config.server.rule == "posterior":
         yield (
-            f"method.name={facts.name!r} with data.public=0: its mask needs public data. Set data.public to a "
+            f"server.rule='posterior' with method.name={specification.name!r}: is for masks (fedpm, fedmask). Remove "
+            "it."
+        )
+    if specification.needs_public_data and config.data.public == 0:
+        yield (
+            f"method.name={specification.name!r} with data.public=0: its mask needs public data. Set data.public to a "
             "number of samples, and data.public_from to their data set if it is another."
         )
     if config.data.public_from is not None and config.data.public_from == config.data.name:
@@ -94,23 +97,25 @@ def _masks_and_public_data(config: Config, facts: MethodFacts) -> Iterator[str]:
         )
 
 
-def _options(config: Config, facts: MethodFacts) -> Iterator[str]:
+def _options(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for options of the compressor."""
     table = config.method
     if table.error_feedback:
-        yield from _error_feedback(config, facts)
-    if facts.scheme is None:
+        yield from _error_feedback(config, specification)
+    if specification.scheme is None:
         return
     for option in table.options:
         if option in _OWN_KEYS:
             yield f"method.options.{option}: is written as {_OWN_KEYS[option]}."
-        left = facts.options_of_coins if config.privacy is not None and config.privacy.noise == "coins" else None
+        left = (
+            specification.options_of_coins if config.privacy is not None and config.privacy.noise == "coins" else None
+        )
         if left is not None and option not in left:
             yield f"method.options.{option} with privacy.noise='coins': its signs have no such option. Remove it."
-    check_scheme(config, facts)
+    check_scheme(config, specification)
 
 
-def _error_feedback(config: Config, facts: MethodFacts) -> Iterator[str]:
+def _error_feedback(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for error feedback that is not built, or that no account covers.
 
     A client's past may decide that client's upload only, not another client's (theory-participation.md, Theorem 4).
@@ -171,7 +176,7 @@ def _units(config: Config) -> Iterator[str]:
         )
 
 
-def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
+def _sums(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for choices of [aggregation] that cannot work with the other tables."""
     table, privacy = config.aggregation, config.privacy
     if table.lost and table.dropout:
@@ -193,17 +198,18 @@ def _sums(config: Config, facts: MethodFacts) -> Iterator[str]:
             "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
             "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
         )
-    numbers = in_integers(config) and not sends_coins(config, facts)
-    if numbers and is_linear(config, facts) and privacy is None and table.clip_norm is None:
+    numbers = in_integers(config) and not sends_bernoulli_samples(config, specification)
+    if numbers and is_linear(config, specification) and privacy is None and table.clip_norm is None:
         yield (
             f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
             "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
         )
-    if numbers and not is_linear(config, facts) and privacy is not None:
+    if numbers and not is_linear(config, specification) and privacy is not None:
         yield (
-            f"aggregation.kind={table.kind!r} or integer noise with method.name={facts.name!r} and [privacy]: its "
-            "uploads cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, fed-smp-randk, "
-            "fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' for stochastic signs."
+            f"aggregation.kind={table.kind!r} or integer noise with method.name={specification.name!r} and [privacy]: "
+            "its uploads cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, "
+            "fed-smp-randk, fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' for "
+            "stochastic signs."
         )
 
 
@@ -225,17 +231,17 @@ def _schedules(config: Config) -> Iterator[str]:
         )
 
 
-def refuse_network(config: Config, facts: MethodFacts, model: FlatModel) -> None:
+def refuse_network(config: Config, specification: MethodSpecification, model: FlatModel) -> None:
     """Raise ConfigError for running statistics that noise, or rounding to integers, would spoil."""
     if model.has_statistics and config.privacy is not None:
         raise ConfigError(
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
-    symbols = in_integers(config) and not facts.coins and not is_linear(config, facts)
+    symbols = in_integers(config) and not specification.coins and not is_linear(config, specification)
     if symbols and len(model.dense):
         raise ConfigError(
-            f"aggregation.kind={config.aggregation.kind!r} with method.name={facts.name!r} and BatchNorm: its "
+            f"aggregation.kind={config.aggregation.kind!r} with method.name={specification.name!r} and BatchNorm: its "
             "statistics are sent as floats. Use a model without BatchNorm, or kind 'plain'."
         )
 

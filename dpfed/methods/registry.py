@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfed.config import registered
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
-from dpfed.methods.facts import COMPRESSED, SPARSE, MethodFacts
 from dpfed.methods.fedpm import mask_server, mask_training
 from dpfed.methods.fedpm import refusals as refusals_of_masks
 from dpfed.methods.method import FederatedMethod, refuses_nothing, steps_the_model, trains_the_model
+from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
     from dpfed.clients.task import Course
@@ -66,7 +66,7 @@ def register(
                 f"method {name!r}: is {type(makes).__name__}; must be a function from settings to stages."
             )
         kind = _mask_properties() if masks else _update_properties(name, scheme, bits, sparse)
-        facts = MethodFacts(
+        specification = MethodSpecification(
             name=name,
             paper=paper,
             unbiased=unbiased,
@@ -76,7 +76,7 @@ def register(
             **kind,
         )
         made = FederatedMethod(
-            facts=facts,
+            specification=specification,
             stages=makes,
             course=course or (mask_training if masks else trains_the_model),
             server=server or (mask_server if masks else steps_the_model),

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import is_linear, sends_coins
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.choices import is_linear, sends_bernoulli_samples
 from dpfed.methods.refusals import problems
+from dpfed.methods.specification import MethodSpecification
 
 
-def check_release(config: Config, facts: MethodFacts) -> None:
+def check_release(config: Config, specification: MethodSpecification) -> None:
     """Raise ConfigError, with every reason and remedy, if this method or setting cannot be released.
 
     Noise, cohorts and dropouts of a release come from the operating system, and noise that is added is drawn exactly,
@@ -21,17 +21,19 @@ def check_release(config: Config, facts: MethodFacts) -> None:
     """
     if not config.run.release:
         return
-    reasons, checked = list(_reasons(config, facts)), config
+    reasons, checked = list(_reasons(config, specification)), config
     if reasons:  # errors that do not concern the release
         checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
-    reasons += problems(checked, facts)
+    reasons += problems(checked, specification)
     if reasons:
         listed = "\n  ".join(reasons)
-        raise ConfigError(f"run.release=true (--release) with method.name={facts.name!r}: is refused.\n  {listed}")
+        raise ConfigError(
+            f"run.release=true (--release) with method.name={specification.name!r}: is refused.\n  {listed}"
+        )
 
 
-def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
-    table, coins = config.privacy, sends_coins(config, facts)
+def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    table, coins = config.privacy, sends_bernoulli_samples(config, specification)
     if config.run.randomness != "secure":
         yield (
             f"run.randomness={config.run.randomness!r}: noise and cohorts that follow from a seed protect no client. "
@@ -51,18 +53,18 @@ def _reasons(config: Config, facts: MethodFacts) -> Iterator[str]:
                 "Remove it, or run.release."
             )
         return
-    if facts.privacy == "never":
+    if specification.privacy == "never":
         yield "method.name: is never private. Use dp-fedavg or fedpm with [privacy], or remove run.release."
     elif table is None:
         yield "[privacy] is missing: the model would be released without any noise. Add it, or remove run.release."
-    if facts.dithered:
+    if specification.dithered:
         yield (
             "method.name: the noise of this method is the error of a quantiser, a floating-point number. Use "
             "dp-fedavg, or remove run.release."
         )
-    elif not coins and facts.privacy != "never" and not is_linear(config, facts):
-        shared = ", or method.shared=true" if facts.linear_if_shared else ""
-        with_coins = ", or privacy.noise='coins'" if facts.coins_possible else ""
+    elif not coins and specification.privacy != "never" and not is_linear(config, specification):
+        shared = ", or method.shared=true" if specification.linear_if_shared else ""
+        with_coins = ", or privacy.noise='coins'" if specification.signs_can_be_private else ""
         yield (
             "method.name: exact noise is added to whole numbers in the sum of uploads, and these uploads cannot be "
             f"decoded from their sum. Use dp-fedavg, fed-smp-randk, fed-smp-topk or fedpm{shared}{with_coins}, or "

@@ -11,35 +11,37 @@ from dpfed.compress.largest import cubic_sparsity
 from dpfed.compress.sparse import FedSparsify
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.specification import MethodSpecification
 from dpfed.stages.shared_mask import kept_coordinates
 
 
-def scheme(config: Config, facts: MethodFacts, size: int) -> compress.Scheme:
+def scheme(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
     """Return the compressor of `size` coordinates with its options."""
     table = config.method
-    sparse = facts.scheme in ("topk", "randk")
-    return _make_scheme(config, facts, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size)
+    sparse = specification.scheme in ("topk", "randk")
+    return _make_scheme(
+        config, specification, kept=kept_coordinates(size, keep=table.keep, k=table.k) if sparse else size
+    )
 
 
-def check_scheme(config: Config, facts: MethodFacts) -> None:
+def check_scheme(config: Config, specification: MethodSpecification) -> None:
     """Raise ConfigError for options that the compressor does not have."""
-    _make_scheme(config, facts, kept=1)
+    _make_scheme(config, specification, kept=1)
 
 
-def _make_scheme(config: Config, facts: MethodFacts, kept: int) -> compress.Scheme:
+def _make_scheme(config: Config, specification: MethodSpecification, kept: int) -> compress.Scheme:
     options: dict[str, Any] = dict(config.method.options)
-    if facts.sends_models:
+    if specification.sends_models:
         sparsity_schedule(config)(0)
         options.pop("initial", None)
-    if facts.scheme in ("topk", "randk"):
+    if specification.scheme in ("topk", "randk"):
         options["k"] = kept
     if config.method.shared:
         options["shared_seed"] = 0  # any schedule of the run will do
     try:
-        return compress.get(facts.scheme or "", **options)
+        return compress.get(specification.scheme or "", **options)
     except ConfigError as error:
-        raise ConfigError(f"method.options of {facts.name!r}: {error}") from None
+        raise ConfigError(f"method.options of {specification.name!r}: {error}") from None
 
 
 def sparsity_schedule(config: Config) -> Callable[[int], float]:

@@ -21,9 +21,9 @@ from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.methods.choices import bound_of_moves, in_integers, is_linear, weighs_samples
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.privacy_target import PrivacyTarget, target_of
 from dpfed.methods.schemes import scheme, sparse_scheme
+from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import filled_to, integers_of, most_uploads
 from dpfed.models.flat import FlatModel
 from dpfed.participation.canaries import Canaries
@@ -49,7 +49,7 @@ class Settings:
     """Settings of a run for a method's function (its argument `s`)."""
 
     config: Config
-    facts: MethodFacts
+    specification: MethodSpecification
     clients: LocalTraining
     sampler: Sampler
     randomness: Randomness
@@ -76,7 +76,7 @@ class Settings:
     @property
     def linear(self) -> bool:
         """True if a sum of uploads can be decoded, and what is summed is what was clipped."""
-        return is_linear(self.config, self.facts)
+        return is_linear(self.config, self.specification)
 
     @property
     def whole_numbers(self) -> bool:
@@ -84,7 +84,7 @@ class Settings:
         return in_integers(self.config)
 
     @property
-    def signs_are_coins(self) -> bool:
+    def signs_are_private(self) -> bool:
         """True if an update's stochastic signs are private without further noise."""
         return isinstance(self.config.privacy, CoinPrivacy)
 
@@ -113,27 +113,27 @@ class Settings:
         sums of symbols          Project > DropNotFinite > Symbols > Words
         """
         project = Project(choice=choice)
-        goal = self.goal(choice.sent)
+        privacy_target = self.privacy_target(choice.sent)
         if self.whole_numbers and self.linear:
-            return self._integers(project, goal, own)
+            return self._integers(project, privacy_target, own)
         if self.whole_numbers:
-            return self._symbols(project, goal, own)
+            return self._symbols(project, privacy_target, own)
         encode = self._encode(choice)
-        if goal is None:
+        if privacy_target is None:
             norm = self.config.aggregation.clip_norm
             bound = DropNotFinite() if norm is None else FixedClip(norm=norm)
             return Stages(project, *own, bound, encode, *self._weigh())
-        if self.linear or goal.private.in_every_upload:
-            return Stages(project, *own, *goal.stages, encode)
-        return Stages(project, *own, encode, *goal.stages)
+        if self.linear or privacy_target.private.in_every_upload:
+            return Stages(project, *own, *privacy_target.stages, encode)
+        return Stages(project, *own, encode, *privacy_target.stages)
 
     def noise(self, choice: MapChoice) -> GaussianNoise:
         """Return the Gaussian noise of a private run, for a custom chain, directly behind `Clip`."""
-        goal = self.goal(choice.sent)
-        if goal is None:
+        privacy_target = self.privacy_target(choice.sent)
+        if privacy_target is None:
             raise ConfigError("a chain with noise, without [privacy]: set it, or leave the noise out where it is not.")
-        assert isinstance(goal.private, GaussianNoise)
-        return goal.private
+        assert isinstance(privacy_target.private, GaussianNoise)
+        return privacy_target.private
 
     def encode(self, choice: MapChoice) -> Encode:
         """Return the method's scheme, for a custom chain."""
@@ -146,32 +146,32 @@ class Settings:
         nothing private   Project > DropNotFinite > Coins > MaskWire, or Coins > Words in a secure sum
         private           Project > ClipMoves > PrivateCoins > MaskWire, or PrivateCoins > Words in sums
         """
-        project, goal = Project(choice=choice), self.goal(choice.sent)
+        project, privacy_target = Project(choice=choice), self.privacy_target(choice.sent)
         secure = self.config.aggregation.kind != "plain"
         table = self.config.privacy
         trials = 1 if table is None else table.trials
-        most = trials * most_uploads(self.config, filled_to(self.config, goal))
+        most = trials * most_uploads(self.config, filled_to(self.config, privacy_target))
         bits = most.bit_length() if secure else None
-        if goal is None:
+        if privacy_target is None:
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
             return Stages(project, DropNotFinite(), drawn, self._mask_wire(choice.sent, bits))
-        canaries, private = self.canaries(goal), goal.private
+        canaries, private = self.canaries(privacy_target), privacy_target.private
         assert isinstance(private, PrivateCoins)
         present = None if canaries is None else canaries.present_in
         private = replace(private, canaries=present, bits=private.bits or bits)
         single = private.slots is None and trials == 1
         an_entry = private.bits or (None if single else (trials * (private.slots or 1)).bit_length())
-        return Stages(project, *goal.bound, private, self._mask_wire(choice.sent, an_entry, trials))
+        return Stages(project, *privacy_target.bound, private, self._mask_wire(choice.sent, an_entry, trials))
 
     def dithered(self, choice: MapChoice) -> Stages:
         """Return the chain Project > Clip > DitheredNoise, whose encoding is the noise."""
-        goal = self.goal(choice.sent)
-        if goal is None or not isinstance(goal.private, DitheredNoise):
+        privacy_target = self.privacy_target(choice.sent)
+        if privacy_target is None or not isinstance(privacy_target.private, DitheredNoise):
             raise ConfigError(
                 "a chain with DitheredNoise in a method whose noise is not in shares: its quantiser is for "
                 "dp-dithered. Use that method, or GaussianNoise (Settings.noise)."
             )
-        return Stages(Project(choice=choice), *goal.stages)
+        return Stages(Project(choice=choice), *privacy_target.stages)
 
     def largest_in_public(self, kept: int) -> MapChoice:
         """Return Fed-SMP's top-k: the coordinates that move most in training on public data."""
@@ -183,11 +183,11 @@ class Settings:
 
     def shared_directions(self) -> MapChoice:
         """Return FedScalar's directions of the round, shared by all clients."""
-        made = scheme(self.config, self.facts, self.size)
+        made = scheme(self.config, self.specification, self.size)
         assert isinstance(made, FedScalar)
         return SharedProjection(size=self.size, scheme=made, purpose="code", stays=self.config.method.stays)
 
-    def coordinates_of_coins(self) -> MapChoice:
+    def coordinates_of_signs(self) -> MapChoice:
         """Return all coordinates; with method.keep those that public data rank highest, or random ones without
         public data.
         """
@@ -199,14 +199,14 @@ class Settings:
 
     def public_signs(self, bound: float, *, noise_purpose: str | None = None) -> MapChoice:
         """Return the map to signs of a public size, or by the round's noise from seeds of this purpose."""
-        return PublicSigns(choice=self.coordinates_of_coins(), bound=bound, noise_purpose=noise_purpose)
+        return PublicSigns(choice=self.coordinates_of_signs(), bound=bound, noise_purpose=noise_purpose)
 
-    def goal(self, sent: int) -> PrivacyTarget | None:
+    def privacy_target(self, sent: int) -> PrivacyTarget | None:
         """Return the privacy target of rounds in which clients send `sent` values; None if nothing is private."""
         if self.config.privacy is None:
             return None
         if sent not in self._privacy_targets:
-            self._privacy_targets[sent] = target_of(self.config, self.facts, sent, self.randomness)
+            self._privacy_targets[sent] = target_of(self.config, self.specification, sent, self.randomness)
         return self._privacy_targets[sent]
 
     @cached_property
@@ -214,12 +214,12 @@ class Settings:
         """Return the privacy targets by the number of values sent, each calibrated once."""
         return {}
 
-    def canaries(self, goal: PrivacyTarget | None) -> Canaries | None:
+    def canaries(self, privacy_target: PrivacyTarget | None) -> Canaries | None:
         """Clients that only an audit has, beside the others."""
         config = self.config
         if not config.audit.canaries:
             return None
-        assert goal is not None  # refused before
+        assert privacy_target is not None  # refused before
         return Canaries(
             count=config.audit.canaries,
             first=config.federation.clients,
@@ -228,45 +228,45 @@ class Settings:
             seeds=self.seeds,
         )
 
-    def _integers(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
-        if goal is None or goal.integer_rows is None:
-            clip = self.config.aggregation.clip_norm if goal is None else goal.clip_norm
+    def _integers(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
+        if privacy_target is None or privacy_target.integer_rows is None:
+            clip = self.config.aggregation.clip_norm if privacy_target is None else privacy_target.clip_norm
             integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
             largest = self._weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
             bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)
         else:
-            integers, bound = goal.integer_rows, goal.stages
+            integers, bound = privacy_target.integer_rows, privacy_target.stages
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         return Stages(project, *own, *bound, words)
 
-    def _symbols(self, project: Project, goal: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _symbols(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
         """Return the scheme's symbols; ConfigError for a scheme whose sums cannot be decoded."""
-        made = scheme(self.config, self.facts, project.sent)
+        made = scheme(self.config, self.specification, project.sent)
         alphabet = alphabet_of(made, project.sent)
-        bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, goal))).bit_length()
-        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.facts.seed_purpose)
+        bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, privacy_target))).bit_length()
+        symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.specification.seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
         )
 
     def _encode(self, choice: MapChoice) -> Encode:
-        config, pruned = self.config, self.facts.sends_models
+        config, pruned = self.config, self.specification.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
-        if self.facts.scheme == "dense" or isinstance(choice, SharedProjection):
+        if self.specification.scheme == "dense" or isinstance(choice, SharedProjection):
             dense = dense[:0]  # every coordinate moves
         if pruned:
             made = sparse_scheme(config, 0)
         elif isinstance(choice, SharedProjection):
             made = compress.get("dense")
         else:
-            made = scheme(config, self.facts, choice.sent - len(dense))
+            made = scheme(config, self.specification, choice.sent - len(dense))
         return Encode(
             scheme=made,
             scheme_of=partial(sparse_scheme, config) if pruned else None,
             dense=dense.to(self.device) if len(dense) else None,
             seeds=self.seeds,
-            seed_purpose=self.facts.seed_purpose,
+            seed_purpose=self.specification.seed_purpose,
             model=pruned,
             majority=pruned and config.method.purge == "clients",
             sizes_secret=config.privacy is not None and config.privacy.release == "sum",
@@ -281,7 +281,7 @@ class Settings:
         """Return the clients' numbers of samples; None if all clients have equal weights: private, votes, or by
         aggregation.weights.
         """
-        if not weighs_samples(self.config, self.facts) or self.config.aggregation.weights == "uniform":
+        if not weighs_samples(self.config, self.specification) or self.config.aggregation.weights == "uniform":
             return None
         return self.clients.partition.sizes.astype(np.float64)
 

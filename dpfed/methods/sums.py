@@ -26,20 +26,22 @@ _MOST_STEPS = 1 << 30
 """Steps per clip norm for which the exact sum of squares of a row fits 64 bits."""
 
 
-def sums_of(config: Config, stages: Stages, goal: PrivacyTarget | None, seeds: Seeds) -> PlainSums | SecureSums:
+def sums_of(
+    config: Config, stages: Stages, privacy_target: PrivacyTarget | None, seeds: Seeds
+) -> PlainSums | SecureSums:
     table = config.aggregation
     if table.kind == "plain":
         return PlainSums(tolerance=tolerance_of(config))
     wire = stages.wire
     assert isinstance(wire, Words)
-    _check_neighbours(config, table.neighbours, goal)
+    _check_neighbours(config, table.neighbours, privacy_target)
     return SecureSums(
         kind=table.kind,
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
         tolerance=tolerance_of(config),
-        least_participants=least_participants(config, table, _named(config, goal)),
+        least_participants=least_participants(config, table, _named(config, privacy_target)),
         seeds=seeds,
     )
 
@@ -58,18 +60,20 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
     )
 
 
-def _named(config: Config, goal: PrivacyTarget | None) -> int | None:
+def _named(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
     """Return the least number of clients in every secure sum; None: the number of drawn clients."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
-    return filled_to(config, goal)
+    return filled_to(config, privacy_target)
 
 
-def _check_neighbours(config: Config, neighbours: int, goal: PrivacyTarget | None) -> None:
+def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
     """Raise ConfigError, before the first round, for a number of neighbours that a sum cannot have."""
     federation = config.federation
-    usual = federation.clients if federation.sampling == "all" else filled_to(config, goal) or federation.cohort
+    usual = (
+        federation.clients if federation.sampling == "all" else filled_to(config, privacy_target) or federation.cohort
+    )
     if neighbours:
         try:
             refuse_few_neighbours(usual, neighbours)
@@ -77,17 +81,17 @@ def _check_neighbours(config: Config, neighbours: int, goal: PrivacyTarget | Non
             raise ConfigError(f"aggregation.{error}") from None
 
 
-def filled_to(config: Config, goal: PrivacyTarget | None) -> int | None:
+def filled_to(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
     """Return the fixed number of clients in every sum, drawn or not; None: the drawn clients only.
 
     A private sum under Poisson sampling is filled up if it is secure or the clients add the noise. An observer who
     counts uploads must not learn the number of drawn clients, and the number of noise shares must be fixed. Drawn
     clients beyond it are left out, which the account of the cap includes.
     """
-    if goal is None or config.federation.sampling != "poisson":
+    if privacy_target is None or config.federation.sampling != "poisson":
         return None
     summed = config.privacy is not None and config.privacy.release == "sum"
-    return slots_of(goal) if summed and in_integers(config) else None
+    return slots_of(privacy_target) if summed and in_integers(config) else None
 
 
 def most_uploads(config: Config, slots: int | None) -> int:

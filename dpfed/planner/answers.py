@@ -22,7 +22,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.rounding import upwards
 from dpfed.errors import DpfedError
 from dpfed.planner.question import Question, question_of
-from dpfed.report.privacy_words import readings_words, sampler_words
+from dpfed.report.privacy_text import readings_text, sampler_text
 
 Over = Literal["noise-multiplier", "cohort"]
 ACCOUNTS = {
@@ -68,7 +68,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
             "rounds": f"{found.rounds:,}",
             "delta": upwards(plan.delta),
         },
-        "readings": None if account != "best" or found.readings is None else readings_words(found.readings),
+        "readings": None if account != "best" or found.readings is None else readings_text(found.readings),
         "account": ACCOUNTS.get(found.accountant, found.accountant),
         "notes": list(found.notes),
         "command": question.command,
@@ -80,7 +80,7 @@ def answer(question: Question, *, account: Accountant = "best") -> dict[str, Any
 
 def described(found: Budget) -> dict[str, object]:
     """Return the conditions of an epsilon: cohort, neighbours, sensitivity, and sampling as text."""
-    record, words = found.to_dict(), sampler_words(found.plan)
+    record, words = found.to_dict(), sampler_text(found.plan)
     return {
         "cohort": record["cohort"],
         "adjacency": record["adjacency"],

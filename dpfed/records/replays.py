@@ -54,14 +54,14 @@ class ReplayRecord:
         return found if found.configuration == fingerprint(tables) else None
 
     @property
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return a sentence for a reader."""
         if self.verdict == "pass":
             return f"replay audit of this configuration: pass on {self.pairs_tested} pairs and what they exercised"
         return f"replay audit of this configuration: {self.verdict}. {self.words}"
 
 
-def replay_words(folder: Path, tables: Mapping[str, Any]) -> str:
+def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
     """Return the replay audit that a folder records, as text; without one, the command that makes it."""
     try:
         found = ReplayRecord.read(folder, tables)
@@ -69,4 +69,4 @@ def replay_words(folder: Path, tables: Mapping[str, Any]) -> str:
         return str(reason)
     if found is None:
         return "no replay audit of this configuration is recorded: `dpfed audit replay` makes one of this folder"
-    return found.in_words
+    return found.as_text

@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted after its charge; nothing of it was used"
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Noise in the sum of a round, in the units of its addition (`dpfed.diagnostics.noise_facts`).
+    """Noise in the sum of a round, in the units of its addition (`dpfed.diagnostics.noise_record`).
 
     mean_square:  over `entries`, of `draws` draws added up
     largest:      magnitude

@@ -38,7 +38,7 @@ def write_audit(audit: AnyAudit, folder: Path) -> Path:
     return page
 
 
-def moved_words(audit: AnyAudit) -> str:
+def moved_text(audit: AnyAudit) -> str:
     """Return what scores of whole rounds show for the pair that moves the release most; empty if they show nothing."""
     known = [(one.moved.factor, one.pair, one.moved.epsilon) for one in audit.tests if one.moved is not None]
     factor, pair, epsilon = max(known, key=lambda one: one[0], default=(0.0, "", None))

@@ -8,7 +8,7 @@ import numpy as np
 
 from accounting.errors import AccountingError
 from accounting.rounding import upwards
-from dpfed.audit.evidence.cohort_law import size_law
+from dpfed.audit.evidence.cohort_distribution import size_distribution
 from dpfed.audit.evidence.noise_evidence import limits, measured
 from dpfed.audit.run import RunAudit
 from dpfed.audit.verdict import failed_first, failed_in_words

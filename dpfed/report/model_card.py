@@ -14,7 +14,7 @@ from dpfed.records.summary import Summary
 from dpfed.report.about import About
 from dpfed.report.finished_run import FinishedRun
 from dpfed.report.privacy_card import card_of, score_of
-from dpfed.report.privacy_words import statement
+from dpfed.report.privacy_text import statement
 from dpfed.report.registry_entry import to_yaml
 from dpfed.report.units import duration, size
 from dpfed.version import __version__

@@ -8,15 +8,15 @@ from typing import Literal
 
 from accounting.rounding import downwards, upwards
 from dpfed.records.summary import Summary
-from dpfed.report.privacy_words import (
-    adversary_words,
-    delta_words,
-    noise_words,
-    readings_words,
+from dpfed.report.privacy_text import (
+    adversary_text,
+    delta_text,
+    noise_text,
+    readings_text,
     sampler_name,
-    sampling_words,
+    sampling_text,
     statement,
-    unit_words,
+    unit_text,
 )
 from dpfed.report.units import duration, percent, significant, size
 
@@ -88,7 +88,7 @@ def _numbers(summary: Summary) -> list[Number]:
         beside = "its bounds contradict" if summary.no_statement else "nothing bounds what the model reveals"
         first = Number(name="epsilon", value="none", beside=beside)
     else:
-        first = Number(name="epsilon, at most", value=upwards(summary.epsilon), beside=delta_words(summary))
+        first = Number(name="epsilon, at most", value=upwards(summary.epsilon), beside=delta_text(summary))
     sent = summary.uplink_bytes_per_client_round
     return [
         first,
@@ -127,12 +127,12 @@ def _facts(summary: Summary) -> list[Fact]:
     facts: list[Fact] = []
     if summary.epsilon is not None:
         facts += [
-            Fact(name="For whom", words=unit_words(summary)),
-            Fact(name="Against whom", words=adversary_words(summary)),
+            Fact(name="For whom", words=unit_text(summary)),
+            Fact(name="Against whom", words=adversary_text(summary)),
             Fact(name="Private by", words=_private_by(summary)),
         ]
     if summary.readings is not None:
-        facts.append(Fact(name="Likelihood of extraction", lines=_sentences(readings_words(summary.readings))))
+        facts.append(Fact(name="Likelihood of extraction", lines=_sentences(readings_text(summary.readings))))
     facts += _other_epsilons(summary)
     missing = _sentences(summary.not_protected)
     if missing:
@@ -151,7 +151,7 @@ _ALWAYS = (
 
 
 def _private_by(summary: Summary) -> str:
-    words = noise_words(summary)
+    words = noise_text(summary)
     clip = summary.clip_norm
     if clip is not None:
         words += f"; clip norm {downwards(clip)}"
@@ -159,7 +159,7 @@ def _private_by(summary: Summary) -> str:
 
 
 def _sampled(summary: Summary) -> str:
-    return f"{sampling_words(summary, sampler_name(summary.sampling))} {summary.clients:,}"
+    return f"{sampling_text(summary, sampler_name(summary.sampling))} {summary.clients:,}"
 
 
 def _other_epsilons(summary: Summary) -> list[Fact]:

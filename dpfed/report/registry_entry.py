@@ -16,8 +16,8 @@ from dpfed.errors import RunError
 from dpfed.records.summary import Summary
 from dpfed.report.about import UNKNOWN_DATE, About
 from dpfed.report.finished_run import FinishedRun
-from dpfed.report.ledger_words import ledger_words
-from dpfed.report.privacy_words import adversary_words, noise_words, statement, unit_words
+from dpfed.report.ledger_text import ledger_text
+from dpfed.report.privacy_text import adversary_text, noise_text, statement, unit_text
 from dpfed.version import __version__
 
 _MARK = "TODO: {}"
@@ -89,7 +89,7 @@ def _unprotected(summary: Summary) -> str:
 def _loss(summary: Summary) -> dict[str, object]:
     return {
         "privacy_unit": f"{summary.unit}-level",
-        "privacy_unit_details": unit_words(summary),
+        "privacy_unit_details": unit_text(summary),
         "privacy_parameters": {
             "epsilon": float(upwards(summary.epsilon)),
             "delta": float(upwards(summary.delta)),
@@ -103,8 +103,8 @@ def _model(summary: Summary) -> dict[str, object]:
     shares = summary.aggregation != "plain" and summary.noise_placement in ("clients", "coins")
     return {
         "model_name": "Local" if local else "Federated" if shares else "Central",
-        "model_name_details": noise_words(summary),
-        "actors": adversary_words(summary),
+        "model_name_details": noise_text(summary),
+        "actors": adversary_text(summary),
         "release_type": "One release",
         "release_type_details": "The final model; the guarantee covers the models of all rounds.",
         "data_source_type": "Static",
@@ -123,8 +123,8 @@ def _composition(summary: Summary) -> str:
 
 
 def _mechanisms(folder: Path, summary: Summary) -> str:
-    ledger = ledger_words(folder / "ledger.jsonl")
-    said = " ".join(ledger.lines) if ledger is not None else noise_words(summary)
+    ledger = ledger_text(folder / "ledger.jsonl")
+    said = " ".join(ledger.lines) if ledger is not None else noise_text(summary)
     origin = {
         "secure": "Noise and cohorts come from the operating system; noise on integers is drawn exactly, without "
         "floating-point numbers.",

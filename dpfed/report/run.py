@@ -18,7 +18,7 @@ from dpfed.records.summary import Summary
 from dpfed.report.evidence import median_rounding, nothing_learned
 from dpfed.report.figures.inline import ChartGroup
 from dpfed.report.figures.run import plot_run
-from dpfed.report.ledger_words import ledger_words
+from dpfed.report.ledger_text import ledger_text
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, Fact, card_of
 from dpfed.report.privacy_words import sampler_name
@@ -72,7 +72,7 @@ def _with_audits(card: Card, folder: Path) -> Card:
         return card
     if "privacy" not in tables:
         return card
-    return replace(card, facts=(*card.facts, Fact(name="Audits", words=f"{replay_words(folder, tables)}.")))
+    return replace(card, facts=(*card.facts, Fact(name="Audits", words=f"{replay_text(folder, tables)}.")))
 
 
 def what_ran(summary: Summary) -> list[Fact]:

@@ -106,7 +106,7 @@ def population_of(experiment: Experiment, key: bytes) -> str:
         key,
         experiment.dataset,
         experiment.method.clients.partition,
-        unit=experiment.goal.unit if experiment.goal is not None else "none",
+        unit=experiment.privacy_target.unit if experiment.privacy_target is not None else "none",
         on_nodes=experiment.config.data.partition == "nodes",
     )
 

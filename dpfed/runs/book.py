@@ -211,7 +211,7 @@ class Book:
         self.ledger.record(line)
         self._nonces.add(line.nonce)
 
-    def charged_apart(self, rounds_done: int) -> bool:
+    def charged_before_interruption(self, rounds_done: int) -> bool:
         """Return True if the next round was charged before an interruption, and repeating it would be another
         release.
         """
@@ -232,14 +232,16 @@ class Book:
                     f"{schedule.stream!r}, too. Give this run another run.seed."
                 )
 
-    def begin(self, goal: PrivacyTarget, *, first: int, rounds: int) -> None:
+    def begin(self, privacy_target: PrivacyTarget, *, first: int, rounds: int) -> None:
         """Charge the project for the rounds that it was not charged for yet. BudgetSpent if it cannot pay.
 
         If a charge depends on the shares that arrive, a round is charged with the fewest shares.
         """
-        self.worst = goal.mechanism if goal.varies else None
+        self.worst = privacy_target.mechanism if privacy_target.varies else None
         if self.project is not None:
-            left = [goal.of_round(number) for number in range(first, rounds) if number not in self._of_project]
+            left = [
+                privacy_target.of_round(number) for number in range(first, rounds) if number not in self._of_project
+            ]
             population = self.ledger.header.population
             self.project.begin(left, run=self.run, first=first, population=population)
 

@@ -17,7 +17,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, LOSSES, OWN, Loss, OfSamples, ch
 from dpfed.clients.network_randomness import draws_random_numbers
 from dpfed.clients.plan import takes_channels_last
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import error_text
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, TrainingFailed
@@ -96,7 +96,7 @@ def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> flo
     except Exception as error:  # a user's metric may raise anything
         raise TrainingFailed(
             f"metric {name!r}: fails for outputs {list(outputs.shape)} and targets {list(targets.shape)}: "
-            f"{words_of(error)}. It must give a number, or one a sample."
+            f"{error_text(error)}. It must give a number, or one a sample."
         ) from error
 
 

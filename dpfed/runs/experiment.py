@@ -15,7 +15,7 @@ from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
 from dpfed.clients.task import Start
 from dpfed.config import registered
-from dpfed.config.own_code import OwnFile, load_own_code, own_files, words_of
+from dpfed.config.own_code import OwnFile, error_text, load_own_code, own_files
 from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
@@ -31,16 +31,16 @@ from dpfed.data.samples import (
     with_features,
 )
 from dpfed.errors import ConfigError, DpfedError
-from dpfed.mechanisms.soundness import of_ones_own, require_forgetful, require_form, require_sound
+from dpfed.mechanisms.soundness import is_user_defined, require_forgetful, require_form, require_sound
 from dpfed.methods.catalogue import federated_method, method
 from dpfed.methods.choices import counts_errors
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.parts import ServerParts, TrainingParts
 from dpfed.methods.privacy_target import PrivacyTarget
-from dpfed.methods.records import Goal, RecordTarget, private_records
+from dpfed.methods.records import AnyTarget, RecordTarget, private_records
 from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
+from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.participation.lanes import ids_of_turns, with_lanes
@@ -79,7 +79,7 @@ class Experiment:
     """
 
     config: Config
-    facts: MethodFacts
+    specification: MethodSpecification
     method: Method
     seeds: Seeds
     model: FlatModel
@@ -88,7 +88,7 @@ class Experiment:
     dataset: Dataset
     device: torch.device
     start: ServerState
-    goal: Goal | None
+    privacy_target: AnyTarget | None
     validation: Validation | None
     not_protected: tuple[str, ...]
     uplink_bits: int | None
@@ -97,7 +97,7 @@ class Experiment:
     own_code: tuple[OwnFile, ...] = ()
 
 
-def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodFacts:
+def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodSpecification:
     """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
@@ -131,7 +131,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         own = replay.own(own, config)
     if own.loss is not None:
         config = with_own_loss(config)
-    facts = check(config, ranks, own)
+    specification = check(config, ranks, own)
     config = resolved(config)
     seeds = Seeds(root=config.run.seed)
     device = device_of(config.run.device, ranks)
@@ -147,11 +147,11 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     if unused is not None:
         unused.restore()
     start = None if unused is None else Start(model, objective.loss, device)
-    refuse_network(config, facts, model)
-    network = frozen_network(config, model, seeds, device) if facts.coins else None
+    refuse_network(config, specification, model)
+    network = frozen_network(config, model, seeds, device) if specification.coins else None
     randomness = randomness_of(config.run.randomness, seeds)
-    parts = TrainingParts(config=config, facts=facts, model=model, network=network, device=device)
-    course = federated_method(facts.name).course(parts)
+    parts = TrainingParts(config=config, specification=specification, model=model, network=network, device=device)
+    course = federated_method(specification.name).course(parts)
     clients = local_training(config, course, objective.loss, dataset, model, division, device)
     records: RecordTarget | None = None
     if config.local.record is not None:
@@ -169,7 +169,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         clients = after_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
         config=config,
-        facts=facts,
+        specification=specification,
         clients=clients,
         sampler=sampler_of(config, ids_of_turns(config, ids_of(clients.partition))),
         randomness=randomness,
@@ -179,20 +179,20 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         public=public,
     )
     stages = _chain(settings)
-    goal = _charged(settings, stages)
-    method = _method(settings, stages, goal, ranks)
-    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, goal)))
-    stated = goal or records
+    privacy_target = _charged(settings, stages)
+    method = _method(settings, stages, privacy_target, ranks)
+    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, privacy_target)))
+    stated = privacy_target or records
     if records is not None:
         config = config.with_delta(records.delta)
     notes = [one.note for one in (public, validation) if one is not None]
-    if goal is not None and of_ones_own(stages):
+    if privacy_target is not None and is_user_defined(stages):
         notes.append(_taken_at_its_word(stages))
     if start is not None and stated is not None:
         notes.append(TRIAL_LIMITS)
     return Experiment(
         config=config,
-        facts=facts,
+        specification=specification,
         method=method,
         seeds=seeds,
         model=model,
@@ -201,7 +201,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         dataset=dataset,
         device=device,
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
-        goal=stated,
+        privacy_target=stated,
         validation=validation,
         not_protected=not_protected(notes, config, stages.decodes_before_the_clip),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
@@ -244,15 +244,15 @@ def own_code_of(config: Config) -> tuple[OwnFile, ...]:
 
 def _chain(settings: Settings) -> Stages:
     """Return the method's chain; ConfigError with its line if a custom function fails."""
-    facts = settings.facts
+    specification = settings.specification
     try:
-        return require_form(federated_method(facts.name).stages(settings))
+        return require_form(federated_method(specification.name).stages(settings))
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # a user's function may raise anything
-        if registered.file_of("method", facts.name) is None:
+        if registered.file_of("method", specification.name) is None:
             raise
-        raise ConfigError(f"method.name={facts.name!r}: its function fails: {words_of(error)}.") from error
+        raise ConfigError(f"method.name={specification.name!r}: its function fails: {error_text(error)}.") from error
 
 
 def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
@@ -261,14 +261,14 @@ def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
 
     ConfigError if that charge does not cover the chain, or a custom scheme.
     """
-    goal = settings.goal(stages.project.sent)
-    if goal is None:
+    privacy_target = settings.privacy_target(stages.project.sent)
+    if privacy_target is None:
         return None
     require_sound(stages)
     require_forgetful(stages, settings.clients)
     _check_own_scheme(stages)
     assert stages.private is not None
-    return replace(goal, private=stages.private)
+    return replace(privacy_target, private=stages.private)
 
 
 def _check_own_scheme(stages: Stages) -> None:
@@ -287,20 +287,20 @@ def _check_own_scheme(stages: Stages) -> None:
         )
 
 
-def _method(settings: Settings, stages: Stages, goal: PrivacyTarget | None, ranks: Ranks) -> Method:
+def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | None, ranks: Ranks) -> Method:
     config = settings.config
     return Method(
         stages=stages,
         sampler=settings.sampler,
         randomness=settings.randomness,
         clients=settings.clients,
-        aggregation=sums_of(config, stages, goal, settings.seeds),
+        aggregation=sums_of(config, stages, privacy_target, settings.seeds),
         server=_averaging_models(config, _server(settings)),
         group=group_of(config, settings.model),
-        divisor=settings.sampler.expected if goal else None,
-        fill=filled_to(config, goal),
+        divisor=settings.sampler.expected if privacy_target else None,
+        fill=filled_to(config, privacy_target),
         dropouts=dropouts_of(config, settings.randomness),
-        canaries=settings.canaries(goal),
+        canaries=settings.canaries(privacy_target),
         ranks=ranks,
         counts_errors=counts_errors(config),
     )
@@ -321,7 +321,7 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
 
 def _server(settings: Settings) -> ServerRule:
     parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
-    return federated_method(settings.facts.name).server(parts)
+    return federated_method(settings.specification.name).server(parts)
 
 
 def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
@@ -331,6 +331,6 @@ def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
 
 def _taken_at_its_word(stages: Stages) -> str:
     return (
-        f"against errors in code of your own: {', '.join(of_ones_own(stages))} bounds updates or makes them private, "
-        "and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
+        f"against errors in code of your own: {', '.join(is_user_defined(stages))} bounds updates or makes them "
+        "private, and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"
     )

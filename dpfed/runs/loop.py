@@ -136,8 +136,8 @@ class Run:
         self._began = time.monotonic()
         self.experiment, self.state, self._project = experiment, saved.state, project
         self._folder, self._on_round, self._binding = folder, on_round, binding
-        goal = experiment.goal
-        self._book = _open_book(experiment, goal, folder, saved, binding, project) if goal else None
+        privacy_target = experiment.privacy_target
+        self._book = _open_book(experiment, privacy_target, folder, saved, binding, project) if privacy_target else None
         self._lines = folder.metrics(before_round=saved.state.round - 1)
         self._spent = spending(experiment, self._book, saved.state.round)
         self._uplink = 0
@@ -147,7 +147,7 @@ class Run:
         if saved.report is not None:  # in case the other files lack it
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
-        if scheduled and self._book is not None and self._book.charged_apart(self.state.round):
+        if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
             self._leave_out()
 
     @classmethod
@@ -163,8 +163,8 @@ class Run:
         """Open a run in a new folder, or in the folder of an interrupted run, which is locked until `release` or
         `close` (or the end of this process)."""
         _check_project(experiment, project)
-        if not resume and experiment.goal is not None:
-            experiment.goal.require_statement(experiment.config.federation.rounds)
+        if not resume and experiment.privacy_target is not None:
+            experiment.privacy_target.require_statement(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
@@ -173,7 +173,9 @@ class Run:
             folder.client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
-                require_same_rounds(folder.shorter, experiment.config, experiment.facts, experiment.goal, sent)
+                require_same_rounds(
+                    folder.shorter, experiment.config, experiment.specification, experiment.privacy_target, sent
+                )
                 folder.prolong(experiment.config.federation.rounds)
             key = folder.key(partial(new_key, experiment, project))
             binding = binding_of(experiment, folder.configuration, key)
@@ -280,7 +282,7 @@ class Run:
     def close(self) -> Outcome:
         """Write the model and the summary. RunError if the budget did not pay for a single round."""
         experiment, folder = self.experiment, self._folder
-        if experiment.goal and self.state.round == 0:
+        if experiment.privacy_target and self.state.round == 0:
             if self._book is not None and not self._book.ledger.entries:
                 folder.discard()
             raise RunError(self._exceeded())
@@ -308,29 +310,34 @@ class Run:
 
     def _project_refuses(self, why: BudgetSpent) -> None:
         """Stop because of the project's budget, which could still pay when the round began."""
-        self._stopped_by, goal = "budget", self.experiment.goal
+        self._stopped_by, privacy_target = "budget", self.experiment.privacy_target
         assert self._project is not None
-        assert goal is not None
-        self._exceeded = partial(over_project_budget, goal, self._project, str(why))
+        assert privacy_target is not None
+        self._exceeded = partial(over_project_budget, privacy_target, self._project, str(why))
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Return True if the run's own budget and its project's pay for one more round."""
-        goal, project, book, number = self.experiment.goal, self._project, self._book, self.state.round
+        privacy_target, project, book, number = (
+            self.experiment.privacy_target,
+            self._project,
+            self._book,
+            self.state.round,
+        )
         after = self._spent.with_round(cohort, number)
-        if goal is None or book is None:
+        if privacy_target is None or book is None:
             return True
-        if goal.budget is not None and after > goal.budget:
-            self._exceeded = partial(over_budget, goal, after)
+        if privacy_target.budget is not None and after > privacy_target.budget:
+            self._exceeded = partial(over_budget, privacy_target, after)
             return False
-        if project is None or goal.unit == "record" or book.paid(number):
+        if project is None or privacy_target.unit == "record" or book.paid(number):
             return True
-        why = project.refusal(goal.of_round(number), run=book.run, number=number)
-        self._exceeded = partial(over_project_budget, goal, project, why or "")
+        why = project.refusal(privacy_target.of_round(number), run=book.run, number=number)
+        self._exceeded = partial(over_project_budget, privacy_target, project, why or "")
         return why is None
 
 
 def _check_project(experiment: Experiment, project: ProjectLedger | None) -> None:
-    if project is not None and (experiment.goal is None or experiment.goal.unit == "record"):
+    if project is not None and (experiment.privacy_target is None or experiment.privacy_target.unit == "record"):
         raise RunError(
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
@@ -344,28 +351,28 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
 
 def _open_book(
     experiment: Experiment,
-    goal: Goal,
+    privacy_target: AnyTarget,
     folder: RunFolder,
     saved: Checkpoint,
     binding: Binding,
     project: ProjectLedger | None,
 ) -> Book:
     rounds = experiment.config.federation.rounds
-    about = {"package": f"dpfed {__version__}", "method": experiment.facts.name, "delta": goal.delta}
+    about = {"package": f"dpfed {__version__}", "method": experiment.specification.name, "delta": privacy_target.delta}
     if project is not None:
         about["run"] = f"{folder.path.name}-{secrets.token_hex(4)}"
         about["project_head"] = project.ledger.head
     header = Header(
-        unit=goal.unit,
+        unit=privacy_target.unit,
         clients=experiment.config.federation.clients,
         randomness=experiment.method.randomness.name,
         about=about,
         population=binding.population,
         binding=binding.to_header(),
-        plan=goal.planned(rounds),
+        plan=privacy_target.planned(rounds),
     )
     book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
-    if goal.unit == "client":
-        book.require_own_stream(goal.mechanism)
-        book.begin(goal, first=saved.state.round, rounds=rounds)
+    if privacy_target.unit == "client":
+        book.require_own_stream(privacy_target.mechanism)
+        book.begin(privacy_target, first=saved.state.round, rounds=rounds)
     return book

@@ -132,7 +132,7 @@ class JsonLines(logging.Formatter):
         return json.dumps({"time": record.created, "level": record.levelname, "message": record.getMessage()})
 
 
-def log_as_asked() -> None:
+def configure_log() -> None:
     """Write the log "dpfed" to standard error as JSON lines if $DPFED_LOG is "json"."""
     logger = logging.getLogger("dpfed")
     if os.environ.get("DPFED_LOG") != "json" or any(isinstance(one.formatter, JsonLines) for one in logger.handlers):

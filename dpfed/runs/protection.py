@@ -13,8 +13,8 @@ from accounting.mechanisms import CappedPoissonSampling, Composed, Sampling, Sub
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import method
-from dpfed.methods.choices import edge_of, others_of, sends_coins
-from dpfed.methods.records import Goal
+from dpfed.methods.choices import edge_of, others_of, sends_bernoulli_samples
+from dpfed.methods.records import AnyTarget
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = (
@@ -111,7 +111,7 @@ def _of_other_coins(config: Config) -> list[str]:
 
 def _by_coins(config: Config) -> bool:
     """Return True if the noise of a private run is the clients' Bernoulli samples."""
-    return config.privacy is not None and sends_coins(config, method(config.method.name))
+    return config.privacy is not None and sends_bernoulli_samples(config, method(config.method.name))
 
 
 _SHARE_OF_DELTA = 0.02
@@ -130,17 +130,17 @@ class KnownCohorts:
     charged: float
 
 
-def server_view(config: Config, goal: Goal | None, released: int) -> KnownCohorts | None:
+def server_view(config: Config, privacy_target: AnyTarget | None, released: int) -> KnownCohorts | None:
     """Return epsilon against the server. None unless a secure sum with the clients' noise protects clients from it.
 
     Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: drawn clients,
     dropped clients, every sum. Then its view of a client is the rounds that the client was drawn in, without their
     sampling. Adjacency: the run's own. Direction of error: upper bound.
     """
-    return _without_sampling(config, goal, released, noise_of="clients")
+    return _without_sampling(config, privacy_target, released, noise_of="clients")
 
 
-def hostile_clients_view(config: Config, goal: Goal | None, released: int) -> KnownCohorts | None:
+def hostile_clients_view(config: Config, privacy_target: AnyTarget | None, released: int) -> KnownCohorts | None:
     """Return epsilon against observers of the models, for any uploads of all other clients.
 
     None unless a secure sum has the server's noise. A trusted sum bounds every upload, so epsilon itself holds; shares
@@ -152,7 +152,7 @@ def hostile_clients_view(config: Config, goal: Goal | None, released: int) -> Kn
     add-remove a client that takes part in a full round displaces another client, whose upload nothing bounds: the
     probability of that is charged to delta.
     """
-    return _without_sampling(config, goal, released, noise_of="server")
+    return _without_sampling(config, privacy_target, released, noise_of="server")
 
 
 def _displacing(sampling: Sampling, adjacency: Adjacency) -> float:
@@ -166,7 +166,7 @@ def _displacing(sampling: Sampling, adjacency: Adjacency) -> float:
 
 def _without_sampling(
     config: Config,
-    goal: Goal | None,
+    privacy_target: AnyTarget | None,
     released: int,
     *,
     noise_of: Literal["clients", "server"],
@@ -176,18 +176,22 @@ def _without_sampling(
     A client is drawn in more rounds with probability at most a fiftieth of delta, which is charged. Draws do not depend
     on data, so delta(m rounds) + P(more) is a delta for every client.
     """
-    if config.aggregation.kind == "plain" or goal is None or not released:
+    if config.aggregation.kind == "plain" or privacy_target is None or not released:
         return None
-    if goal.unit == "record" or goal.integers is None or goal.integers.placement != noise_of:
+    if (
+        privacy_target.unit == "record"
+        or privacy_target.integers is None
+        or privacy_target.integers.placement != noise_of
+    ):
         return None
-    most, charged, once = released, 0.0, goal.mechanism
+    most, charged, once = released, 0.0, privacy_target.mechanism
     if isinstance(once, Subsampled):
         chance = config.federation.cohort / config.federation.clients
-        most = max(int(binom.isf(_SHARE_OF_DELTA * goal.delta, released, chance)), 1)
+        most = max(int(binom.isf(_SHARE_OF_DELTA * privacy_target.delta, released, chance)), 1)
         charged = float(binom.sf(most, released, chance)) + released * _displacing(once.sampling, once.adjacency)
         once = once.mechanism
-    if charged >= goal.delta:
+    if charged >= privacy_target.delta:
         return None
     run = Composed(parts=((once, most),))
-    epsilon = accountant.epsilon(run, delta=goal.delta - charged)
+    epsilon = accountant.epsilon(run, delta=privacy_target.delta - charged)
     return KnownCohorts(epsilon=epsilon, rounds=most, charged=charged)

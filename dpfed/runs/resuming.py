@@ -14,9 +14,9 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.config.own_code import OwnFile, not_loaded
 from dpfed.config.tables import Config, override, parse_written
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.facts import MethodFacts
 from dpfed.methods.privacy_target import target_of
-from dpfed.methods.records import Goal
+from dpfed.methods.records import AnyTarget
+from dpfed.methods.specification import MethodSpecification
 
 OWN_CODE = "own_code.json"
 
@@ -106,7 +106,11 @@ def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def require_same_rounds(
-    before: Mapping[str, Any], config: Config, facts: MethodFacts, goal: Goal | None, sent: int
+    before: Mapping[str, Any],
+    config: Config,
+    specification: MethodSpecification,
+    privacy_target: AnyTarget | None,
+    sent: int,
 ) -> None:
     """Raise RunError unless a longer run has equal rounds, and a budget that was fixed before the first one.
 
@@ -116,13 +120,13 @@ def require_same_rounds(
     """
     rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
     said = f"federation.rounds: cannot be prolonged from {rounds}, since"
-    if facts.follows_rounds is not None:
-        raise RunError(f"{said} {facts.follows_rounds} follows from it. Start a new run.")
+    if specification.follows_rounds is not None:
+        raise RunError(f"{said} {specification.follows_rounds} follows from it. Start a new run.")
     if config.local.schedule in ("cosine", "linear"):
         raise RunError(f"{said} local.schedule={config.local.schedule!r} ends with the last round. Start a new run.")
-    if goal is None:
+    if privacy_target is None:
         return
-    if goal.unit == "record" or goal.budget is None or config.privacy is None:
+    if privacy_target.unit == "record" or privacy_target.budget is None or config.privacy is None:
         raise RunError(
             f"{said} the run has no budget: its length would be chosen by its results, which its epsilon does not "
             "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends where either does."
@@ -130,10 +134,10 @@ def require_same_rounds(
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
-        shorter = target_of(parse_written(before, source="config.toml"), facts, sent)
+        shorter = target_of(parse_written(before, source="config.toml"), specification, sent)
     except ConfigError as error:
         raise RunError(f"{said} what it began with is refused: {error}") from None
-    if not shorter.is_like(goal):
+    if not shorter.is_like(privacy_target):
         raise RunError(
             f"{said} its noise follows from the number of rounds (privacy.epsilon alone, federation.cohort_cap or "
             "tolerances by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."

@@ -17,7 +17,7 @@ from accounting.ledger import LocalRelease, Release
 from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from dpfed.methods.privacy_target import PrivacyTarget
-from dpfed.methods.records import Goal, RecordTarget
+from dpfed.methods.records import AnyTarget, RecordTarget
 from dpfed.runs.book import Book
 from dpfed.runs.experiment import Experiment
 
@@ -38,16 +38,20 @@ class Spending(Protocol):
 def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
     """Return the running account for the remaining rounds. Every value is an upper bound; NaN in a run without
     privacy."""
-    goal = experiment.goal
-    if goal is None or book is None:
+    privacy_target = experiment.privacy_target
+    if privacy_target is None or book is None:
         return NotSpending()
     before = book.standing(rounds_done)
-    if goal.unit == "record":
-        return OfRecords(experiment, goal, before)
+    if privacy_target.unit == "record":
+        return OfRecords(experiment, privacy_target, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
-    if goal.varies or goal.schedule is not None or schedule_of(goal.mechanism) is not None:
-        return OfVariousRounds(goal, experiment.config.federation.rounds, mechanisms)
-    return OfEqualRounds(goal, experiment.config.federation.rounds, len(mechanisms))
+    if (
+        privacy_target.varies
+        or privacy_target.schedule is not None
+        or schedule_of(privacy_target.mechanism) is not None
+    ):
+        return OfVariousRounds(privacy_target, experiment.config.federation.rounds, mechanisms)
+    return OfEqualRounds(privacy_target, experiment.config.federation.rounds, len(mechanisms))
 
 
 class NotSpending:
@@ -63,11 +67,11 @@ class NotSpending:
 class OfEqualRounds:
     """Account of rounds with equal mechanisms: one convolution a round."""
 
-    def __init__(self, goal: PrivacyTarget, rounds: int, charged: int) -> None:
-        self._goal = goal
+    def __init__(self, privacy_target: PrivacyTarget, rounds: int, charged: int) -> None:
+        self._goal = privacy_target
         self._values: list[float] = [0.0]
         self._stream: Iterator[float] = over_rounds.epsilons(
-            goal.mechanism, delta=goal.delta, rounds=rounds, accountant=goal.accountant
+            privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
         )
         self._charged = charged
 
@@ -87,12 +91,18 @@ class OfEqualRounds:
 class OfVariousRounds:
     """Account of rounds that differ: in noise that arrived, by a noise schedule, or by a participation schedule.
 
-    The next round is charged at most as `goal.of_round`; rounds of a participation schedule are accounted together.
+    The next round is charged at most as `privacy_target.of_round`; rounds of a participation schedule are accounted
+    together.
     """
 
-    def __init__(self, goal: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
-        self._goal, self._released = goal, list(before)
-        self._running = Running(delta=goal.delta, typical=goal.mechanism, rounds=rounds, accountant=goal.accountant)
+    def __init__(self, privacy_target: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
+        self._goal, self._released = privacy_target, list(before)
+        self._running = Running(
+            delta=privacy_target.delta,
+            typical=privacy_target.mechanism,
+            rounds=rounds,
+            accountant=privacy_target.accountant,
+        )
         for release in before:
             self._running.add(release)
 
@@ -107,19 +117,21 @@ class OfVariousRounds:
         return _stated(self._goal, self._running.epsilon(), lambda: Composed.of(self._released))
 
 
-def _stated(goal: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
+def _stated(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
     """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
     Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
-    if goal.budget is None or not 0 < found / goal.budget - 1 < _TOLERANCE:
+    if privacy_target.budget is None or not 0 < found / privacy_target.budget - 1 < _TOLERANCE:
         return found
-    return min(found, accountant.epsilon(releases(), delta=goal.delta, accountant=goal.accountant))
+    return min(found, accountant.epsilon(releases(), delta=privacy_target.delta, accountant=privacy_target.accountant))
 
 
 class OfRecords:
     """Account of private records: every client is charged for its steps, and the worst client counts."""
 
-    def __init__(self, experiment: Experiment, goal: RecordTarget, before: list[Release | LocalRelease]) -> None:
-        self._local, self._goal, self._histories = experiment.method.clients, goal, Histories()
+    def __init__(
+        self, experiment: Experiment, privacy_target: RecordTarget, before: list[Release | LocalRelease]
+    ) -> None:
+        self._local, self._goal, self._histories = experiment.method.clients, privacy_target, Histories()
         for release in before:
             if isinstance(release, LocalRelease):
                 self._histories.add(release.steps)
@@ -137,22 +149,22 @@ class OfRecords:
         return self._histories.epsilon(delta=self._goal.delta, accountant=self._goal.accountant)
 
 
-def over_budget(goal: Goal, after: float) -> str:
+def over_budget(privacy_target: AnyTarget, after: float) -> str:
     """Return the error text for a run whose epsilon does not pay for the first round, after which it would be
     `after`.
     """
     return no_round_fits(
-        f"{goal.table}.epsilon",
-        allowed=goal.budget or 0.0,
+        f"{privacy_target.table}.epsilon",
+        allowed=privacy_target.budget or 0.0,
         after=after,
-        delta=goal.delta,
-        advice=f"{goal.advice} or {goal.table}.epsilon.",
+        delta=privacy_target.delta,
+        advice=f"{privacy_target.advice} or {privacy_target.table}.epsilon.",
     )
 
 
-def over_project_budget(goal: Goal, project: ProjectLedger, why: str) -> str:
+def over_project_budget(privacy_target: AnyTarget, project: ProjectLedger, why: str) -> str:
     """Return the error text for a run whose project, for the reason `why`, does not pay for the first round."""
     return (
-        f"{project.ledger.path} (a project ledger): not even one round fits: {why} {goal.advice}, or do without the "
-        "run."
+        f"{project.ledger.path} (a project ledger): not even one round fits: {why} {privacy_target.advice}, or do "
+        "without the run."
     )

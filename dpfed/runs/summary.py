@@ -21,7 +21,7 @@ from dpfed.runs.book import Book
 from dpfed.runs.certificate import certificate_of
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.protection import hostile_clients_view, server_view
-from dpfed.runs.training import gpu_words
+from dpfed.runs.training import gpu_description
 from dpfed.server.state import ServerState
 
 
@@ -38,10 +38,10 @@ def summary_of(
     mask_entropy: int | None,
 ) -> Summary:
     """Return the summary of a finished run. Epsilon is recomputed from the ledger's file alone."""
-    config, clients, goal = experiment.config, experiment.method.clients, experiment.goal
-    ledger = Ledger.read(book.ledger.path) if book is not None and goal is not None else None
+    config, clients, privacy_target = experiment.config, experiment.method.clients, experiment.privacy_target
+    ledger = Ledger.read(book.ledger.path) if book is not None and privacy_target is not None else None
     return Summary(
-        method=experiment.facts.name,
+        method=experiment.specification.name,
         dataset=config.data.name,
         model=config.model.name,
         parameters=experiment.model.size,
@@ -53,9 +53,9 @@ def summary_of(
         rounds=state.round,
         loss=experiment.objective.loss.name,
         scores=scores,
-        unit=goal.unit if goal else "none",
-        clip_norm=state.clip_norm if goal else None,
-        for_release=config.run.for_release if goal else None,
+        unit=privacy_target.unit if privacy_target else "none",
+        clip_norm=state.clip_norm if privacy_target else None,
+        for_release=config.run.for_release if privacy_target else None,
         aggregation=config.aggregation.kind,
         randomness=experiment.method.randomness.name,
         interrupted_charges=book.interrupted(state.round) if book else 0,
@@ -63,7 +63,7 @@ def summary_of(
         aborted_rounds=sum(line.aborted is not None for line in metrics),
         seconds=seconds,
         device=str(experiment.device),
-        gpu=gpu_words(experiment.device),
+        gpu=gpu_description(experiment.device),
         processes=experiment.method.ranks.count,
         seed=config.run.seed,
         population=binding.population,
@@ -77,11 +77,13 @@ def summary_of(
 
 def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
     """Return the fields of a private run; none for others."""
-    config, goal = experiment.config, experiment.goal
-    if goal is None or ledger is None or book is None:
+    config, privacy_target = experiment.config, experiment.privacy_target
+    if privacy_target is None or ledger is None or book is None:
         return {}
     try:
-        stated = ledger.guarantee(goal.delta, accountant=goal.accountant, units=records_of(experiment))
+        stated = ledger.guarantee(
+            privacy_target.delta, accountant=privacy_target.accountant, units=records_of(experiment)
+        )
         found: dict[str, object] = {
             "epsilon": stated.epsilon,
             "lower_bound": stated.lower_bound,
@@ -96,13 +98,13 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
     except ContradictoryBounds as error:  # the run is saved, and states no guarantee
         found = {"no_statement": str(error)}
     return found | {
-        "delta": goal.delta,
+        "delta": privacy_target.delta,
         "delta_charged_for_failures": delta_for_failures(ledger),
-        "noise_multiplier": goal.noise_multiplier,
+        "noise_multiplier": privacy_target.noise_multiplier,
         "noise_placement": noise_placement(book.ledger.releases),
-        "noise": noise_kind(goal),
-        **schedule_facts(goal),
-        **other_epsilons(config, goal, len(ledger.releases)),
+        "noise": noise_kind(privacy_target),
+        **schedule_factors(privacy_target),
+        **other_epsilons(config, privacy_target, len(ledger.releases)),
         "ledger_head": ledger.head,
         "ledger_entries": len(ledger.entries),
     }
@@ -159,7 +161,7 @@ def delta_for_failures(ledger: Ledger) -> float:
 
 def records_of(experiment: Experiment) -> int | None:
     """Return the number of records if the unit is a record, else None."""
-    return experiment.method.clients.partition.total if isinstance(experiment.goal, RecordTarget) else None
+    return experiment.method.clients.partition.total if isinstance(experiment.privacy_target, RecordTarget) else None
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
@@ -178,20 +180,20 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def schedule_facts(goal: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
+def schedule_factors(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
     """Return the factors of the noise multiplier in equal parts of the planned rounds; None if they are all 1."""
-    schedule = goal.schedule if isinstance(goal, PrivacyTarget) else None
+    schedule = privacy_target.schedule if isinstance(privacy_target, PrivacyTarget) else None
     return {
         "noise_schedule": list(schedule.factors) if schedule else None,
         "noise_schedule_rounds": schedule.rounds if schedule else None,
     }
 
 
-def other_epsilons(config: Config, goal: PrivacyTarget | RecordTarget, releases: int) -> dict[str, object]:
+def other_epsilons(config: Config, privacy_target: PrivacyTarget | RecordTarget, releases: int) -> dict[str, object]:
     """Return the epsilons against the server and against hostile clients, with the rounds they are for."""
     found: dict[str, object] = {}
     for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
-        against = view(config, goal, releases)
+        against = view(config, privacy_target, releases)
         found[name] = against.epsilon if against else None
         found[f"{name}_rounds"] = against.rounds if against else None
     return found
@@ -203,10 +205,10 @@ def noise_placement(releases: Sequence[Release | LocalRelease]) -> str | None:
     return last.noise_placement if isinstance(last, Release) else "local steps" if last else None
 
 
-def noise_kind(goal: PrivacyTarget | RecordTarget) -> str:
+def noise_kind(privacy_target: PrivacyTarget | RecordTarget) -> str:
     """Return the kind of noise: gaussian, discrete-gaussian, skellam, `coins`."""
-    if goal.noise_multiplier is None:
+    if privacy_target.noise_multiplier is None:
         return "coins"
-    if isinstance(goal, RecordTarget):
-        return goal.noise.kind
-    return goal.integers.kind if goal.integers is not None else "gaussian"
+    if isinstance(privacy_target, RecordTarget):
+        return privacy_target.noise.kind
+    return privacy_target.integers.kind if privacy_target.integers is not None else "gaussian"

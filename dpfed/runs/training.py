@@ -214,7 +214,7 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
     return device
 
 
-def gpu_words(device: torch.device) -> str | None:
+def gpu_description(device: torch.device) -> str | None:
     """Return model of a GPU, its driver and CUDA's version; None on the CPU."""
     if device.type != "cuda":
         return None

@@ -34,8 +34,8 @@ class SignedProbabilities:
         return self.inside.sent
 
     @property
-    def facts(self) -> dict[str, object] | None:
-        return self.inside.facts
+    def specification(self) -> dict[str, object] | None:
+        return self.inside.specification
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return self.inside.forward(updates, clients).mul_(self.signs).div_(2 * self.bound)

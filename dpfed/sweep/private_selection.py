@@ -48,13 +48,15 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         raise ConfigError("--private-selection: the file has [tune], which spends privacy uncounted. Remove [tune].")
     for cell in cells:
         _check(cell, cells[0])
-    goals = [build(cell.config).goal for cell in cells]
-    if not all(isinstance(goal, PrivacyTarget) for goal in goals):
+    goals = [build(cell.config).privacy_target for cell in cells]
+    if not all(isinstance(privacy_target, PrivacyTarget) for privacy_target in goals):
         raise ConfigError(
             "--private-selection: needs [privacy] in every run (not [local.record]); its unit is the client."
         )
-    private = [goal for goal in goals if isinstance(goal, PrivacyTarget)]
-    mechanisms = [goal.run(cell.config.federation.rounds) for goal, cell in zip(private, cells, strict=True)]
+    private = [privacy_target for privacy_target in goals if isinstance(privacy_target, PrivacyTarget)]
+    mechanisms = [
+        privacy_target.run(cell.config.federation.rounds) for privacy_target, cell in zip(private, cells, strict=True)
+    ]
     return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
 
 

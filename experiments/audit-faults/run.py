@@ -94,7 +94,7 @@ def method_row(found) -> str:
     passed = f"{sum(bool(one.passed) for one in found.checks)}/{len(found.checks)}"
     return (
         f"| `{found.method}` | {found.claim.seen} | {record['mechanism']['kind']} | {upwards(found.claim.epsilon)} "
-        f"| {shown} | {found.power.in_words().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
+        f"| {shown} | {found.power.as_text().partition(', with')[0]} | {passed} | {{seconds:.0f}} | {found.verdict} |"
     )
 
 

@@ -127,7 +127,7 @@ def killed_and_resumed(case: Case, kills: Sequence[Kill | float], scratch: Path,
                 break
         check_after_kill(base / "run", project, history)
         if case.secure:
-            scheduled = schedule_of(case.experiment.goal.mechanism) is not None
+            scheduled = schedule_of(case.experiment.privacy_target.mechanism) is not None
             check_charged_again(base / "run", case.experiment.config.federation.rounds, once=scheduled)
         else:
             check_repeated(base / "run", case.reference / "run")

@@ -39,7 +39,7 @@ def accuracy(config: Config, public: Public, held: int, epochs: int, split: int,
     data = dpfed.data.from_arrays(*halves, classes=int(labels.max()) + 1)
     carved = len(order) // 2
     clients = max(2, (len(trained) - carved) // held)
-    noise = build(config).goal.noise_multiplier * clients / config.federation.cohort
+    noise = build(config).privacy_target.noise_multiplier * clients / config.federation.cohort
     settings = {
         "data.public": carved,
         "data.partition": "iid",

@@ -190,7 +190,7 @@ def run(group: str, name: str, seed: int) -> None:
     experiment = build(parse(tables_of(ROWS[group][name], seed), source=f"{group}/{name}"))
     with tempfile.TemporaryDirectory() as folder:
         outcome = federation.run(experiment, Path(folder) / "run")
-        verdict = None if experiment.goal is None else audit_run(outcome.folder).verdict
+        verdict = None if experiment.privacy_target is None else audit_run(outcome.folder).verdict
         if verdict not in (None, "pass"):
             raise SystemExit(f"{group}/{name}, seed {seed}: `dpfed audit run` says {verdict}; no line is written.")
         mask = outcome.folder / "model.mask.safetensors"

@@ -21,7 +21,7 @@ from accounting import (
 from accounting.bernoulli import exact as bernoulli_exact
 from accounting.bernoulli.pairs import walk_epsilon
 from accounting.budget import calibrate
-from accounting.compose import accountant, loss_grid, loss_law, over_rounds, pld, profiles, rdp
+from accounting.compose import accountant, loss_distribution, loss_grid, over_rounds, pld, profiles, rdp
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import smallest_epsilon
 from accounting.gaussian.attacks import attack_pairs
@@ -145,11 +145,11 @@ def test_a_sum_without_noise_wraps_only_where_it_can(law):
 
 
 def test_a_law_that_only_loses_costs_nothing():
-    law = loss_law.LossLaw(spacing=0.1, lowest=-20, masses=np.array([0.5, 0.5]), infinite=0.0)
+    law = loss_distribution.LossDistribution(spacing=0.1, lowest=-20, masses=np.array([0.5, 0.5]), infinite=0.0)
     assert law.smallest_epsilon(1e-5) == 0.0
-    assert loss_law.LossLaw(spacing=0.1, lowest=0, masses=np.ones(1), infinite=1e-3).smallest_epsilon(1e-5) == (
-        math.inf
-    )
+    assert loss_distribution.LossDistribution(spacing=0.1, lowest=0, masses=np.ones(1), infinite=1e-3).smallest_epsilon(
+        1e-5
+    ) == (math.inf)
 
 
 def test_a_root_that_rounding_puts_above_the_target_is_moved_below():

@@ -9,8 +9,8 @@ from reference.shorthand import fixed, gaussian, poisson, times
 from scipy.stats import binom
 
 from accounting import gaussian as normal
-from accounting.compose import accountant, loss_grid, loss_law, pld
-from accounting.compose.loss_law import LossLaw
+from accounting.compose import accountant, loss_distribution, loss_grid, pld
+from accounting.compose.loss_distribution import LossDistribution
 
 
 def delta_at(law, epsilon):
@@ -20,7 +20,7 @@ def delta_at(law, epsilon):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_repeated_is_the_convolution(count):
-    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.15, 0.2]), infinite=0.05)
+    law = LossDistribution(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.15, 0.2]), infinite=0.05)
     by_hand = np.ones(1)
     for _ in range(count):
         by_hand = np.convolve(by_hand, law.masses)
@@ -33,19 +33,19 @@ def test_repeated_is_the_convolution(count):
 
 @pytest.mark.parametrize("delta", [0.06, 0.1, 0.3, 0.5, 0.64, 0.9])
 def test_smallest_epsilon_inverts_delta(delta):
-    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.15, 0.2]), infinite=0.05)
+    law = LossDistribution(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.15, 0.2]), infinite=0.05)
     epsilon = law.smallest_epsilon(delta)
     assert delta_at(law, epsilon) <= delta * (1 + 1e-12)
     assert epsilon == 0 or delta_at(law, epsilon) == pytest.approx(delta)
 
 
 def test_an_infinite_loss_of_more_than_delta_has_no_epsilon():
-    law = LossLaw(spacing=0.1, lowest=0, masses=np.array([0.5, 0.4]), infinite=0.1)
+    law = LossDistribution(spacing=0.1, lowest=0, masses=np.array([0.5, 0.4]), infinite=0.1)
     assert law.smallest_epsilon(0.09) == math.inf
 
 
 def test_losses_that_no_exponential_can_hold():
-    law = LossLaw(
+    law = LossDistribution(
         spacing=1.0, lowest=-3, masses=np.bincount([0, 3, 2003, 5003], weights=[0.5, 0.3, 0.1, 0.1]), infinite=0
     )
     assert law.smallest_epsilon(0.05) == pytest.approx(5000 + math.log(0.5), rel=1e-12)
@@ -69,7 +69,7 @@ def test_losses_that_no_exponential_can_hold():
 def test_equals_the_librarys_composition_on_the_same_grid(mechanism, delta):
     ((one, count),) = mechanism.parts
     theirs = library.distribution(pld.distribution(one, loss_grid.interval(mechanism))).self_compose(count)
-    theirs = loss_law.smallest_epsilon(theirs.get_delta_for_epsilon, delta - pld.composition_slack(count))
+    theirs = loss_distribution.smallest_epsilon(theirs.get_delta_for_epsilon, delta - pld.composition_slack(count))
     assert pld.epsilon(mechanism, delta=delta) == pytest.approx(theirs, rel=2e-6, abs=1e-10)
 
 
@@ -84,7 +84,7 @@ def test_never_below_a_gaussian_sampled_with_certainty(sigma, rounds, delta):
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_the_cut_leaves_1e15_and_keeps_little_more(count, p):
     """A sum of coins is binomial: what is cut off has a probability of at most 1e-15, charged besides."""
-    law = LossLaw(spacing=1.0, lowest=0, masses=np.array([1 - p, p]), infinite=0.0).repeated(count)
+    law = LossDistribution(spacing=1.0, lowest=0, masses=np.array([1 - p, p]), infinite=0.0).repeated(count)
     last = law.lowest + len(law.masses) - 1
     assert binom.cdf(law.lowest - 1, count, p) + binom.sf(last, count, p) <= 1e-15 <= law.infinite
     assert len(law.masses) <= 2 * 8.6 * math.sqrt(count * p * (1 - p)) + 20
@@ -97,7 +97,7 @@ def test_smallest_epsilon_of_random_laws(lowest, infinite):
     rng = np.random.default_rng(lowest + 10)
     below_all = 0
     for _ in range(60):
-        law = LossLaw(
+        law = LossDistribution(
             spacing=float(10 ** rng.uniform(-2, 0.5)),
             lowest=lowest,
             masses=(1 - infinite) * rng.dirichlet(np.ones(rng.integers(1, 8))),
@@ -122,7 +122,7 @@ def shifts(mu, spacing=1e-3):
 def test_a_tilted_composition_keeps_its_digits_in_the_tail(delta):
     """A thousand shifts by 0.05 are one of 0.05 sqrt(1000), whose epsilon is known in closed form."""
     exact = normal.smallest_epsilon(delta, mu=0.05 * math.sqrt(1000))
-    found = loss_law.composed(loss_law.tilted_for([(shifts(0.05), 1000)], delta)).charged_epsilon(
+    found = loss_distribution.composed(loss_distribution.tilted_for([(shifts(0.05), 1000)], delta)).charged_epsilon(
         delta, pld.composition_slack(1000)
     )
     assert exact <= found < exact * 1.002
@@ -130,7 +130,7 @@ def test_a_tilted_composition_keeps_its_digits_in_the_tail(delta):
 
 def test_one_after_the_other_keeps_them_too():
     exact = normal.smallest_epsilon(1e-12, mu=0.05 * math.sqrt(100))
-    ((one, _),) = loss_law.tilted_for([(shifts(0.05), 100)], 1e-12)
+    ((one, _),) = loss_distribution.tilted_for([(shifts(0.05), 100)], 1e-12)
     total = one
     for _ in range(99):
         total = total.plus(one)
@@ -139,7 +139,7 @@ def test_one_after_the_other_keeps_them_too():
 
 def test_what_is_misplaced_is_charged():
     """A tilt that leaves too little of the masses where delta is asked for gives no answer, not a wrong one."""
-    law = loss_law.composed([(shifts(0.05).tilted(0.01), 1000)])
+    law = loss_distribution.composed([(shifts(0.05).tilted(0.01), 1000)])
     assert law.charged_epsilon(1e-16, pld.composition_slack(1000)) == math.inf
     exact = normal.smallest_epsilon(1e-16, mu=0.05 * math.sqrt(1000))
     assert abs(law.smallest_epsilon(1e-16) / exact - 1) > 0.002  # planted: read without the charge

@@ -111,8 +111,10 @@ def test_a_nan_client_adds_zero_is_counted_and_never_stops_the_round(tiny_config
     zeroed, broken = updates.clone(), updates.clone()
     zeroed[client], broken[client] = 0, float("nan")
     torch.testing.assert_close(sum_of(experiment, broken), sum_of(experiment, zeroed))
-    _, facts = watched_round(experiment.start, with_updates(experiment, broken), seeds=experiment.seeds, ledger=Book())
-    assert facts.not_finite == 1
+    _, specification = watched_round(
+        experiment.start, with_updates(experiment, broken), seeds=experiment.seeds, ledger=Book()
+    )
+    assert specification.not_finite == 1
 
 
 def test_the_divisor_is_public_whatever_the_realised_cohort(tiny_config):
@@ -130,8 +132,8 @@ def test_an_empty_cohort_releases_only_noise_and_is_charged(tiny_config):
     rounds = [t for t in range(40) if not len(experiment.method.sampler.sample(experiment.method.randomness, t))]
     book = Book()
     state = replace(experiment.start, round=rounds[0])
-    after, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
-    assert facts.cohort == 0
+    after, specification = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
+    assert specification.cohort == 0
     assert len(book.releases) == 1
     noise = (after.broadcast - state.broadcast).double()
     # 594 weights of standard deviation 2: seeded, six standard errors.
@@ -164,7 +166,7 @@ def test_the_release_states_what_was_drawn(tiny_config):
     (release,) = book.releases
     assert release.noise_std == pytest.approx(0.5)
     assert release.detail == {"dimension": 50, "divided_by": 12.0}
-    assert release.mechanism == experiment.goal.mechanism
+    assert release.mechanism == experiment.privacy_target.mechanism
 
 
 @pytest.mark.parametrize("strategy", ["loop", "vmap"])

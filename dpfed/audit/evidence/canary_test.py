@@ -25,7 +25,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.promise import canaries_of
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.statistics import epsilon_bounds, one_run, score_law, thresholds
+from dpfed.audit.statistics import epsilon_bounds, one_run, score_distribution, thresholds
 from dpfed.audit.statistics.power import MOVES, NOISES, Power, Region, power_of
 from dpfed.audit.statistics.rejection import ClaimTest, reject_claim
 from dpfed.audit.statistics.whole_scores import WholeScores
@@ -132,7 +132,7 @@ def canary_result(files: RunFiles, *, alpha: float) -> CanaryResult:
     levels = (alpha, _OF_WHOLE * alpha)
     moved, surely = (_OF_ROWS.moved(parts[~present], parts[present], alpha=one, shared=_SHARED) for one in levels)
     cut = thresholds.claimed_gaussian(shift, trials=max(files.config.audit.canaries // 2, 1), alpha=each)
-    law = score_law.plain(shift)
+    law = score_distribution.plain(shift)
     region = Region.of(
         profile,
         law,
@@ -180,9 +180,9 @@ def claim_of_a_round_holds(found: CanaryResult) -> Finding:
         f"standard deviations (claimed: {found.shift:.2f} and 0); one round shows epsilon of at least "
         f"{downwards(found.lower_bound)} if it is a Gaussian, {upwards(found.round_epsilon)} is claimed for it without "
         f"sampling; present canaries move the sum by at least {downwards(found.moved, digits=2)} of their bounded rows"
-        f"{_finding_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. A "
-        "smoke test, for random directions and not for the worst client: these canaries would have found "
-        f"{found.power.in_words()}."
+        f"{_finding_text(found)}; {found.one_run['correct']} of {found.one_run['guesses']} coin flips guessed rightly. "
+        "A smoke test, for random directions and not for the worst client: these canaries would have found "
+        f"{found.power.as_text()}."
     )
     if found.claim.rejected:
         return False, f"the scores show more of who took part than one round may. {detail}"

@@ -66,7 +66,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
 
 
 @dataclass(kw_only=True, eq=False)
-class SeenCohorts:
+class RecordedCohorts:
     """Statistics of the cohorts, updated round by round."""
 
     clients: int
@@ -91,10 +91,10 @@ class SeenCohorts:
         """Return the finding of the three tests, alpha / 3 each."""
         for problem in (self._repeated(alpha / 3), self._overlap(alpha / 3), self._frequency(alpha / 3)):
             if problem is not None:
-                return False, f"{problem} {chance_in_words(alpha)}"
+                return False, f"{problem} {chance_text(alpha)}"
         return True, (
             f"{len(self.sizes)} cohorts of {np.mean(self.sizes):.1f} clients on average, none with a client twice or "
-            f"drawn before; {self._power_in_words(alpha / 3)}"
+            f"drawn before; {self._power_text(alpha / 3)}"
         )
 
     def _repeated(self, alpha: float) -> str | None:
@@ -103,13 +103,13 @@ class SeenCohorts:
         for rounds in self.alike.values():
             size = self.size_in[rounds[0]]
             if len(rounds) > 1 and math.log(max(pairs, 1)) - log_choose(self.clients, size) < math.log(alpha):
-                return f"{rounds_in_words(rounds)} have the same cohort of {size} clients, which is not drawn again."
+                return f"{rounds_text(rounds)} have the same cohort of {size} clients, which is not drawn again."
         return None
 
     def _overlap(self, alpha: float) -> str | None:
         """Test the overlap of cohorts with earlier ones, two-sided, for each lag."""
         for lag, shared in self.shared.items():
-            first, mass = overlap_law(self.sizes, lag, self.clients)
+            first, mass = overlap_distribution(self.sizes, lag, self.clients)
             p = two_sided(mass, sum(shared) - first)
             if p < alpha / LAGS:
                 expected = sum(self._means(lag))
@@ -135,7 +135,7 @@ class SeenCohorts:
     def _means(self, lag: int) -> list[float]:
         return [a * b / self.clients for a, b in zip(self.sizes, self.sizes[lag:], strict=False)]
 
-    def _power_in_words(self, alpha: float) -> str:
+    def _power_text(self, alpha: float) -> str:
         """Return text on the smallest departures that are found with probability 95%.
 
         By a normal approximation; the tests are exact.
@@ -153,7 +153,7 @@ class SeenCohorts:
         return words + f"; so would cohorts that share {visible:.0%} more with the one before than chance has it."
 
 
-def overlap_law(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
+def overlap_distribution(sizes: Sequence[int], lag: int, clients: int) -> tuple[int, Floats]:
     """Return the distribution of the number of clients that cohorts share with those `lag` before.
 
     The first value, and the probabilities of it and the following ones. Exact except for rounding: 1e-13 of
@@ -255,7 +255,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
         if chances[worst] < alpha / law.lanes:
             return False, (
                 f"lane {worst} of {law.lanes} has {int(sizes[worst])} of {clients} clients (p = {chances[worst]:.2g}): "
-                f"secret lanes are not drawn uniformly. {chance_in_words(alpha)}"
+                f"secret lanes are not drawn uniformly. {chance_text(alpha)}"
             )
         known = np.bincount((lane_of - np.arange(clients)) % law.lanes, minlength=law.lanes)
         p = float(of_lane.sf(int(known.max()) - 1))
@@ -272,7 +272,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
         if p < alpha / len(pairs):
             return False, (
                 f"{same} clients have the same round in two epochs, {clients * law.lanes / law.bins:.1f} are "
-                f"expected (p = {p:.2g}): epochs are not drawn anew. {chance_in_words(alpha)}"
+                f"expected (p = {p:.2g}): epochs are not drawn anew. {chance_text(alpha)}"
             )
     kind = "secret lane" if law.secret_lanes else "lane"
     lanes = f", each in its {kind} of {law.lanes}" if law.lanes > 1 else ""

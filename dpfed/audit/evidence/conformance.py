@@ -16,7 +16,7 @@ from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.record_steps import delta_of_records, steps_follow_configuration
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, named_by_the_ledger, protection_problem
-from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerance_of
@@ -131,7 +131,7 @@ def rounds_charged(files: RunFiles) -> Finding:
     for problem, rounds in _published_in_spite(files).items():
         problems.setdefault(problem, []).extend(rounds)
     if problems:
-        return False, "; ".join(f"{rounds_in_words(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
+        return False, "; ".join(f"{rounds_text(rounds)}: {problem}" for problem, rounds in problems.items()) + "."
     beyond = len(files.entries.keys() - {one.round for one in files.published})
     aborted = sum(not one.has_result for one in files.published)
     return True, (
@@ -185,7 +185,7 @@ def ledger_follows_configuration(files: RunFiles) -> Finding:
     wrong = {number: words for number in files.released if (words := _difference(files, number)) is not None}
     if wrong:
         first = min(wrong)
-        return False, f"{rounds_in_words(sorted(wrong))}: {wrong[first]} (round {first})."
+        return False, f"{rounds_text(sorted(wrong))}: {wrong[first]} (round {first})."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those that config.toml "
         f"gives, worked out anew{more_noise(files)}."
@@ -220,12 +220,16 @@ def plan_problem(files: RunFiles, source: str, *, kinds: bool = True) -> str | N
 
 def more_noise(files: RunFiles) -> str:
     """Describe noise above today's calibration, of a run that an earlier account calibrated."""
-    goal, promised = files.promise.goal, files.promised_today.goal
-    if goal.noise_multiplier != promised.noise_multiplier and goal.noise_multiplier and promised.noise_multiplier:
-        found, enough = upwards(goal.noise_multiplier), upwards(promised.noise_multiplier)
+    privacy_target, promised = files.promise.privacy_target, files.promised_today.privacy_target
+    if (
+        privacy_target.noise_multiplier != promised.noise_multiplier
+        and privacy_target.noise_multiplier
+        and promised.noise_multiplier
+    ):
+        found, enough = upwards(privacy_target.noise_multiplier), upwards(promised.noise_multiplier)
         return f", with the noise multiplier that the run was calibrated to: {found}, where {enough} is enough today"
-    if goal.clip_norm != promised.clip_norm:
-        found, allowed = downwards(goal.clip_norm), downwards(promised.clip_norm)
+    if privacy_target.clip_norm != promised.clip_norm:
+        found, allowed = downwards(privacy_target.clip_norm), downwards(promised.clip_norm)
         return f", with the clip norm that the run was calibrated to: {found}, where {allowed} is allowed today"
     return ""
 

@@ -16,7 +16,7 @@ from accounting.mechanisms import Gaussian, NoisyIntegers, unsampled
 from accounting.rounding import downwards, upwards
 from dpfed.audit.evidence.conformance import difference, more_noise, plan_problem
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import Unavailable, lines_of
@@ -65,14 +65,18 @@ class LoopFiles(RunFiles):
 
         Its variance is rounded up to a whole number, so that its multiplier is larger than the calibrated one.
         """
-        first, goal = next(iter(self.released.values()), None), self.promised_today.goal
-        if first is None or goal.schedule is not None:
+        first, privacy_target = next(iter(self.released.values()), None), self.promised_today.privacy_target
+        if first is None or privacy_target.schedule is not None:
             return None
         noise = unsampled(first.mechanism)
-        if goal.integers is not None and goal.integer_rows is not None and isinstance(noise, NoisyIntegers):
-            if noise.share_variance == goal.integers.share_variance:
+        if (
+            privacy_target.integers is not None
+            and privacy_target.integer_rows is not None
+            and isinstance(noise, NoisyIntegers)
+        ):
+            if noise.share_variance == privacy_target.integers.share_variance:
                 return None
-            return math.sqrt(noise.share_variance * noise.shares) / goal.integer_rows.scale
+            return math.sqrt(noise.share_variance * noise.shares) / privacy_target.integer_rows.scale
         return noise.noise_multiplier if isinstance(noise, Gaussian) else None
 
     @cached_property
@@ -166,7 +170,7 @@ def rounds_are_charged_once(files: LoopFiles) -> Finding:
         known = {one.round for one in files.rounds}
         problems["was released without a charge"] = sorted(known - entries.keys())
         problems["was released and is said to have been skipped"] = sorted(known & set(skipped))
-    found = [f"{rounds_in_words(rounds)} {problem}" for problem, rounds in problems.items() if rounds]
+    found = [f"{rounds_text(rounds)} {problem}" for problem, rounds in problems.items() if rounds]
     if found:
         return False, "; ".join(found) + "."
     lost = len(entries) - len(skipped) - len(known) if known else 0
@@ -193,7 +197,7 @@ def ledger_follows_the_plan(files: LoopFiles) -> Finding:
             f"the chain is user-defined: lines differ from the plan's ({wrong[min(wrong)]}), and count as they are.",
         )
     if wrong:
-        return False, f"{rounds_in_words(sorted(wrong))}: {wrong[min(wrong)]}."
+        return False, f"{rounds_text(sorted(wrong))}: {wrong[min(wrong)]}."
     return True, (
         "mechanism, sampler, adjacency, clip norm, noise and denominator of every line are those of the plan"
         f"{more_noise(files)}."

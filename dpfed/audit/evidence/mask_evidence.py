@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.tables import Config
 from dpfed.data.samples import public_samples, validation_samples, whole_data
 from dpfed.errors import DpfedError
@@ -35,7 +35,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
     lacking = [one.round for one in files.rounds if one.map is None]
     if lacking:
         raise Unavailable(
-            f"diagnostics.jsonl, {rounds_in_words(lacking)}: no 'map' of coordinates. The run was made by a version "
+            f"diagnostics.jsonl, {rounds_text(lacking)}: no 'map' of coordinates. The run was made by a version "
             "that did not write it."
         )
     inputs, labels, leaked = _public(files.config)
@@ -46,7 +46,7 @@ def chosen_by_public_data(files: RunFiles) -> Finding:
     if other:
         return (
             False,
-            f"{rounds_in_words(other)}: other samples than the {len(labels)} public ones chose the coordinates.",
+            f"{rounds_text(other)}: other samples than the {len(labels)} public ones chose the coordinates.",
         )
     alike = _first_again(files, inputs, labels)
     if alike < _ALIKE:

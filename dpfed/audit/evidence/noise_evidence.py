@@ -124,12 +124,12 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     """
     found, silent = measured(files)
     if silent:
-        return False, f"{rounds_in_words(silent)}: no noise is in the sum, though some is charged."
+        return False, f"{rounds_text(silent)}: no noise is in the sum, though some is charged."
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
+        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
     wrong = [one.round for one in found if one.noise.entries != one.charged.entries]
     if wrong:
-        return False, f"{rounds_in_words(wrong)}: noise is not on as many entries as are charged."
+        return False, f"{rounds_text(wrong)}: noise is not on as many entries as are charged."
     if not found:
         return True, NO_NOISE
     whole = sum(one.noise.entries for one in found)
@@ -143,9 +143,9 @@ def noise_is_as_charged(files: RunFiles, *, alpha: float) -> Finding:
         f"charged for the draws that arrived (p = {together:.2g}); one {visible:.2%} short would be noticed."
     )
     if outside:
-        detail = f"{rounds_in_words(outside)}: the variance is not that of the charged noise. In all: {detail}"
+        detail = f"{rounds_text(outside)}: the variance is not that of the charged noise. In all: {detail}"
     if outside or together < alpha / 2:
-        return False, f"{detail} {chance_in_words(alpha)}"
+        return False, f"{detail} {chance_text(alpha)}"
     return True, detail
 
 
@@ -154,7 +154,7 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
     so near that only rounding separates them. True independence fails with probability at most alpha."""
     found, _ = measured(files)
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
+        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
     if not found:
         return True, NO_NOISE
     by_digest: dict[str, list[int]] = {}
@@ -162,10 +162,10 @@ def noise_is_fresh(files: RunFiles, *, alpha: float) -> Finding:
         by_digest.setdefault(one.noise.digest, []).append(one.round)
     repeated = [rounds for rounds in by_digest.values() if len(rounds) > 1]
     if repeated:
-        return False, f"{rounds_in_words(repeated[0])} have the same noise: their difference has none."
+        return False, f"{rounds_text(repeated[0])} have the same noise: their difference has none."
     near = _too_near([one for one in found if not one.charged.whole and one.noise.entries >= _FEW], alpha)
     if near:
-        return False, f"{rounds_in_words(near)} have noise of the same length up to rounding: the same noise again."
+        return False, f"{rounds_text(near)} have noise of the same length up to rounding: the same noise again."
     return True, f"the fingerprints of the noise of {len(found)} rounds are all different."
 
 
@@ -227,7 +227,7 @@ def counts_are_noised(files: RunFiles, *, alpha: float) -> Finding:
         f"of what is charged (p = {min(p_size, 1.0):.2g}), the least of it {smallest:.2g} (p = {min(p_none, 1.0):.2g})."
     )
     if min(p_size, p_none, p_again) < alpha / 3:
-        return False, f"{detail} Clip norms do not follow a count with the charged noise. {chance_in_words(alpha)}"
+        return False, f"{detail} Clip norms do not follow a count with the charged noise. {chance_text(alpha)}"
     return True, detail
 
 

@@ -33,19 +33,19 @@ def noise_is_shaped_as_charged(files: RunFiles, *, alpha: float) -> Finding:
     """
     found, _ = measured(files)
     if unseen(files):
-        return None, f"{rounds_in_words(unseen(files))}: the noise was the clients', and only they have seen it."
+        return None, f"{rounds_text(unseen(files))}: the noise was the clients', and only they have seen it."
     if not found:
         return True, NO_NOISE
     lacking = [one.round for one in found if one.noise.largest is None or one.noise.correlation is None]
     if lacking:
         raise Unavailable(
-            f"diagnostics.jsonl, {rounds_in_words(lacking)}: the noise has no 'largest' or 'correlation'. The run was "
+            f"diagnostics.jsonl, {rounds_text(lacking)}: the noise has no 'largest' or 'correlation'. The run was "
             "made by a version that did not write them."
         )
     tails, in_tails = _tails(found, alpha / 2)
     tiles, in_tiles = _tiles(found, alpha / 2)
     words = f"{in_tails} {in_tiles}"
-    return (True, words) if tails and tiles else (False, f"{words} {chance_in_words(alpha)}")
+    return (True, words) if tails and tiles else (False, f"{words} {chance_text(alpha)}")
 
 
 def _tails(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
@@ -72,7 +72,7 @@ def _tiles(found: Sequence[Measured], alpha: float) -> tuple[bool, str]:
     words = f"The largest correlation between coordinates is {largest:.3f}; {noticed:.3f} would be noticed"
     words += ", noise repeated over the coordinates has 0.5." if noticed < _TILED else ": they are too few to tell."
     if outside:
-        words = f"{rounds_in_words(outside)}: the noise of some coordinates repeats that of others. {words}"
+        words = f"{rounds_text(outside)}: the noise of some coordinates repeats that of others. {words}"
     return not outside, words
 
 

@@ -115,7 +115,7 @@ def loaded_here(files: RunFiles) -> bool:
     return all(one.sha256 in known or Path(one.path).name in known for one in files.own_code)
 
 
-def own_code_is_what_ran(files: RunFiles) -> Finding:
+def own_code_matches_run(files: RunFiles) -> Finding:
     """Check that the code loaded here has the hash that own_code.json and the ledger's header have.
 
     Inconclusive for another loaded version: its result would not be about the run.

@@ -46,35 +46,35 @@ class Promise:
     """
 
     sent: int
-    goal: PrivacyTarget
+    privacy_target: PrivacyTarget
     fill: int | None
     charges_overflow: bool = False
 
     def longest_row(self, clip_norm: float) -> float | None:
         """Return the bound on a row in the sum, without noise, in the units of the sum; None for Bernoulli samples."""
-        if self.goal.noise_multiplier is None:
+        if self.privacy_target.noise_multiplier is None:
             return None
-        if (rows := self.goal.integer_rows) is not None:
+        if (rows := self.privacy_target.integer_rows) is not None:
             return math.sqrt(rows.fixed_point.largest_squared_norm(rows.clip_norm))
         return clip_norm
 
     def release(self, *, clip_norm: float, number: int, uploads: int) -> Release:
         """Return the ledger line of round `number` (counted from 0) for a sum of `uploads` uploads."""
-        release = self.goal.private.release(self._round(clip_norm, number, uploads))
+        release = self.privacy_target.private.release(self._round(clip_norm, number, uploads))
         return replace(release, mechanism=self._charged(release.mechanism))
 
     @property
-    def charged_goal(self) -> PrivacyTarget:
+    def charged_target(self) -> PrivacyTarget:
         """Privacy target with the mechanism of the ledger's version, for sums of integers."""
-        noise, mechanism = self.goal.private, self._charged(self.goal.mechanism)
+        noise, mechanism = self.privacy_target.private, self._charged(self.privacy_target.mechanism)
         if not self.charges_overflow or not isinstance(noise, IntegerNoise):
-            return self.goal
+            return self.privacy_target
         described: Any = unsampled(mechanism)
-        return replace(self.goal, private=replace(noise, noise=described, sampling=sampling_of(mechanism)))
+        return replace(self.privacy_target, private=replace(noise, noise=described, sampling=sampling_of(mechanism)))
 
     def run(self, rounds: int) -> Composed:
         """Return the first `rounds` rounds, charged at their largest."""
-        run = self.goal.run(rounds)
+        run = self.privacy_target.run(rounds)
         return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
 
     def _charged(self, release: SingleRelease) -> SingleRelease:
@@ -98,7 +98,9 @@ class Promise:
         )
 
 
-def with_more_noise(config: Config, goal: PrivacyTarget, *, noise: float | None, clip: float | None) -> Config | None:
+def with_more_noise(
+    config: Config, privacy_target: PrivacyTarget, *, noise: float | None, clip: float | None
+) -> Config | None:
     """Return the configuration with the run's stated noise multiplier, if today's account needs less noise.
 
     For Bernoulli samples: clip norm. Returns None if it was not left to the account, and for differences by rounding.
@@ -107,11 +109,11 @@ def with_more_noise(config: Config, goal: PrivacyTarget, *, noise: float | None,
     """
     table = config.privacy
     assert table is not None
-    if goal.noise_multiplier is None:
-        more = table.clip_norm is None and clip and clip * (1 + _ROUNDING) < goal.clip_norm
+    if privacy_target.noise_multiplier is None:
+        more = table.clip_norm is None and clip and clip * (1 + _ROUNDING) < privacy_target.clip_norm
         changed = {"clip_norm": clip}
     else:
-        more = table.noise_multiplier is None and noise and noise > goal.noise_multiplier * (1 + _ROUNDING)
+        more = table.noise_multiplier is None and noise and noise > privacy_target.noise_multiplier * (1 + _ROUNDING)
         changed = {"noise_multiplier": noise}
     if not more:
         return None
@@ -124,8 +126,8 @@ def promise_of(config: Config, sent: int) -> Promise:
     """
     facts = method(config.method.name)
     refuse(config, facts)
-    goal = target_of(config, facts, sent)
-    return Promise(sent=sent, goal=goal, fill=filled_to(config, goal))
+    privacy_target = target_of(config, facts, sent)
+    return Promise(sent=sent, privacy_target=privacy_target, fill=filled_to(config, privacy_target))
 
 
 def canaries_of(config: Config) -> Canaries:

@@ -14,7 +14,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed
 from accounting.rounding import upwards
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.records.reading import Unavailable
 from dpfed.runs.book import lines_of
 
@@ -71,11 +71,13 @@ def _problem_of_ending(files: RunFiles, done: int) -> str | None:
 
 def _with_one_more(files: RunFiles) -> float:
     """Return epsilon with one more round, charged at its largest."""
-    goal = files.promise.goal
+    privacy_target = files.promise.privacy_target
     mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
-    mechanisms.append(goal.of_round(len(mechanisms)))
+    mechanisms.append(privacy_target.of_round(len(mechanisms)))
     try:
-        return accountant.epsilon(Composed.of(mechanisms), delta=goal.delta, accountant=goal.accountant)
+        return accountant.epsilon(
+            Composed.of(mechanisms), delta=privacy_target.delta, accountant=privacy_target.accountant
+        )
     except AccountingError as error:
         raise Unavailable(f"epsilon with one more round could not be found ({error}).") from None
 
@@ -120,10 +122,10 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
     ours = _contents(one for one in own if isinstance(one, Release))
     theirs = _contents(charged)
     if unpaid := _rounds(ours - theirs):
-        return False, f"{path} was not charged as ledger.jsonl says for {rounds_in_words(unpaid)}."
+        return False, f"{path} was not charged as ledger.jsonl says for {rounds_text(unpaid)}."
     repeatable = header.randomness == "simulated"
     if beyond := [one for one in (theirs - ours).elements() if repeatable or "nonce" in json.loads(one)]:
-        words = rounds_in_words(_rounds(beyond))
+        words = rounds_text(_rounds(beyond))
         return False, f"{path} was charged for {words} besides, which ledger.jsonl lacks: another copy of the run."
     return True, f"{len(own)} releases, each with a line of its own in {path} that says the same."
 

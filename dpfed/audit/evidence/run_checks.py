@@ -11,7 +11,7 @@ from typing import TypeVar
 from accounting.errors import AccountingError
 from dpfed.audit.evidence import conformance, loop, noise_evidence, origin_evidence, step_evidence, sum_evidence
 from dpfed.audit.evidence.canary_test import coins_are_the_seeds
-from dpfed.audit.evidence.cohort_law import cohorts_and_the_seed, cohorts_follow_sampler
+from dpfed.audit.evidence.cohort_distribution import cohorts_and_the_seed, cohorts_follow_sampler
 from dpfed.audit.evidence.cohort_members import members_follow_sampler
 from dpfed.audit.evidence.loop import LoopFiles
 from dpfed.audit.evidence.mask_evidence import chosen_by_public_data
@@ -51,7 +51,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     if files.config.privacy is not None and files.config.privacy.adaptive is not None:
         checks += [check("counts are noised", partial(noise_evidence.counts_are_noised, files, alpha=alpha))]
     if files.own_code:
-        own = check("own code is what ran", partial(origin_evidence.own_code_is_what_ran, files))
+        own = check("own code is what ran", partial(origin_evidence.own_code_matches_run, files))
         checks += [own if origin_evidence.loaded_here(files) else replace(own, decides=False)]
     if method(files.config.method.name).needs_public_data:
         checks += [check("coordinates are chosen by public data", partial(chosen_by_public_data, files))]
@@ -121,7 +121,7 @@ _OF_LOOPS: Table[LoopFiles] = {
 }
 _OF_SUMS: dict[str, Callable[[RunFiles], Finding]] = {
     "rows are bounded": sum_evidence.rows_are_bounded,
-    "sums are of what went in": step_evidence.sums_are_of_what_went_in,
+    "sums are of what went in": step_evidence.sums_match_rows,
 }
 _OF_UPLOADS: dict[str, Callable[[RunFiles], Finding]] = {
     "uploads are as accounted": sum_evidence.uploads_are_as_accounted

@@ -205,7 +205,7 @@ class RunFiles:
     def promise(self) -> Promise:
         """Promise of the configuration, with the noise that the run states if that is more."""
         today, (noise, clip) = self.promised_today, self._calibrated
-        more = with_more_noise(self.config, today.goal, noise=noise, clip=clip)
+        more = with_more_noise(self.config, today.privacy_target, noise=noise, clip=clip)
         try:
             promise = today if more is None else promise_of(more, today.sent)
         except (DpfedError, AccountingError):  # no run has had so much
@@ -256,7 +256,7 @@ class RunFiles:
 def clip_norm_before(files: RunFiles, number: int) -> float:
     """Return the clip norm that was published before this round, with the model it starts from."""
     if number == 1:
-        return files.promise.goal.clip_norm
+        return files.promise.privacy_target.clip_norm
     norm = files.published[number - 2].clip_norm
     if norm is None:
         raise Unavailable(f"metrics.jsonl, line {number - 1}: has no clip norm.")

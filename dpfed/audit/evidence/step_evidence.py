@@ -16,7 +16,7 @@ from accounting.mechanisms import noise_matrix, schedule_of
 from accounting.mechanisms.bernoulli import BernoulliAggregate, BernoulliChannel
 from dpfed.audit.evidence.noise_evidence import unsampled
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.probes import probe_of
 from dpfed.methods.catalogue import method
@@ -33,7 +33,7 @@ _OF_STEPS = 1e-5
 """Rounding of a step in float32, relative to the norms of model and move."""
 
 
-def sums_are_of_what_went_in(files: RunFiles) -> Finding:
+def sums_match_rows(files: RunFiles) -> Finding:
     """Check that the sum is of the added rows, each once, and the release is that sum and its noise.
 
     For integers and Bernoulli samples the decoding of their sum is not checked.
@@ -51,10 +51,10 @@ def sums_are_of_what_went_in(files: RunFiles) -> Finding:
         elif not _released_alone(files, one, probes):
             wrong.append(one.round)
     if wrong:
-        found = rounds_in_words(sorted(set(wrong)))
+        found = rounds_text(sorted(set(wrong)))
         return False, f"{found}: what was released is not the sum of the rows that went in, and its noise."
     if unknown:
-        return None, f"{rounds_in_words(unknown)}: only the clients have seen their rows."
+        return None, f"{rounds_text(unknown)}: only the clients have seen their rows."
     words = "and what was released is that sum and its noise" if decoded else "decoding it is not looked at"
     return True, f"the sums of {len(files.results)} rounds are of the rows that went into them; {words}."
 
@@ -81,7 +81,7 @@ def model_moves_by_releases(files: RunFiles) -> Finding:
             wrong.append(one.round)
         last = probes
     if wrong:
-        return False, f"{rounds_in_words(wrong)}: the model did not move by what was released."
+        return False, f"{rounds_text(wrong)}: the model did not move by what was released."
     if last is None:
         return None, "no round has a result."
     reached = probe_of(files.checkpoint.broadcast)

@@ -21,17 +21,17 @@ def rows_are_bounded(files: RunFiles) -> Finding:
     norms = {one.round: one.largest_norm for one in files.rounds if one.largest_norm is not None}
     over = [number for number, norm in norms.items() if norm > 1 + _ROUNDING]
     if over:
-        return False, f"{rounds_in_words(over)}: a row of {max(norms.values()):.6g} times the clip norm was summed."
+        return False, f"{rounds_text(over)}: a row of {max(norms.values()):.6g} times the clip norm was summed."
     added = _added_beyond(files)
     if added:
         number, times = max(added.items(), key=lambda item: item[1])
         return False, (
-            f"{rounds_in_words(list(added))}: a row of {times:.6g} times the bound went into the sum (round {number}), "
+            f"{rounds_text(list(added))}: a row of {times:.6g} times the bound went into the sum (round {number}), "
             "past the clip."
         )
     unknown = [one.round for one in files.rounds if one.largest_norm is None or one.longest_added is None]
     if unknown:
-        return None, f"{rounds_in_words(unknown)}: diagnostics.jsonl does not say how long the rows in the sum were."
+        return None, f"{rounds_text(unknown)}: diagnostics.jsonl does not say how long the rows in the sum were."
     return True, (
         f"the longest row of {len(files.rounds)} rounds has {max(norms.values(), default=0.0):.6f} of the clip norm; "
         "none is longer where it goes into the sum."
@@ -58,7 +58,7 @@ def denominator_is_public(files: RunFiles) -> Finding:
     wrong = [one for one in files.results if not math.isclose(one.divisor or 0.0, expected, rel_tol=_ROUNDING)]
     if wrong:
         return False, (
-            f"{rounds_in_words([one.round for one in wrong])}: the sum was divided by {wrong[0].divisor}, the expected "
+            f"{rounds_text([one.round for one in wrong])}: the sum was divided by {wrong[0].divisor}, the expected "
             f"cohort is {expected:g}."
         )
     return True, f"every sum was divided by {expected:g}, the expected cohort."

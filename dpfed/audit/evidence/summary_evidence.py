@@ -17,7 +17,7 @@ from dpfed.audit.verdict import Finding
 from dpfed.config.tables import Config
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method
-from dpfed.methods.choices import in_integers, is_linear, sends_coins
+from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples
 from dpfed.records.reading import Unavailable
 from dpfed.runs.binding import population_of, start_of
 from dpfed.runs.experiment import Experiment
@@ -31,7 +31,7 @@ from dpfed.runs.summary import (
     noise_placement,
     other_epsilons,
     readings_of,
-    schedule_facts,
+    schedule_factors,
     uplink_megabytes,
 )
 from dpfed.server.state import ServerState
@@ -147,7 +147,7 @@ def _same_noise(files: RunFiles, experiment: Experiment) -> bool:
     """Return True unless another account calibrated the run's noise, on which the length of dithered uploads
     depends.
     """
-    now = getattr(experiment.goal, "noise_multiplier", None)
+    now = getattr(experiment.privacy_target, "noise_multiplier", None)
     return now is None or _is_near(files.summary.noise_multiplier, now, (_EXACT, 0.0))
 
 
@@ -197,12 +197,12 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
             "server_epsilon": None,
             "hostile_clients_epsilon": None,
         }
-    goal = files.promise.goal
+    privacy_target = files.promise.privacy_target
     return found | {
-        "noise": noise_kind(goal),
-        "noise_multiplier": goal.noise_multiplier,
-        **schedule_facts(goal),
-        **other_epsilons(files.config, files.promise.charged_goal, len(releases)),
+        "noise": noise_kind(privacy_target),
+        "noise_multiplier": privacy_target.noise_multiplier,
+        **schedule_factors(privacy_target),
+        **other_epsilons(files.config, files.promise.charged_target, len(releases)),
     }
 
 
@@ -233,6 +233,6 @@ def decodes_first(config: Config) -> bool:
     chosen = method(config.method.name)
     if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
         return False
-    if sends_coins(config, chosen) or chosen.dithered:
+    if sends_bernoulli_samples(config, chosen) or chosen.dithered:
         return False
     return not is_linear(config, chosen)

@@ -27,7 +27,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import shift_in_clips
-from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.statistics.score_distribution import NormalMixture
 from dpfed.audit.statistics.thresholds import PrivacyProfile
 from dpfed.errors import ConfigError
 

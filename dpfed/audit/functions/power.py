@@ -16,7 +16,7 @@ from dpfed.audit.functions.learnt_scores import LearntScore
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.error_counts import upper_limit
 from dpfed.audit.statistics.power import A_FIFTH, LIKELY, NOISES, Region
-from dpfed.audit.statistics.score_law import HONEST, plain
+from dpfed.audit.statistics.score_distribution import HONEST, plain
 from dpfed.audit.statistics.thresholds import Thresholds
 
 _FAR, _CHORDS = 15.0, 8001
@@ -43,7 +43,7 @@ class EpsilonFound:
             limit = epsilon_of_shift(mu, delta=claim.delta) if math.isfinite(claim.mu) else math.inf
         return cls(epsilon=epsilon, sampled=claim.drawn is not None, enough=epsilon <= limit)
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return the mechanism and its epsilon."""
         if not math.isfinite(self.epsilon):
             return "no mechanism, however bad"

@@ -19,7 +19,7 @@ import cloudpickle
 import numpy as np
 
 from dpfed.audit.functions.outputs import Output, exception, output_of
-from dpfed.config.own_code import words_of
+from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ def serve(calls: BinaryIO, answers: BinaryIO) -> None:
         except ConfigError as error:
             answer = ("refused", str(error))
         except BaseException as error:  # what the inputs refer to is the user's: it may raise anything
-            answer = ("raised", words_of(error))
+            answer = ("raised", error_text(error))
         pickle.dump(answer, answers)
         answers.flush()
 
@@ -112,7 +112,7 @@ class _Function:
         try:
             seen = self._f(self._converted(given), seed)
         except BaseException as error:  # the function is the user's: it may raise anything
-            return exception(error, words_of(error))
+            return exception(error, error_text(error))
         return output_of(seen)
 
     def _batch_outputs(self, given: _Input, seeds: list[int]) -> list[Output]:
@@ -122,7 +122,7 @@ class _Function:
             seen = self._f(self._converted(batch), self._converted(np.asarray(seeds)))
         except BaseException as error:  # the function is the user's: it may raise anything
             if len(seeds) == 1:
-                return [exception(error, words_of(error))]
+                return [exception(error, error_text(error))]
             return [one for seed in seeds for one in self._batch_outputs(given, [seed])]
         if len(seen) != len(seeds):
             raise ConfigError(f"the batched function returned {len(seen)} outputs for {len(seeds)} trials.")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-Asked = Callable[[dict[str, Any], int], float | None]
+StopRequest = Callable[[dict[str, Any], int], float | None]
 """Function of a setting's fields and an ignored seed to an epsilon."""
 
 
@@ -72,7 +72,7 @@ def flower_rdp(given: dict[str, Any], seed: int = 0) -> float | None:
     return float(accountant.get_epsilon(given["delta"]))
 
 
-BUILT_IN: dict[str, dict[str, Asked]] = {
+BUILT_IN: dict[str, dict[str, StopRequest]] = {
     "dp-accounting": {"dp-accounting PLD": dp_accounting_pld, "dp-accounting RDP": dp_accounting_rdp},
     "opacus": {"opacus RDP": opacus_rdp, "opacus PRV": opacus_prv, "opacus GDP": opacus_gdp},
     "flower": {"flower RDP": flower_rdp},

@@ -14,7 +14,7 @@ import numpy as np
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.functions.process import Process
-from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, Asked
+from dpfed.audit.others.accountant_adapters import BUILT_IN, PACKAGES, StopRequest
 from dpfed.audit.others.accountant_settings import SETTINGS, Proven, Setting, proven
 from dpfed.audit.trials import Progress
 from dpfed.audit.verdict import in_full
@@ -88,7 +88,7 @@ class AccountantAudit:
         """Verdict with its scope."""
         return in_full(self.verdict, "on these settings")
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return the verdict in a sentence or two."""
         failed = len(self.of("error"))
         answered = len(self.cases) - len(self.of("no answer")) - failed
@@ -112,7 +112,7 @@ class AccountantAudit:
             "accountant": self.name,
             "verdict": self.verdict,
             "verdict_in_full": self.verdict_in_full,
-            "words": self.in_words(),
+            "words": self.as_text(),
             "counts": counts,
             "cases": [one.to_dict() for one in self.cases],
         }
@@ -159,7 +159,7 @@ def _one_number(answer: object) -> float:
     return float(array.reshape(()))
 
 
-def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, Asked]]:
+def _named_accountant(what: str | Callable[..., float | None]) -> tuple[str, dict[str, StopRequest]]:
     if callable(what):
         name = str(getattr(what, "__name__", "accountant"))
         return name, {name: _by_keywords(name, what)}
@@ -197,7 +197,7 @@ def _by_keywords(name: str, found: object) -> ByKeywords:
     return ByKeywords(function=found)
 
 
-def _cases(label: str, ask: Asked, settings: Sequence[Setting], seconds: float, say: Progress) -> list[Case]:
+def _cases(label: str, ask: StopRequest, settings: Sequence[Setting], seconds: float, say: Progress) -> list[Case]:
     found: list[Case] = []
     while len(found) < len(settings):
         with Process(ask, arrays="numpy", batched=False, time_limit=seconds) as process:

@@ -24,7 +24,7 @@ def dp_replay() -> Callable[..., ReplayAudit]:
 
         found = replay(call, pairs, seed, rounds=rounds)
         if found.verdict != "pass":
-            pytest.fail(found.in_words(), pytrace=False)
+            pytest.fail(found.as_text(), pytrace=False)
         return found
 
     return check

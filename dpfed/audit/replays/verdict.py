@@ -43,7 +43,7 @@ class PairResult:
     def words(self) -> str:
         """Sentence for a reader."""
         if self.first is not None:
-            return self.first.in_words
+            return self.first.as_text
         if self.outcome == "nothing tested":
             return "none of these clients took part in the replayed rounds"
         return self.seen.error
@@ -96,7 +96,7 @@ class ReplayAudit:
         """First pair that fails."""
         return next((one for one in self.pairs if one.outcome == "fail"), None)
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return the verdict in a sentence or two."""
         failed = self.failed
         if failed is not None:
@@ -110,14 +110,15 @@ class ReplayAudit:
         values = sum(one.seen.values for one in self.pairs)
         used = max(one.seen.used for one in self.pairs)
         return (
-            f"{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, {marks:,} "
-            f"outputs of mechanisms; {used:.0%} of an allowed sensitivity was used at most. Not seen: {NOT_SEEN}."
+            f"{_outcome_counts(counts)}: {values:,} values compared, {rows:,} rows of changed clients or records, "
+            f"{marks:,} outputs of mechanisms; {used:.0%} of an allowed sensitivity was used at most. Not seen: "
+            f"{NOT_SEEN}."
         )
 
     def require_pass(self) -> None:
         """Raise AssertionError with the first difference, unless the verdict is "pass"."""
         if self.verdict != "pass":
-            raise AssertionError(self.in_words())
+            raise AssertionError(self.as_text())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document of `dpfed audit replay --json`."""
@@ -126,7 +127,7 @@ class ReplayAudit:
             "name": self.name,
             "verdict": self.verdict,
             "verdict_in_full": f"pass {SCOPE}" if self.verdict == "pass" else self.verdict,
-            "words": self.in_words(),
+            "words": self.as_text(),
             "pairs_tested": sum(one.outcome == "pass" and bool(one.pair.clients) for one in self.pairs),
             "pairs": [one.to_dict() for one in self.pairs],
             "configuration": fingerprint(self.reproduce.get("config", {})),

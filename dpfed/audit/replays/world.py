@@ -49,7 +49,7 @@ class Difference:
     made_by: str = ""
 
     @property
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return a sentence for a reader."""
         where = [] if self.round is None else [f"round {self.round}"]
         where += [] if self.client is None else [f"client {self.client}"]

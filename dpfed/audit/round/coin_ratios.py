@@ -14,7 +14,7 @@ from torch import Tensor
 from accounting.arrays import Floats, Ints
 from accounting.roots import crossing
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.statistics.score_law import HONEST, Deviation
+from dpfed.audit.statistics.score_distribution import HONEST, Deviation
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 _DRAWN = 20_000
@@ -199,7 +199,7 @@ def _log_sum(one: Floats, other: Floats) -> Floats:
     return total
 
 
-def whole_scores_of_coins(law: CoinLaw) -> WholeScores | None:
+def whole_scores_of_samples(law: CoinLaw) -> WholeScores | None:
     """Return whole scores by the log-likelihood ratio l of the claimed Bernoulli samples.
 
     It is a sum over entries, so its mean is exact:

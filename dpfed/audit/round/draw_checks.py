@@ -16,7 +16,7 @@ from scipy.special import ndtri, pdtrc
 
 from accounting.mechanisms import CappedPoissonSampling, PoissonSampling
 from accounting.mechanisms.samplings import cap_of
-from dpfed.audit.evidence.cohort_law import poisson_finding, size_law
+from dpfed.audit.evidence.cohort_distribution import poisson_finding, size_distribution
 from dpfed.audit.verdict import FALSE_ALARM, Check
 from dpfed.participation.sampling import Sampler, sampler
 from dpfed.randomness import Randomness, Secure, Simulated
@@ -62,12 +62,12 @@ class _AsDrawn:
 def sampler_check(who: Sampler, randomness: Randomness, rounds: int = 200) -> Check:
     """Check that cohort sizes and members have the accounted distribution.
 
-    A constant size, or independent draws, under a cap or without. Sizes exactly (`cohort_law`); equal frequencies of
-    all clients by chi-square, upper tail, in its normal approximation. Fails on a correct sampler with probability
-    about FALSE_ALARM.
+    A constant size, or independent draws, under a cap or without. Sizes exactly (`cohort_distribution`); equal
+    frequencies of all clients by chi-square, upper tail, in its normal approximation. Fails on a correct sampler with
+    probability about FALSE_ALARM.
     """
     q, clients = who.law.probability, who.clients
-    sized = size_law(who)
+    sized = size_distribution(who)
     if cap_of(who.law) is not None:
         q = (sized.first + float(sized.mass @ np.arange(len(sized.mass)))) / clients
     cohorts = [who.sample(randomness, number) for number in range(rounds)]

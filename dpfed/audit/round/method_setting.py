@@ -115,10 +115,10 @@ def round_of(experiment: Experiment) -> OneRound:
     if config.privacy is not None and config.privacy.release != "uploads":
         tolerance = getattr(experiment.method.aggregation, "tolerance", None)
         clients = least_uploads(clients, tolerance or 0.0)
-    if experiment.goal is None or config.local.record is not None:
+    if experiment.privacy_target is None or config.local.record is not None:
         raise ConfigError(
-            f"method.name={experiment.facts.name!r}, aggregation.kind={table.kind!r}: no round is charged here, so "
-            "there is no claim to test. Set [privacy]."
+            f"method.name={experiment.specification.name!r}, aggregation.kind={table.kind!r}: no round is charged "
+            "here, so there is no claim to test. Set [privacy]."
         )
     return OneRound(method=experiment.method, state=experiment.start, seeds=experiment.seeds, clients=clients)
 

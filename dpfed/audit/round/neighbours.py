@@ -91,7 +91,7 @@ def pairs_of_uploads(pairs: list[Neighbours], *, bound: float, size: int, lossy:
     ]
 
 
-def pairs_of_coins(
+def pairs_of_samples(
     layout: tuple[Block, ...], chosen: Map, adjacency: Adjacency, *, edge: float, bound: float, size: int
 ) -> list[Neighbours]:
     """Return pairs with the largest allowed moves of probabilities, from the middle and from the edge, the worst

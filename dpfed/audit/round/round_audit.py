@@ -13,8 +13,15 @@ from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import Audit, PairTest
 from dpfed.audit.round.bound_checks import floor_check, norm_check, window_check
 from dpfed.audit.round.claims import Claim, claim_of
-from dpfed.audit.round.known_laws import shown, whole_scores
-from dpfed.audit.round.neighbours import Neighbours, Score, pairs_of_coins, pairs_of_sums, pairs_of_uploads, with_counts
+from dpfed.audit.round.known_distributions import shown, whole_scores
+from dpfed.audit.round.neighbours import (
+    Neighbours,
+    Score,
+    pairs_of_samples,
+    pairs_of_sums,
+    pairs_of_uploads,
+    with_counts,
+)
 from dpfed.audit.round.noise_checks import coordinates_check, noise_of, seeds_check, size_check, tail_check
 from dpfed.audit.round.one_round import OneRound, OneStream
 from dpfed.audit.round.round_checks import (
@@ -162,7 +169,7 @@ def pairs_of(one: OneRound, claim: Claim, layout: tuple[Block, ...]) -> list[Nei
     """Return the pairs of neighbours that suit the claim."""
     adjacency, size = claim.adjacency, one.method.clients.course.size
     if claim.coins is not None:
-        return pairs_of_coins(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
+        return pairs_of_samples(layout, one.projection, adjacency, edge=claim.coins.floor, bound=claim.bound, size=size)
     stages = one.method.stages
     shares = stages.noise_in_rows
     counted = claim.count_mu > 0 and not shares

@@ -19,9 +19,9 @@ from dpfed.audit.round.count_of_norms import CountOfNorms
 from dpfed.audit.round.neighbours import Neighbours
 from dpfed.audit.round.one_round import OneRound
 from dpfed.audit.round.whole_round import RoundOutcome, WholeRounds
-from dpfed.audit.statistics import power, score_law, thresholds
+from dpfed.audit.statistics import power, score_distribution, thresholds
 from dpfed.audit.statistics.epsilon_bounds import guessing
-from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreLaw
 from dpfed.audit.statistics.thresholds import Cuts, ScoreCuts, Thresholds
 from dpfed.audit.trials import in_drawn_order
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -120,7 +120,7 @@ class TwoWorlds:
             return ScoreCuts.at(middle if math.isfinite(middle) else 0.0, "no noise, or nothing to separate")
         unit = thresholds.claimed_gaussian(abs(mu), trials=trials // 2, alpha=alpha)
         at = np.linspace(-6.0, abs(mu) + 6.0, _CANDIDATES)
-        found = guessing(score_law.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
+        found = guessing(score_distribution.plain(abs(mu)).errors, at, trials=trials, alpha=alpha, delta=delta)
         sign = 1.0 if mu > 0 else -1.0
         ends = sorted(centre + scale * sign * value for value in (found.low, found.high))
         values = tuple(centre + scale * sign * value for value in unit.values)
@@ -195,11 +195,16 @@ def _noised_pair(one: OneRound, claim: Claim, pair: Neighbours) -> TwoWorlds:
     mu = min(gap, 1.0) * (claim.mu or 0.0)
     drawn = quiet.drawn and claim.seen == "sum"
     laws: dict[str, ScoreLaw] = {
-        "filter": _score_distribution(quiet, claim, pair, mu, base, direction) if drawn else score_law.plain(mu)
+        "filter": _score_distribution(quiet, claim, pair, mu, base, direction)
+        if drawn
+        else score_distribution.plain(mu)
     }
     count = CountOfNorms.of(quiet, pair, claim) if claim.count_mu and claim.seen == "sum" else None
     if count is not None and not one.sampled:
-        laws |= {"count": score_law.plain(count.mu), "joint": score_law.plain(math.hypot(mu, count.mu))}
+        laws |= {
+            "count": score_distribution.plain(count.mu),
+            "joint": score_distribution.plain(math.hypot(mu, count.mu)),
+        }
     return TwoWorlds(
         pair=pair, claim=claim, rounds=rounds, base=base, direction=direction, count=count, gap=gap, laws=laws
     )
@@ -228,7 +233,7 @@ def _score_distribution(
         return float(_released(quiet, moves, cohort).mean(dim=0) @ direction)
 
     origin = float(base @ direction)
-    return score_law.drawn(
+    return score_distribution.drawn(
         claim.sampling,
         quiet.one.method.sampler.clients,
         mu,

@@ -101,7 +101,7 @@ class WholeRounds:
         method = self.one.method
         if not absent:
             return cohort_of(method, self.one.state.round)
-        return 1 + cohort_of(replace(method, sampler=one_client_less(method.sampler)), self.one.state.round)
+        return 1 + cohort_of(replace(method, sampler=without_one_client(method.sampler)), self.one.state.round)
 
     def moves(self, own: Tensor | None, rest: Tensor) -> Tensor:
         """Return the clients' updates [clients, d]."""
@@ -158,7 +158,7 @@ class WholeRounds:
         return 1.0 if isinstance(self.one.projection, Identity) else float(torch.linalg.matrix_norm(self.pull, 2))
 
 
-def one_client_less(who: Sampler) -> Sampler:
+def without_one_client(who: Sampler) -> Sampler:
     """Return the sampler of a neighbouring population under Poisson sampling: the others' draws stay equal."""
     fewer = who.clients - 1
     return cast(Sampler, replace(cast(Any, who), clients=fewer, cohort=who.law.probability * fewer))

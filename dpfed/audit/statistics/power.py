@@ -18,7 +18,7 @@ from scipy.special import bdtr
 
 from dpfed.audit.statistics.error_counts import ErrorCounts
 from dpfed.audit.statistics.rejection import reject_counts
-from dpfed.audit.statistics.score_law import Deviation, NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import Deviation, NormalMixture, ScoreLaw
 from dpfed.audit.statistics.thresholds import PrivacyProfile, Thresholds
 
 LIKELY = 0.9
@@ -78,7 +78,7 @@ class Power:
         """Return the JSON object of the power."""
         return {**asdict(self), "enough": self.enough}
 
-    def in_words(self) -> str:
+    def as_text(self) -> str:
         """Return text such as "noise short by 12%, or a client that moves the sum 15% too far, with probability
         90%".
         """

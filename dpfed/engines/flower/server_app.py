@@ -23,7 +23,7 @@ from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.loop import OnRound, Outcome, Run
-from dpfed.runs.metrics_endpoint import MetricsEndpoint, log_as_asked
+from dpfed.runs.metrics_endpoint import MetricsEndpoint, configure_log
 from dpfed.runs.protection import on_nodes
 from dpfed.runs.resuming import with_delta_of
 
@@ -51,7 +51,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
         load(own_code)
-        log_as_asked()
+        configure_log()
         resume = bool(settings.get("resume", False))
         given = with_delta_of(Path(out), tables) if resume else tables
         experiment = build(parse(given, source="the app's config.toml"))

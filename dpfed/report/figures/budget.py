@@ -17,7 +17,7 @@ from accounting.compose.rdp import Conversion
 from accounting.errors import UnsupportedMechanism
 from accounting.rounding import upwards
 from dpfed.report.figures.figure import COLOURS, figure
-from dpfed.report.privacy_words import factors_words
+from dpfed.report.privacy_text import factors_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def _strength(plan: Plan, answer: Budget) -> str:
     if isinstance(plan.mechanism, BernoulliUploads):
         edge = plan.mechanism.edge
         return f"{plan.mechanism.dimension:,} Bernoulli samples in [{edge:g}, {1 - edge:g}]"
-    changes = "" if plan.noise_schedule is None else f" x {factors_words(plan.noise_schedule)}"
+    changes = "" if plan.noise_schedule is None else f" x {factors_text(plan.noise_schedule)}"
     return f"noise multiplier {upwards(answer.noise_multiplier)}{changes}"
 
 

@@ -62,7 +62,7 @@ def plot_curves(
                 )
                 if len(curve.accuracies) > 1:
                     axes.fill_between(x, low, high, color=look.colour, alpha=0.2, linewidth=0)
-                tooltips(axes, x, middle, _curve_words(curve, middle, low, high))
+                tooltips(axes, x, middle, _curve_text(curve, middle, low, high))
         left.set(xlabel="rounds", ylabel="test accuracy, %")
         left.xaxis.get_major_locator().set_params(integer=True)
         right.set(xlabel="uplink of all clients, MB (log)", ylabel="test accuracy, %", xscale="log")
@@ -73,7 +73,7 @@ def plot_curves(
         return inline(left.figure, words=caption, files=_files(path))
 
 
-def _curve_words(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[str]:
+def _curve_text(curve: Curve, *middle_low_high: NDArray[np.float64]) -> list[str]:
     several = len(curve.accuracies) > 1
     return [
         f"{curve.name}: {y:.2f}%"

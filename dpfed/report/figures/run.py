@@ -31,7 +31,7 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
     with figure(path, columns=3 if charged else 2) as axes:
         for axis, at in ((axes[0], rounds), (axes[1], megabytes)):
             axis.plot(at, height, marker=marker, markersize=3, label=name)
-            tooltips(axis, at, height, [line_words(line) for line, _ in tested])
+            tooltips(axis, at, height, [line_text(line) for line, _ in tested])
             axis.set_ylabel(label)
         axes[0].set_xlabel("rounds")
         axes[0].xaxis.get_major_locator().set_params(integer=True)
@@ -41,13 +41,13 @@ def plot_run(name: str, lines: Sequence[MetricsLine], path: Path | None) -> Char
         if charged:
             rounds, spent = [float(line.round) for line, _ in charged], [epsilon for _, epsilon in charged]
             axes[2].plot(rounds, spent)
-            tooltips(axes[2], rounds, spent, [line_words(line) for line, _ in charged])
+            tooltips(axes[2], rounds, spent, [line_text(line) for line, _ in charged])
             axes[2].set(xlabel="rounds", ylabel="epsilon spent (upper bound)")
             axes[2].set_ylim(bottom=0)
         return inline(axes[0].figure, files="" if path is None else path.name)
 
 
-def line_words(line: MetricsLine) -> str:
+def line_text(line: MetricsLine) -> str:
     """Return a line of metrics.jsonl as text."""
     words = [f"round {line.round:,}"]
     if line.test_accuracy is not None:

@@ -78,7 +78,7 @@ class Parts:
     randomness: Randomness
     seeds: Seeds
 
-    def goal(self, sent: int) -> PrivacyTarget:
+    def privacy_target(self, sent: int) -> PrivacyTarget:
         """Return the privacy target for updates of which `sent` numbers are sent."""
         return target_of(self.config, method(self.config.method.name), sent, self.randomness)
 
@@ -87,14 +87,14 @@ class Parts:
 
         Gaussian: Clip > GaussianNoise > Encode. Integers: Clip > Integers > IntegerNoise > Words.
         """
-        goal = self.goal(sent)
-        rows = goal.integer_rows
+        privacy_target = self.privacy_target(sent)
+        rows = privacy_target.integer_rows
         wire = (
             Encode(scheme=Dense(), seeds=self.seeds, sizes_secret=True)
             if rows is None
             else Words(size=rows.fixed_point.padded, bits=rows.bits)
         )
-        return *goal.stages, wire
+        return *privacy_target.stages, wire
 
 
 StagesOf = Callable[[Parts], Stages]
@@ -153,7 +153,7 @@ class Machine:
 
     size: int
     method: Method
-    goal: PrivacyTarget
+    privacy_target: PrivacyTarget
 
 
 def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
@@ -167,7 +167,7 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
     else:
         require_charged_as_drawn(stages, parts)
     assert stages.private is not None
-    goal = replace(parts.goal(stages.project.sent), private=stages.private)
+    privacy_target = replace(parts.privacy_target(stages.project.sent), private=stages.private)
     method = Method(
         stages=stages,
         sampler=parts.sampler,
@@ -178,7 +178,7 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
         group=1,
         divisor=parts.sampler.expected,
     )
-    return Machine(size=parts.size, method=method, goal=goal)
+    return Machine(size=parts.size, method=method, privacy_target=privacy_target)
 
 
 class Elsewhere:
@@ -225,8 +225,8 @@ def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, Priv
     """
     if parts.size:
         machine = machine_of(parts, stages)
-        return machine, machine.goal
+        return machine, machine.privacy_target
     if stages is not None:
         raise ConfigError("stages without dimension: a chain is made for updates of a size. Give dimension=, too.")
     gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
-    return None, parts.goal(1) if gaussian else None
+    return None, parts.privacy_target(1) if gaussian else None

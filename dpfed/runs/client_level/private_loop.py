@@ -232,7 +232,7 @@ class ClientLevel:
         nowhere = torch.zeros(form.size, device=form.device)
         before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
-        spent = self._spending(machine.goal)  # charges of the rounds before this one
+        spent = self._spending(machine.privacy_target)  # charges of the rounds before this one
         done = run_round(
             replace(before, round=step.round, broadcast=nowhere),
             machine.method,
@@ -259,14 +259,14 @@ class ClientLevel:
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step
 
-    def _affordable(self, goal: PrivacyTarget) -> bool:
+    def _affordable(self, privacy_target: PrivacyTarget) -> bool:
         """Return True if the budget pays for one more round."""
-        after = self._spending(goal).with_round(np.zeros(0, dtype=np.int64), 0)
-        return goal.budget is None or after <= goal.budget
+        after = self._spending(privacy_target).with_round(np.zeros(0, dtype=np.int64), 0)
+        return privacy_target.budget is None or after <= privacy_target.budget
 
-    def _spending(self, goal: PrivacyTarget) -> OfEqualRounds:
+    def _spending(self, privacy_target: PrivacyTarget) -> OfEqualRounds:
         if self._spent is None:
-            self._spent = OfEqualRounds(goal, self.rounds_planned, len(self._book.ledger.releases))
+            self._spent = OfEqualRounds(privacy_target, self.rounds_planned, len(self._book.ledger.releases))
         return self._spent
 
     def _check_open(self, step: Step) -> None:
@@ -298,7 +298,7 @@ class ClientLevel:
             self._parts = replace(self._parts, size=form.size)
             self._machine = machine_of(self._parts, self._stages_of)
             if self._goal is None:
-                self._goal = self._machine.goal
+                self._goal = self._machine.privacy_target
                 _require_one_round(self._goal, self.rounds_planned)
                 self._goal.require_statement(self.rounds_planned)
         return self._machine
@@ -343,11 +343,11 @@ def _gone_with(owner: ClientLevel) -> Path:
     return Path(folder) / "ledger.jsonl"
 
 
-def _require_one_round(goal: PrivacyTarget, rounds: int) -> None:
+def _require_one_round(privacy_target: PrivacyTarget, rounds: int) -> None:
     """Raise ConfigError if epsilon does not pay for one round."""
-    after = OfEqualRounds(goal, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
-    if goal.budget is not None and after > goal.budget:
-        raise ConfigError(over_budget(goal, after))
+    after = OfEqualRounds(privacy_target, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
+    if privacy_target.budget is not None and after > privacy_target.budget:
+        raise ConfigError(over_budget(privacy_target, after))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

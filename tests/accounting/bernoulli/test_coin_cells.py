@@ -7,7 +7,7 @@ from reference import coin_majorant, poisson_binomial
 from accounting.bernoulli import cells as coin_cells
 from accounting.bernoulli.cells import _Cells
 from accounting.bernoulli.majorant import above_chord
-from accounting.bernoulli.sum_laws import SumLaws
+from accounting.bernoulli.sum_distributions import SumLaws
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

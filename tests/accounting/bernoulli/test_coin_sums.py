@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference import poisson_binomial
 
-from accounting.bernoulli.sum_laws import SumLaws, _moments
+from accounting.bernoulli.sum_distributions import SumLaws, _moments
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 

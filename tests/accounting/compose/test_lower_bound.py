@@ -12,7 +12,7 @@ from reference.mixtures import hockey_stick
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import accountant, lower_bound, pld, quantised
-from accounting.compose.loss_law import LossLaw
+from accounting.compose.loss_distribution import LossDistribution
 from accounting.errors import InvalidParameter
 from accounting.gaussian import poisson as poisson_profiles
 from accounting.gaussian import smallest_epsilon
@@ -138,7 +138,7 @@ def test_what_a_transform_rounds_upwards_is_no_loss():
 
 
 def test_a_law_above_delta_at_every_loss_shows_its_largest_one():
-    law = LossLaw(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
+    law = LossDistribution(spacing=0.5, lowest=-2, masses=np.array([0.1, 0.2, 0.3, 0.2, 0.1]), infinite=0.1)
     assert lower_bound._shown_epsilon(law, 0.05) == 1.0
     assert 0 < lower_bound._shown_epsilon(law, 0.15) < 1.0
 
@@ -152,7 +152,7 @@ def test_all_kinds_of_rounds_of_a_composition_count():
 
 
 def test_a_delta_above_all_mass_shows_nothing():
-    law = LossLaw(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
+    law = LossDistribution(spacing=0.5, lowest=1, masses=np.array([0.5, 0.4]), infinite=0.0)
     assert lower_bound._shown_epsilon(law, 0.95) == 0.0
 
 

@@ -13,7 +13,7 @@ from reference.mixtures import hockey_stick, hockey_stick_in_many_digits
 from reference.shorthand import fixed, gaussian, poisson, times
 
 from accounting.compose import loss_grid, lower_bound, pld
-from accounting.compose.loss_law import smallest_epsilon
+from accounting.compose.loss_distribution import smallest_epsilon
 from accounting.errors import InvalidParameter, UnsupportedMechanism
 from accounting.gaussian import fixed_size
 from accounting.gaussian import poisson as poisson_profiles

@@ -12,7 +12,7 @@ from accounting import Plan, budget
 from accounting.budget import certificates
 from accounting.compose.sampled_rests import RestsUnderNoise
 from accounting.compose.sampled_weights import Sums, sums_of, weights_at
-from accounting.compose.shown_schedules import counts_law
+from accounting.compose.shown_schedules import counts_distribution
 from accounting.errors import CalibrationError, UnsupportedMechanism
 from accounting.mechanisms.schedules import MinSeparation
 from tests.accounting.participation.test_ratio_law import chain_law
@@ -93,7 +93,7 @@ def test_patterns_rest_and_have_the_chances_of_the_schedule():
     patterns = np.concatenate([rests._patterns(draws) for _ in range(8)], axis=1)
     for one, two in itertools.combinations(range(12), 2):
         assert two - one >= 4 or not np.any(patterns[one] * patterns[two])
-    law, count = counts_law(schedule, 12), patterns.shape[1]
+    law, count = counts_distribution(schedule, 12), patterns.shape[1]
     seen = np.bincount(patterns.sum(axis=0).astype(int), minlength=len(law))
     kept = law > 1e-3
     assert chi2(kept.sum() - 1).sf(((seen - count * law)[kept] ** 2 / (count * law[kept])).sum()) > 1e-6

@@ -8,7 +8,7 @@ import pytest
 
 from accounting import Composed, Gaussian, PoissonSampling
 from accounting.compose import pld
-from accounting.compose.loss_law import LossLaw
+from accounting.compose.loss_distribution import LossDistribution
 from accounting.compose.twins import continuous
 from accounting.compose.unit_currency import _profile, _worst_gap, currency, is_quieter
 from accounting.mechanisms import (
@@ -80,7 +80,7 @@ def test_a_price_holds_at_random_gamma_in_both_orders(golden):
 
 
 def test_profiles_are_exact_sums():
-    law = LossLaw(spacing=0.25, lowest=-2, masses=np.array([0.125, 0.25, 0.0, 0.5, 0.0625]), infinite=0.0625)
+    law = LossDistribution(spacing=0.25, lowest=-2, masses=np.array([0.125, 0.25, 0.0, 0.5, 0.0625]), infinite=0.0625)
     found = _profile(law, -4, 4)
     for place, value in zip(range(-4, 5), found, strict=True):
         terms = [

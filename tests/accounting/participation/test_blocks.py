@@ -12,8 +12,8 @@ from accounting import Composed, Gaussian, Plan, budget, subsample
 from accounting.compose import lower_bound, pld
 from accounting.errors import InvalidParameter
 from accounting.mechanisms.schedules import Allocation, MinSeparation
-from accounting.participation import blocks, ratio_law
-from accounting.participation.blocks import OnceInBlock, blocks_of, coins_of_beginning
+from accounting.participation import blocks, ratio_distribution
+from accounting.participation.blocks import OnceInBlock, blocks_of, participations_of_beginning
 
 DELTA = 6000**-1.1
 
@@ -58,7 +58,7 @@ def test_the_better_first_block_of_rests_is_taken():
     [(180, 3, 1), (180, 3, 178), (62, 15, 30), (62, 15, 55), (400, 100, 390), (10, 10, 4), (10, 1, 10), (2, 1, 1)],
 )
 def test_participations_of_a_beginning_are_a_sum_of_coins(rounds, times, count):
-    coins, law = coins_of_beginning(rounds, times, count), np.ones(1)
+    coins, law = participations_of_beginning(rounds, times, count), np.ones(1)
     for coin in coins:
         law = np.convolve(law, [1 - coin, coin])
     truth = hypergeom.pmf(np.arange(len(law)), rounds, times, count)
@@ -69,7 +69,7 @@ def test_participations_of_a_beginning_are_a_sum_of_coins(rounds, times, count):
 
 def test_coins_of_a_large_allocation():
     """Where scipy's roots of Jacobi polynomials are no numbers."""
-    coins, law = coins_of_beginning(10**6, 1000, 2000), np.ones(1)
+    coins, law = participations_of_beginning(10**6, 1000, 2000), np.ones(1)
     for coin in coins:
         law = np.convolve(law, [1 - coin, coin])
     assert np.abs(law - hypergeom.pmf(np.arange(1001), 10**6, 1000, 2000)).max() < 1e-7
@@ -150,13 +150,13 @@ def test_few_weights_majorise_many(coin):
 
 
 def test_divergences_of_few_weights_are_no_smaller(monkeypatch):
-    monkeypatch.setattr(ratio_law, "_JUMP_GROUPS", 200)  # else the values above the threshold are grouped, too
+    monkeypatch.setattr(ratio_distribution, "_JUMP_GROUPS", 200)  # else the values above the threshold are grouped, too
     block, losses = geometric(0.02, 150), np.linspace(0.0, 2.0, 9)
-    exact = ratio_law.divergences(block, 1.0, losses)
+    exact = ratio_distribution.divergences(block, 1.0, losses)
     monkeypatch.setattr(blocks, "_MOST_WEIGHTS", 5)
     few = geometric(0.02, 150)
     assert len(few.with_few_weights.weights) < 150
-    for above, below in zip(ratio_law.divergences(few, 1.0, losses), exact, strict=True):
+    for above, below in zip(ratio_distribution.divergences(few, 1.0, losses), exact, strict=True):
         assert (above >= below - 1e-13).all()
         assert (above <= below * 1.01 + 1e-13).all()
 

@@ -10,14 +10,14 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from accounting.compose import accountant, lower_bound
-from accounting.compose.shown_schedules import counts_law
+from accounting.compose.shown_schedules import counts_distribution
 from accounting.gaussian import privacy_profile
 from accounting.gaussian.poisson import addition_profile, removal_profile
 from accounting.mechanisms import Composed, Gaussian, subsample
 from accounting.mechanisms.schedules import Allocation, BallsAndBins, MinSeparation
-from accounting.participation import ratio_law
+from accounting.participation import ratio_distribution
 from accounting.participation.blocks import OnceInBlock
-from accounting.participation.ratio_law import divergences
+from accounting.participation.ratio_distribution import divergences
 
 LOSSES = np.array([0.0, 0.05, 0.3, 1.0, 2.0])
 SHIFTS = [0.1, 1 / 1.4, 1.5, 2.0]
@@ -100,7 +100,7 @@ def test_tiny_noise_is_still_bounded_from_above(shift):
         )
         for found, public, truth in zip(
             divergences(of((q, 1)), shift, losses),
-            ratio_law.of_public_round(of((q, 1)), shift, losses),
+            ratio_distribution.of_public_round(of((q, 1)), shift, losses),
             truths,
             strict=True,
         ):
@@ -114,7 +114,7 @@ def test_two_rounds_at_tiny_noise_against_quadrature(shift):
     for weights in ((0.5, 0.5), (0.3, 0.1)):
         block = of((weights[0], 2)) if weights[0] == weights[1] else of((weights[0], 1), (weights[1], 1))
         truth = np.array([two_rounds(shift, weights, math.exp(loss)) for loss in losses])
-        for bound in (divergences, ratio_law.of_public_round):
+        for bound in (divergences, ratio_distribution.of_public_round):
             for found, exact in zip(bound(block, shift, losses), truth.T, strict=True):
                 assert np.all(found >= exact - 1e-12), (bound, weights, found - exact)
 
@@ -183,7 +183,7 @@ def chain_law(separation: int, rate: float, rounds: int) -> dict[tuple[int, ...]
 @pytest.mark.parametrize(("separation", "rate"), [(1, 0.3), (2, 0.2), (3, 0.25), (3, 1 / 3)])
 def test_numbers_of_participations_with_rests(separation, rate):
     patterns = chain_law(separation, rate, 7)
-    law = counts_law(MinSeparation(separation=separation, probability=rate), 7)
+    law = counts_distribution(MinSeparation(separation=separation, probability=rate), 7)
     for number in range(len(law)):
         wanted = sum(chance for pattern, chance in patterns.items() if sum(pattern) == number)
         assert law[number] == pytest.approx(wanted, abs=1e-12)
@@ -192,11 +192,11 @@ def test_numbers_of_participations_with_rests(separation, rate):
 
 
 def test_numbers_of_participations_of_the_others():
-    assert counts_law(BallsAndBins(bins=4), 10) == pytest.approx([0, 0, 0.5, 0.5])
+    assert counts_distribution(BallsAndBins(bins=4), 10) == pytest.approx([0, 0, 0.5, 0.5])
     wanted = [0.0] * 3
     for pair in itertools.combinations(range(6), 2):
         wanted[sum(place < 4 for place in pair)] += 1 / 15
-    assert counts_law(Allocation(participations=2, rounds=6), 4) == pytest.approx(wanted)
+    assert counts_distribution(Allocation(participations=2, rounds=6), 4) == pytest.approx(wanted)
 
 
 def ratio_of_patterns(patterns, x, shift):
@@ -209,9 +209,9 @@ def ratio_of_patterns(patterns, x, shift):
 def test_what_the_transform_rounds_is_charged_where_it_counts(shift, rounds):
     """Sums of masses one after the other, none below 0, keep their relative digits, which a transform does not."""
     weight, threshold = 1 / rounds, shift + 3.0
-    law = ratio_law._sum(((weight, rounds),), 0.0, shift, threshold)
+    law = ratio_distribution._sum(((weight, rounds),), 0.0, shift, threshold)
     spacing = float(law.points[1] - law.points[0])
-    one = ratio_law._spread(weight, shift, threshold, spacing)
+    one = ratio_distribution._spread(weight, shift, threshold, spacing)
     exact = np.ones(1)
     for _ in range(rounds):
         exact = np.convolve(exact, one)

@@ -60,8 +60,8 @@ def secure_config(tiny_config):
 
 def after_one_round(experiment, sums=None):
     method = experiment.method if sums is None else replace(experiment.method, aggregation=sums)
-    state, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=Book())
-    return state.broadcast, facts
+    state, specification = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=Book())
+    return state.broadcast, specification
 
 
 @pytest.mark.slow_but_one_in(12)
@@ -70,14 +70,16 @@ def after_one_round(experiment, sums=None):
 def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, name, lost):
     experiment = build(secure_config(name, *lost))
     trusted = PlainSums()
-    masked, facts = after_one_round(experiment)
+    masked, specification = after_one_round(experiment)
     plain, expected = after_one_round(experiment, trusted)
-    assert facts.aborted is None
-    if facts.probes is not None and facts.probes.bits is not None:  # a masked sum is known modulo 2^bits
-        modulus = 1 << facts.probes.bits
-        one, other = (replace(each.probes, summed=each.probes.summed % modulus) for each in (facts, expected))
-        facts, expected = replace(facts, probes=one), replace(expected, probes=other)
-    assert facts == expected
+    assert specification.aborted is None
+    if (
+        specification.probes is not None and specification.probes.bits is not None
+    ):  # a masked sum is known modulo 2^bits
+        modulus = 1 << specification.probes.bits
+        one, other = (replace(each.probes, summed=each.probes.summed % modulus) for each in (specification, expected))
+        specification, expected = replace(specification, probes=one), replace(expected, probes=other)
+    assert specification == expected
     assert torch.equal(masked, plain)
     assert not torch.equal(masked, experiment.start.broadcast)
 
@@ -126,10 +128,10 @@ def test_a_round_below_the_threshold_leaves_the_state_and_is_not_charged(secure_
     config = secure_config("dp-fedavg", "aggregation.lost.upload=8", "federation.sampling=fixed")
     experiment = build(config)
     book = Book()
-    state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    state, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert torch.equal(state.broadcast, experiment.start.broadcast)
     assert state.round == 1
-    assert "4 of 12" in facts.aborted
+    assert "4 of 12" in specification.aborted
     (entry,) = book.releases
     assert entry == Aborted(round=0, reason=NO_RESULT)
     assert not any(letter.isdigit() for letter in entry.reason)
@@ -188,9 +190,9 @@ def test_a_private_sum_under_poisson_sampling_has_as_many_uploads_whatever_was_d
     for round in range(12):
         state = replace(experiment.start, round=round)
         cohort = cohort_of(experiment.method, round)
-        _, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
-        asked.add(facts.participants)
-        assert facts.cohort == len(cohort) < facts.participants
+        _, specification = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
+        asked.add(specification.participants)
+        assert specification.cohort == len(cohort) < specification.participants
     assert asked == {experiment.method.fill}
 
 

@@ -174,7 +174,7 @@ def test_numbers_for_prometheus_and_health(monkeypatch):
 
 
 def test_the_log_as_json_lines_on_request():
-    lines = "from dpfed.runs.metrics_endpoint import log_as_asked as a; a(); a(); import logging; "
+    lines = "from dpfed.runs.metrics_endpoint import configure_log as a; a(); a(); import logging; "
     lines += "logging.getLogger('dpfed').info('round %s', 3)"
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, env={"DPFED_LOG": "json"})
     (record,) = [json.loads(line) for line in done.stderr.splitlines()]

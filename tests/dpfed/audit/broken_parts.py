@@ -11,7 +11,7 @@ import torch
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.compress.fixed_point import Encoded, FixedPoint
-from dpfed.mechanisms.bernoulli import PrivateCoins, fair_coins
+from dpfed.mechanisms.bernoulli import PrivateCoins, bernoulli_draws
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
 from dpfed.randomness import Randomness
@@ -164,7 +164,7 @@ class DrawsWithoutFloor(PrivateCoins):
     """Coins of any probability, of a stage that states its floor wherever it is asked."""
 
     def _drawn(self, reference, row, purpose, *path):
-        return fair_coins(reference, row, 0.0, self.randomness, purpose, *path)
+        return bernoulli_draws(reference, row, 0.0, self.randomness, purpose, *path)
 
 
 # --- a sum that goes past the noise

@@ -318,7 +318,9 @@ class SecureByName(Simulated):
 
 
 def delta_doubled(experiment):
-    return replace(experiment, goal=replace(experiment.goal, delta=2 * experiment.goal.delta))
+    return replace(
+        experiment, privacy_target=replace(experiment.privacy_target, delta=2 * experiment.privacy_target.delta)
+    )
 
 
 REAL_BOUND = accountant._bound

@@ -53,10 +53,10 @@ def test_infinity_is_a_bound_without_meaning_and_an_error_refutes_nothing():
     empty = audit_accountant(astronomical, settings=PLAIN[:2])
     assert {one.verdict for one in empty.cases} == {"loose"}
     assert empty.verdict == "inconclusive"
-    assert "they say nothing" in empty.in_words()
+    assert "they say nothing" in empty.as_text()
     broken = audit_accountant(breaks, settings=PLAIN[:2])
     assert broken.verdict == "inconclusive"
-    assert "It failed in 2 of 2 settings" in broken.in_words()
+    assert "It failed in 2 of 2 settings" in broken.as_text()
     assert "RuntimeError: no such order" in broken.cases[0].detail
     json.dumps(broken.to_dict(), allow_nan=False)
 
@@ -69,7 +69,7 @@ def test_more_errors_than_answers_are_no_pass():
     few = [one for one in PLAIN if one.rounds == 1][:1] + [one for one in PLAIN if one.rounds > 1][:3]
     found = audit_accountant(mostly_breaks, settings=few)
     assert found.verdict == "inconclusive"
-    assert "It failed in 3 of 4 settings" in found.in_words()
+    assert "It failed in 3 of 4 settings" in found.as_text()
 
 
 @pytest.mark.parametrize(

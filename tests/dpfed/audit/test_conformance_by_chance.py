@@ -9,11 +9,11 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from dpfed.audit.evidence import canary_test, cohort_law, cohort_members, noise_evidence, noise_shape
+from dpfed.audit.evidence import canary_test, cohort_distribution, cohort_members, noise_evidence, noise_shape
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.run import STATISTICAL
-from dpfed.diagnostics.noise_facts import noise_facts
-from dpfed.mechanisms.integer_laws import SkellamLaw
+from dpfed.diagnostics.noise_record import noise_record
+from dpfed.mechanisms.integer_distributions import SkellamLaw
 from dpfed.participation import members
 from dpfed.participation.sampling import PoissonCohorts
 from dpfed.randomness import Simulated
@@ -34,7 +34,7 @@ def as_claimed(folder, generator):
             drawn = np.flatnonzero(generator.random(60) < 0.2)
             line["cohort"], line["members"] = len(drawn), members.written(drawn, 60)
             line["participants"] = line["arrived"] = line["cohort"] + present[line["round"]]
-            line["noise"] = asdict(noise_facts(torch.from_numpy(2.0 * generator.standard_normal(610)), 1))
+            line["noise"] = asdict(noise_record(torch.from_numpy(2.0 * generator.standard_normal(610)), 1))
 
     def score(lines):
         for line in lines:
@@ -70,7 +70,7 @@ def failed_by_chance(files, alpha):
             noise_evidence.noise_is_as_charged,
             noise_evidence.noise_is_fresh,
             noise_shape.noise_is_shaped_as_charged,
-            cohort_law.cohorts_follow_sampler,
+            cohort_distribution.cohorts_follow_sampler,
             cohort_members.members_follow_sampler,
             lambda files, alpha: canary_test.claim_of_a_round_holds(canary_test.canary_result(files, alpha=alpha)),
         )
@@ -80,7 +80,9 @@ def failed_by_chance(files, alpha):
 
 def test_the_law_of_several_cohorts_is_that_of_enumeration():
     for room, rounds in ((7, 3), (3, 3), (2, 2)):
-        law = cohort_law.size_law(PoissonCohorts(clients=7, cohort=2, cap=None if room == 7 else room))
+        law = cohort_distribution.size_distribution(
+            PoissonCohorts(clients=7, cohort=2, cap=None if room == 7 else room)
+        )
         sizes = {n: min(n, room) for n in range(8)}
         centre, tails, far = 2, {}, {}
         for drawn in itertools.product(range(8), repeat=rounds):
@@ -90,24 +92,24 @@ def test_the_law_of_several_cohorts_is_that_of_enumeration():
             far[distance] = far.get(distance, 0.0) + chance
         for mass, shift, exact in (
             (law.mass, rounds * law.first, tails),
-            (cohort_law.distance_law(law, centre), 0, far),
+            (cohort_distribution.distance_distribution(law, centre), 0, far),
         ):
             for observed, chance in exact.items():
                 low = sum(p for value, p in exact.items() if value <= observed)
                 high = sum(p for value, p in exact.items() if value >= observed)
-                found = cohort_law.two_sided(cohort_law.power(mass, rounds), observed - shift)
+                found = cohort_distribution.two_sided(cohort_distribution.power(mass, rounds), observed - shift)
                 assert found == pytest.approx(min(1.0, 2 * min(low, high)), rel=1e-9, abs=1e-15)  # a Fourier transform
                 assert chance <= found + 1e-12
 
 
 def test_cohorts_far_outside_of_the_law_and_huge_populations():
     who = PoissonCohorts(clients=1_000_000, cohort=10_000)
-    law = cohort_law.size_law(who)
+    law = cohort_distribution.size_distribution(who)
     assert float(law.mass.sum()) == pytest.approx(1.0, abs=1e-12)
     for sizes in ([0] * 50, [1_000_000] * 50, [10_000] * 50):
-        assert cohort_law.poisson_finding(law, 10_000, sizes, 1e-6)[0] is False
+        assert cohort_distribution.poisson_finding(law, 10_000, sizes, 1e-6)[0] is False
     drawn = np.random.default_rng(3).binomial(1_000_000, 0.01, 50).tolist()
-    assert cohort_law.poisson_finding(law, 10_000, drawn, 1e-3)[0] is True
+    assert cohort_distribution.poisson_finding(law, 10_000, drawn, 1e-3)[0] is True
 
 
 def test_skellam_of_small_variance_is_not_taken_for_wrong_noise():

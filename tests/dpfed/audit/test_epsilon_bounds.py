@@ -15,7 +15,7 @@ from dpfed.audit.statistics.epsilon_bounds import (
     gdp_lower_bound,
     guessing,
 )
-from dpfed.audit.statistics.score_law import plain
+from dpfed.audit.statistics.score_distribution import plain
 from dpfed.audit.statistics.thresholds import Cuts
 from dpfed.errors import ConfigError
 

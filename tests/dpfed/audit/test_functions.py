@@ -79,7 +79,7 @@ def test_a_sound_function_passes_and_says_what_would_have_been_found():
 def test_a_fault_is_found(fault, trials):
     done = audit_function(gaussian(**fault), claim=CLAIM, trials=trials, **QUICK)
     assert done.verdict == "fail"
-    assert "does not hold" in done.in_words()
+    assert "does not hold" in done.as_text()
 
 
 def test_noise_that_does_not_follow_the_seed_is_audited_as_well():
@@ -358,7 +358,7 @@ def test_a_drawn_cohort_is_measured_by_its_own_law(q, trials, verdict, short):
     assert audit_calls(Drawn(q, short), claim, pair, trials=trials).verdict == "fail"
     if verdict == "pass":
         assert claim.epsilon < sound.power.epsilon <= claim.drawn.with_noise_short(0.2).epsilon
-        assert "a Gaussian mechanism with this sampling of epsilon" in sound.in_words()
+        assert "a Gaussian mechanism with this sampling of epsilon" in sound.as_text()
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))

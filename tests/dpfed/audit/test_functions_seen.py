@@ -129,7 +129,7 @@ def test_updates_of_uneven_entries_are_tried(fault, seeded):
 
     done = audited(wrong, trials=600, pairs=None)
     assert done.verdict == "fail"
-    assert "is claimed and does not hold" in done.in_words()
+    assert "is claimed and does not hold" in done.as_text()
     moved = [check for check in done.checks if check.name == "distance"]
     assert [check.passed for check in moved] == [False] * seeded
 
@@ -205,7 +205,7 @@ def leak(kind):
 def test_what_is_no_number_is_seen(kind):
     done = audited(leak(kind), trials=400)
     assert done.verdict == "fail"
-    assert "does not hold" in done.in_words()
+    assert "does not hold" in done.as_text()
 
 
 def repeating(updates, seed):
@@ -275,7 +275,7 @@ def test_false_alarms_of_sound_functions_that_have_events():
 def test_the_seed_of_the_noise_may_not_be_shown():
     done = audited(lambda updates, seed: {"sum": sound(updates, seed), "seed": seed}, trials=200)
     assert done.verdict == "fail"
-    assert "the seed of the noise is in the output" in done.in_words()
+    assert "the seed of the noise is in the output" in done.as_text()
     other = np.random.default_rng(0)
     unrelated = audited(lambda updates, seed: [sound(updates, int(other.integers(2**31))), seed], trials=200)
     assert unrelated.verdict != "fail"
@@ -292,7 +292,7 @@ def test_no_pass_where_a_gap_is_seen_and_not_settled():
     assert done.verdict == "pass"
     far = replace(done, tests=tuple(replace(test, gap=3.5) for test in done.tests))
     assert far.verdict == "inconclusive"
-    assert "3.5 times" in far.in_words()
+    assert "3.5 times" in far.as_text()
 
 
 class Batch:

@@ -53,13 +53,16 @@ def test_more_noise_than_todays_account_needs_passes_and_is_said(tmp_path, way):
     assert found.verdict == "pass", [one for one in found.checks if one.passed is not True]
     passed, detail = checks_of(found)[CHECK]
     assert passed
-    goal, today = found.files.promise.goal, found.files.promised_today.goal
+    privacy_target, today = found.files.promise.privacy_target, found.files.promised_today.privacy_target
     if way == "coins":
-        assert goal.clip_norm == pytest.approx(today.clip_norm / 1.04, rel=1e-6)
+        assert privacy_target.clip_norm == pytest.approx(today.clip_norm / 1.04, rel=1e-6)
         assert "the clip norm that the run was calibrated to" in detail
     else:
-        assert goal.noise_multiplier == pytest.approx(1.04 * today.noise_multiplier, rel=1e-6)
-        assert f"{upwards(goal.noise_multiplier)}, where {upwards(today.noise_multiplier)} is enough today" in detail
+        assert privacy_target.noise_multiplier == pytest.approx(1.04 * today.noise_multiplier, rel=1e-6)
+        assert (
+            f"{upwards(privacy_target.noise_multiplier)}, where {upwards(today.noise_multiplier)} is enough today"
+            in detail
+        )
 
 
 @pytest.mark.slow_but_one_in(3)

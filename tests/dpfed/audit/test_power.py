@@ -10,7 +10,7 @@ from accounting.mechanisms import FixedSizeSampling, Gaussian, PoissonSampling, 
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.statistics.power import A_FIFTH, MOVES, NOISES, Deviation, Power, Region, for_a_fault, power_of
 from dpfed.audit.statistics.rejection import reject_claim
-from dpfed.audit.statistics.score_law import HONEST, drawn, plain
+from dpfed.audit.statistics.score_distribution import HONEST, drawn, plain
 from dpfed.audit.statistics.thresholds import Thresholds, claimed_gaussian
 
 ALPHA = 0.05

@@ -9,10 +9,10 @@ import torch
 from scipy.stats import binom, norm
 
 from dpfed.audit.evidence import cohort_members, noise_evidence, noise_shape
-from dpfed.audit.evidence.cohort_members import SeenCohorts
+from dpfed.audit.evidence.cohort_members import RecordedCohorts
 from dpfed.audit.evidence.noise_evidence import ChargedNoise
-from dpfed.diagnostics import noise_facts
-from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw, SkellamLaw
+from dpfed.diagnostics import noise_record
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw, SkellamLaw
 from dpfed.participation import members
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
@@ -41,13 +41,13 @@ def test_the_law_of_overlaps_is_that_of_enumeration():
     exact = np.zeros(10)
     for a, b, c in itertools.product(*(subsets[k] for k in sizes)):
         exact[len(a & b) + len(b & c)] += 1 / (10 * 10 * 10)
-    first, mass = cohort_members.overlap_law(sizes, 1, clients)
+    first, mass = cohort_members.overlap_distribution(sizes, 1, clients)
     assert np.allclose(exact[first : first + len(mass)], mass, atol=1e-14)
     assert exact.sum() == pytest.approx(exact[first : first + len(mass)].sum())
 
 
 def seen(clients, rounds, draw):
-    found = SeenCohorts(clients=clients)
+    found = RecordedCohorts(clients=clients)
     for number in range(rounds):
         found.take(number + 1, np.sort(draw(number)))
     return found
@@ -86,7 +86,7 @@ def test_a_thousand_rounds_of_a_million_clients_take_seconds():
     generator = np.random.default_rng(5)
     found = seen(10**6, 40, lambda t: np.flatnonzero(generator.random(10**6) < 0.01))
     assert found.finding(1e-6)[0]
-    first, mass = cohort_members.overlap_law([10_000 + t % 90 for t in range(1000)], 1, 10**6)
+    first, mass = cohort_members.overlap_distribution([10_000 + t % 90 for t in range(1000)], 1, 10**6)
     assert float(mass.sum()) == pytest.approx(1.0, abs=1e-7)
     mean = sum((10_000 + t % 90) * (10_000 + (t + 1) % 90) / 10**6 for t in range(999))
     assert float(((first + np.arange(len(mass))) * mass).sum()) == pytest.approx(mean, rel=1e-7)
@@ -98,11 +98,11 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
     for entries in (20, 200, 5_000):
         limit = noise_shape.noticed_correlation(entries, 0.05)
         assert noise_shape.repeats(entries, limit) == pytest.approx(0.05)
-        fresh = [float(noise_facts.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
+        fresh = [float(noise_record.correlations(torch.randn(entries).double()).abs().max()) for _ in range(400)]
         assert sum(one > limit for one in fresh) <= binom.isf(1e-4, 400, 0.05)
     for parts in (2, 3, 10):
         tiled = torch.randn(5_000 // parts).repeat(parts).double()
-        assert float(noise_facts.correlations(tiled).abs().max()) > 0.45
+        assert float(noise_record.correlations(tiled).abs().max()) > 0.45
     assert noise_shape.noticed_correlation(5_000, 1e-6) < 0.1
 
 
@@ -137,11 +137,11 @@ def test_single_lags_are_bounded_by_chernoff():
 
 
 def test_folded_noise_is_still_normal_and_still_tiled(monkeypatch):
-    monkeypatch.setattr(noise_facts, "_MOST_BINS", 64)
-    assert noise_facts.bins(1_000) == 62
+    monkeypatch.setattr(noise_record, "_MOST_BINS", 64)
+    assert noise_record.bins(1_000) == 62
     torch.manual_seed(3)
-    assert float(noise_facts.correlations(torch.randn(1_000).double()).abs().max()) < 0.6
-    assert float(noise_facts.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
+    assert float(noise_record.correlations(torch.randn(1_000).double()).abs().max()) < 0.6
+    assert float(noise_record.correlations(torch.randn(20).repeat(50).double()).abs().max()) > 0.6
 
 
 def charged(variance, *, whole=True, excess=0.0):

@@ -7,7 +7,7 @@ from scipy.stats import beta, norm
 from dpfed.audit.statistics import thresholds
 from dpfed.audit.statistics.epsilon_bounds import guessing
 from dpfed.audit.statistics.error_counts import upper_limit
-from dpfed.audit.statistics.score_law import plain
+from dpfed.audit.statistics.score_distribution import plain
 from dpfed.audit.statistics.thresholds import Cuts, Thresholds, coins, overfull
 from dpfed.errors import ConfigError
 

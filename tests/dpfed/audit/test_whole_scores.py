@@ -8,10 +8,10 @@ from scipy.stats import binom
 
 from accounting.bernoulli.exact import channel_epsilon
 from accounting.mechanisms import FixedSizeSampling, PoissonSampling
-from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, least_epsilon, whole_scores_of_coins
-from dpfed.audit.round.known_laws import integer_epsilon
+from dpfed.audit.round.coin_ratios import BiasOfCoins, CoinLaw, CoinRatio, least_epsilon, whole_scores_of_samples
+from dpfed.audit.round.known_distributions import integer_epsilon
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.score_law import Deviation, drawn, plain
+from dpfed.audit.statistics.score_distribution import Deviation, drawn, plain
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 ALPHA = 0.05
@@ -78,7 +78,7 @@ def coin_scores(law, factor, count, rng):
 def test_the_error_rate_of_coins_is_what_is_stated(start):
     """600 times 100 sums, drawn from their law; more than 46 above the truth has probability 1e-3 at 5%."""
     rng, law = np.random.default_rng(4), coins_that_move(0.8, start=start)
-    ready = whole_scores_of_coins(law)
+    ready = whole_scores_of_samples(law)
     absent, present = coin_scores(law, 1.0, 30_000, rng)
     above = sum(ready.moved(absent[k::600], present[k::600], alpha=ALPHA) > 1.0 for k in range(600))
     assert 10 < above <= int(binom.ppf(0.999, 600, ALPHA))
@@ -87,7 +87,7 @@ def test_the_error_rate_of_coins_is_what_is_stated(start):
 def test_coins_that_move_too_far_are_noticed_and_by_how_much():
     """Planted: half as far again. 6,000 sums show most of it, and D at factor 1.5 is the mean that draws have."""
     rng, law = np.random.default_rng(6), coins_that_move(0.8)
-    ready = whole_scores_of_coins(law)
+    ready = whole_scores_of_samples(law)
     absent, present = coin_scores(law, 1.5, 3_000, rng)
     assert 1.3 < ready.moved(absent, present, alpha=ALPHA) < 1.5
     drawn_apart, error = present.mean() - absent.mean(), np.hypot(present.std(), absent.std()) / 3_000**0.5

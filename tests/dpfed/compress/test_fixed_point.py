@@ -12,7 +12,7 @@ from dpfed.compress import fixed_point
 from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.compress.ring import centred, to_ring
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
+from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 
@@ -55,7 +55,7 @@ class Always:
         return np.zeros(count, dtype=np.uint64)
 
 
-def words_of(integers, bits):
+def error_text(integers, bits):
     return torch.from_numpy(to_ring(integers, bits).astype(np.int64))
 
 
@@ -290,8 +290,8 @@ def test_other_floats_are_read_and_left_as_they_are(dtype):
 def test_the_ring_keeps_its_integers_and_wraps_at_its_ends(bits):
     half = 1 << (bits - 1)
     inside = torch.tensor(sorted({-half, -half // 2, -1, 0, half // 2 % half, half - 1}))
-    assert centred(words_of(inside, bits), bits).tolist() == inside.tolist()
-    wrapped = centred(words_of(torch.tensor([half, -half - 1, 3 * half + 1]), bits), bits)
+    assert centred(error_text(inside, bits), bits).tolist() == inside.tolist()
+    wrapped = centred(error_text(torch.tensor([half, -half - 1, 3 * half + 1]), bits), bits)
     assert wrapped.tolist() == [-half, half - 1, (half + 1 + half) % (2 * half) - half]
 
 

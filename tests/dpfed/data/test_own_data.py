@@ -359,7 +359,7 @@ def test_samples_of_clients_are_not_public_under_another_name(tmp_path):
             built(known)
     with pytest.raises(ConfigError, match=r"[12]\d of its 40 public samples are samples of clients"):
         built(tmp_path / "half.safetensors")
-    assert built(tmp_path / "fresh.safetensors").goal is not None
+    assert built(tmp_path / "fresh.safetensors").privacy_target is not None
 
 
 class Stream(torch.utils.data.IterableDataset):

@@ -152,7 +152,7 @@ class ShrinkingNorm(Adaptive):
 @pytest.mark.parametrize("app", [App, ClientFixed, Adaptive, ClientAdaptive, Local])
 def test_sound_apps_pass(app):
     found = replay(app())
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
     tested = [one for one in found.pairs if one.outcome == "pass" and one.pair.clients]
     assert len(tested) >= 4
     assert all(one.seen.mechanisms >= 3 and one.seen.moved for one in tested)
@@ -175,7 +175,7 @@ def test_sound_apps_pass(app):
 def test_planted_faults_are_found(app, words):
     found = replay(app())
     assert found.verdict == "fail"
-    assert words in found.in_words()
+    assert words in found.as_text()
 
 
 def test_the_example_passes(tmp_path):

@@ -209,22 +209,22 @@ def test_its_noise_is_that_of_dp_fedavg(sampling):
     """For the same epsilon, but for the cohorts that are too large."""
     cohort = ("federation.cohort=650",) if sampling == "all" else ()
     mine = build(small(f"federation.sampling={sampling}", *cohort))
-    adjacency = f"privacy.adjacency={mine.goal.mechanism.adjacency}"
+    adjacency = f"privacy.adjacency={mine.privacy_target.mechanism.adjacency}"
     peer = build(
         parse(
             override(mine.config.to_dict(), ["method.name=dp-fedavg", "privacy.noise=gaussian", adjacency]),
             source="test",
         )
     )
-    assert mine.goal.noise_multiplier == pytest.approx(peer.goal.noise_multiplier, rel=1e-4)
-    assert mine.goal.noise_multiplier >= peer.goal.noise_multiplier * (1 - 1e-9)
-    assert overflow(mine.goal.mechanism) == 0
+    assert mine.privacy_target.noise_multiplier == pytest.approx(peer.privacy_target.noise_multiplier, rel=1e-4)
+    assert mine.privacy_target.noise_multiplier >= peer.privacy_target.noise_multiplier * (1 - 1e-9)
+    assert overflow(mine.privacy_target.mechanism) == 0
 
 
 def test_of_cohorts_above_the_cap_some_are_left_out():
     built = build(small("privacy.slots=90", "privacy.delta=0.05"))
-    noise = unsampled(built.goal.mechanism)
-    assert noise.shares == built.goal.mechanism.sampling.cap == 90
+    noise = unsampled(built.privacy_target.mechanism)
+    assert noise.shares == built.privacy_target.mechanism.sampling.cap == 90
     assert noise.overflow == 0
     found = build(small("privacy.slots=70", "privacy.delta=0.9", "privacy.epsilon=", "privacy.noise_multiplier=1"))
     sizes = {len(cohort_of(found.method, number)) for number in range(30)}

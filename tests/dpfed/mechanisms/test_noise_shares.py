@@ -99,8 +99,8 @@ def test_what_arrived_is_charged(tiny_config):
     assert len(set(shares)) > 1
     assert not variance_is_off(sums, [inside(one).variance for one in releases])
     whole = 12 * inside(releases[0]).share_variance
-    assert experiment.goal.noise_multiplier == pytest.approx(
-        math.sqrt(whole) / experiment.goal.integer_rows.scale, rel=1e-3
+    assert experiment.privacy_target.noise_multiplier == pytest.approx(
+        math.sqrt(whole) / experiment.privacy_target.integer_rows.scale, rel=1e-3
     )
 
 
@@ -126,8 +126,8 @@ def test_a_sum_with_less_noise_than_is_charged_is_not_released(tiny_config, law)
     experiment = build(
         tiny_config(f"privacy.noise={law}", *FIXED, "aggregation.tolerance=0.1", "aggregation.lost.upload=2")
     )
-    _, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
-    assert "10 of 12" in facts.aborted
+    _, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
+    assert "10 of 12" in specification.aborted
 
 
 def test_gaussian_shares_sized_for_losses(tiny_config):
@@ -154,8 +154,8 @@ def test_at_most_so_many_are_drawn_as_the_cap_allows(tiny_config):
     )
     for round in range(10):
         state = replace(experiment.start, round=round)
-        _, facts = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
-        assert facts.cohort <= 12 == facts.participants
+        _, specification = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
+        assert specification.cohort <= 12 == specification.participants
 
 
 @pytest.mark.parametrize("rotation", ["true", "false"])
@@ -234,8 +234,8 @@ def test_the_epsilon_of_a_plan_is_that_of_the_run(tiny_config, tmp_path):
     settings = ("privacy.noise=discrete-gaussian", *SHARES, "aggregation.dropout=0.1", "aggregation.tolerance=0.3")
     experiment = build(tiny_config(*settings))
     outcome = federation.run(experiment, tmp_path / "run")
-    goal = experiment.goal
-    planned = accountant.epsilon(Composed(parts=((goal.mechanism, 3),)), delta=goal.delta)
+    privacy_target = experiment.privacy_target
+    planned = accountant.epsilon(Composed(parts=((privacy_target.mechanism, 3),)), delta=privacy_target.delta)
     assert outcome.summary["epsilon"] == planned
     assert outcome.summary["noise"] == "discrete-gaussian"
 

@@ -112,10 +112,10 @@ def test_what_is_charged_is_every_coin():
     """m times as many coins; the same epsilon allows the same length of all probabilities together, so a clip norm
     1/sqrt(m) of that of one."""
     one, four = (build(chosen(f"privacy.trials={m}")) for m in (1, 4))
-    charged = unsampled(four.goal.mechanism)
-    assert charged.dimension == 4 * unsampled(one.goal.mechanism).dimension
-    assert charged.l2_clip == pytest.approx(2 * four.goal.clip_norm)
-    assert four.goal.clip_norm == pytest.approx(one.goal.clip_norm / 2, rel=0.01)
+    charged = unsampled(four.privacy_target.mechanism)
+    assert charged.dimension == 4 * unsampled(one.privacy_target.mechanism).dimension
+    assert charged.l2_clip == pytest.approx(2 * four.privacy_target.clip_norm)
+    assert four.privacy_target.clip_norm == pytest.approx(one.privacy_target.clip_norm / 2, rel=0.01)
 
 
 @pytest.mark.parametrize(

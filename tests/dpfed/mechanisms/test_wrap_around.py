@@ -263,7 +263,7 @@ def test_a_client_that_sends_the_whole_ring_moves_the_model_but_not_the_claim():
         int((released(one, residues(total, one.integers.bits).expand(trials, -1)) @ row < 0).sum())
         for total in (hostile, hostile + own)
     ]
-    claim = profiles.profile(experiment.goal.mechanism)
+    claim = profiles.profile(experiment.privacy_target.mechanism)
     at_least = 1 - float(upper_limit(trials - negative[1], trials, alpha=ALPHA / 2))
     assert at_least <= float(upper_limit(negative[0], trials, alpha=ALPHA / 2)) + float(claim(0.0))
 
@@ -291,14 +291,14 @@ def test_every_sampler_and_adjacency_of_gaussian_noise_has_an_account_under_secu
             if (sampling, adjacency) in (("fixed", "add-remove"), ("all", "add-remove")):
                 continue  # the first has none anywhere; of the second the number of uploads tells
             settings = (f"federation.sampling={sampling}", f"privacy.adjacency={adjacency}")
-            trusted = build(tiny_config(*settings)).goal
+            trusted = build(tiny_config(*settings)).privacy_target
             for kind in ("masked", "protocol"):
-                goal = build(tiny_config(*settings, f"aggregation.kind={kind}")).goal
-                assert goal.integers.kind == "discrete-gaussian"
-                assert goal.mechanism.adjacency == trusted.mechanism.adjacency == adjacency
+                privacy_target = build(tiny_config(*settings, f"aggregation.kind={kind}")).privacy_target
+                assert privacy_target.integers.kind == "discrete-gaussian"
+                assert privacy_target.mechanism.adjacency == trusted.mechanism.adjacency == adjacency
                 ours, theirs = (
-                    accountant.epsilon(Composed(parts=((one.mechanism, 3),)), delta=goal.delta)
-                    for one in (goal, trusted)
+                    accountant.epsilon(Composed(parts=((one.mechanism, 3),)), delta=privacy_target.delta)
+                    for one in (privacy_target, trusted)
                 )
                 assert theirs < ours < 1.03 * theirs
                 found += 1
@@ -322,11 +322,11 @@ def test_more_clients_than_the_cap_do_not_show_and_are_accounted(tiny_config, tm
     assert max(drawn) > 14
     for round in range(30):
         assert len(cohort_of(experiment.method, round)) == min(drawn[round], 14)
-        _, facts = watched_round(
+        _, specification = watched_round(
             replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
         )
-        assert facts.participants == 14
-    sampling = experiment.goal.mechanism.sampling
+        assert specification.participants == 14
+    sampling = experiment.privacy_target.mechanism.sampling
     assert sampling == CappedPoissonSampling(probability=0.2, cap=14, clients=60)
     zeta, p = sampling.full_rounds(Adjacency.ADD_REMOVE)[1]  # of 60 others, beside a client that is added
     chances = [math.comb(60, k) * 0.2**k * 0.8 ** (60 - k) for k in range(61)]

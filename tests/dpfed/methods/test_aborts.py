@@ -103,7 +103,7 @@ def tells_of_the_cohort(config, promise):
     """
     if config.privacy.release == "uploads" or not aborts.may_end(config, tolerance_of(config)):
         return False
-    add_remove = promise.goal.mechanism.adjacency.value == "add-remove"
+    add_remove = promise.privacy_target.mechanism.adjacency.value == "add-remove"
     worlds = (config.federation.clients, config.federation.clients - add_remove)
     return len(set.union(*(participants(config, promise, clients) for clients in worlds))) > 1
 
@@ -162,8 +162,8 @@ def test_two_clients_with_one_share_of_noise_are_refused_under_add_remove():
 
 def test_secure_sums_of_all_clients_are_zero_out_by_default():
     """The same sensitivity, so the same epsilon, as the add-remove of a plain sum."""
-    plain = accepted(("all", "unset", "plain", "gaussian", None, "sum", 12))[1].goal.mechanism
-    masked = accepted(("all", "unset", "masked", "gaussian", None, "sum", 12))[1].goal.mechanism
+    plain = accepted(("all", "unset", "plain", "gaussian", None, "sum", 12))[1].privacy_target.mechanism
+    masked = accepted(("all", "unset", "masked", "gaussian", None, "sum", 12))[1].privacy_target.mechanism
     assert (plain.adjacency.value, masked.adjacency.value) == ("add-remove", "zero-out")
     assert masked.adjacency.sensitivity_in_clips == plain.adjacency.sensitivity_in_clips
 
@@ -191,8 +191,8 @@ def test_what_the_number_of_aborts_would_have_told():
         "federation.clients=10", "federation.cohort=1", "federation.rounds=1000", "privacy.noise_multiplier=100.0",
         "privacy.delta=1e-5", "aggregation.dropout=0.1",
     )  # fmt: skip
-    goal = promise_of(stated, 40).goal
-    claimed = accountant.epsilon(Composed(parts=((goal.mechanism, 1000),)), delta=1e-5)
+    privacy_target = promise_of(stated, 40).privacy_target
+    claimed = accountant.epsilon(Composed(parts=((privacy_target.mechanism, 1000),)), delta=1e-5)
     assert claimed < 0.098
     assert told_by_the_number_of_aborts(*ends, 1000, 1e-5) == pytest.approx(4.21, abs=0.01)
 
@@ -203,10 +203,10 @@ def test_what_the_number_of_aborts_would_have_told():
 def one_round(experiment, cohort, number=0):
     book = Book()
     state = replace(experiment.start, round=number)
-    after, facts = watched_round(
+    after, specification = watched_round(
         state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort, dtype=int)
     )
-    return after, facts, book.releases
+    return after, specification, book.releases
 
 
 NEVER_END = {
@@ -232,10 +232,10 @@ def test_a_plain_sum_is_released_and_charged_alike_whoever_came(name, cohort, dr
     lost = (f"aggregation.dropout={dropout}", "aggregation.dropout_at=upload") if dropout else ()
     experiment = build(config_with(*NEVER_END[name], *clip, *lost, "privacy.delta=1e-3", without=without))
     cohort = min(cohort, experiment.config.cohort_cap or 60)
-    after, facts, entries = one_round(experiment, range(cohort))
+    after, specification, entries = one_round(experiment, range(cohort))
     _, _, others = one_round(experiment, range(10))
-    assert facts.aborted is None
-    assert facts.arrived == (0 if dropout else cohort)
+    assert specification.aborted is None
+    assert specification.arrived == (0 if dropout else cohort)
     assert not torch.equal(after.broadcast, experiment.start.broadcast)
     assert [one.to_dict() for one in entries] == [one.to_dict() for one in others]
 
@@ -264,9 +264,9 @@ def test_a_sum_that_may_end_says_the_same_of_every_cohort(name):
     seen = {}
     for round in range(6):
         for cohort in ([], [3], list(range(12)), list(range(experiment.config.cohort_cap))):
-            _, facts, entries = one_round(experiment, cohort, round)
-            said = (facts.participants, *(str(replace(one, round=0).to_dict()) for one in entries))
-            seen.setdefault(facts.aborted is None, set()).add(said)
+            _, specification, entries = one_round(experiment, cohort, round)
+            said = (specification.participants, *(str(replace(one, round=0).to_dict()) for one in entries))
+            seen.setdefault(specification.aborted is None, set()).add(said)
     assert [len(said) for said in seen.values()] == [1, 1]  # some end, some do not
 
 
@@ -293,8 +293,8 @@ def test_only_charges_by_what_arrived_say_how_many_did():
     for noise, key in (("gaussian", "shares"), ("discrete-gaussian", "uploads")):
         for charged in ("sized", "charged"):
             settings = (f"privacy.noise={noise}", f"privacy.missing_shares={charged}", "aggregation.lost.upload=2")
-            _, facts, entries = one_round(build(config_with(*shares, *settings)), range(12))
-            assert facts.arrived == 10
+            _, specification, entries = one_round(build(config_with(*shares, *settings)), range(12))
+            assert specification.arrived == 10
             said = entries[0].detail.get(key)
             assert said == (10 if charged == "charged" else {"shares": 6}.get(key))
 
@@ -307,21 +307,21 @@ def test_only_charges_by_what_arrived_say_how_many_did():
 def test_a_secure_sum_under_poisson_sampling_is_charged_with_its_cap(noise, kind):
     config, promise = accepted(("poisson", "zero-out", kind, noise, None, "sum", 12))
     cap = config.cohort_cap
-    assert sampling_of(promise.goal.mechanism).to_dict() == {
+    assert sampling_of(promise.privacy_target.mechanism).to_dict() == {
         "name": "capped-poisson", "probability": 0.2, "cap": cap, "clients": 60,
     }  # fmt: skip
     assert cap / 60 * binom.sf(cap, 60, 12 / 60) <= 1e-4 * 1e-3
     assert cap == promise.fill < 60
-    assert overflow(promise.goal.mechanism) == 0
+    assert overflow(promise.privacy_target.mechanism) == 0
     release = promise.release(clip_norm=1.0, number=0, uploads=promise.fill)
-    assert release.mechanism == promise.goal.mechanism
+    assert release.mechanism == promise.privacy_target.mechanism
 
 
 def test_a_plain_sum_has_no_cap():
     config, promise = accepted(("poisson", "unset", "plain", "gaussian", None, "sum", 12))
     assert config.cohort_cap is promise.fill is None
-    assert overflow(promise.goal.mechanism) == 0
-    assert "overflow" not in promise.goal.mechanism.to_dict()["mechanism"]
+    assert overflow(promise.privacy_target.mechanism) == 0
+    assert "overflow" not in promise.privacy_target.mechanism.to_dict()["mechanism"]
 
 
 def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
@@ -331,8 +331,8 @@ def test_budget_goal_ledger_and_audit_charge_the_same(tmp_path):
     experiment = build(config)
     outcome = federation.run(experiment, tmp_path / "run")
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
-    assert {one.mechanism for one in ledger.releases} == {experiment.goal.mechanism}
-    run = Composed(parts=((experiment.goal.mechanism, 3),))
+    assert {one.mechanism for one in ledger.releases} == {experiment.privacy_target.mechanism}
+    run = Composed(parts=((experiment.privacy_target.mechanism, 3),))
     assert overflow(run) == 0
     assert outcome.summary["epsilon"] == accountant.epsilon(run, delta=1e-3)
     found = audit_run(tmp_path / "run")

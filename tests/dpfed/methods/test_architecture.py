@@ -63,18 +63,18 @@ def test_the_budget_plans_what_the_stage_charges(name, settings):
     config = parse(tables, source="test")
     experiment = build(config)
     stages = experiment.method.stages
-    planned = target_of(config, experiment.facts, stages.project.sent)
-    assert planned.mechanism == stages.private.mechanism(planned.least) == experiment.goal.mechanism
+    planned = target_of(config, experiment.specification, stages.project.sent)
+    assert planned.mechanism == stages.private.mechanism(planned.least) == experiment.privacy_target.mechanism
 
 
 def test_every_method_says_which_chain_it_is():
     assert all(callable(federated_method(name).stages) for name in METHODS)
 
 
-@pytest.mark.parametrize("name", [name for name, facts in METHODS.items() if facts.scheme is not None])
+@pytest.mark.parametrize("name", [name for name, specification in METHODS.items() if specification.scheme is not None])
 def test_the_table_of_methods_says_what_stages_say_of_themselves(name):
     """Unbiased and linear are those of the scheme; a mask that public data choose is biased by itself."""
     experiment = build(parse(presets.tables(f"{name}-digits"), source="test"))
     scheme, choice = experiment.method.stages.wire.scheme, experiment.method.stages.project.choice
-    assert experiment.facts.linear == scheme.linear
-    assert experiment.facts.unbiased == (scheme.unbiased and not isinstance(choice, PublicTopMask))
+    assert experiment.specification.linear == scheme.linear
+    assert experiment.specification.unbiased == (scheme.unbiased and not isinstance(choice, PublicTopMask))

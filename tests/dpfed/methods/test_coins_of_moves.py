@@ -73,13 +73,15 @@ def test_coins_read_with_another_bound_are_caught(monkeypatch):
 
 def test_they_are_charged_as_signs_of_updates_are():
     """The same coins about 1/2, whatever is trained."""
-    assert unsampled(built().goal.mechanism) == unsampled(built(*SIGNS, without=["mask"]).goal.mechanism)
-    assert unsampled(built().goal.mechanism).reference == 0.5
+    assert unsampled(built().privacy_target.mechanism) == unsampled(
+        built(*SIGNS, without=["mask"]).privacy_target.mechanism
+    )
+    assert unsampled(built().privacy_target.mechanism).reference == 0.5
 
 
 def test_a_probability_may_stand_at_an_end_at_no_cost():
     """Where the mask may go, mask.edge, changes nothing in what is charged: coins have an edge of their own."""
-    assert built("mask.edge=0.01").goal.mechanism == built("mask.edge=0.3").goal.mechanism
+    assert built("mask.edge=0.01").privacy_target.mechanism == built("mask.edge=0.3").privacy_target.mechanism
 
 
 @pytest.mark.parametrize("method", [(), SIGNS])
@@ -90,15 +92,15 @@ def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
     sent = round(0.1 * drawn.model.size)
     for experiment in (drawn, ranked):
         assert experiment.method.stages.project.sent == sent
-        assert unsampled(experiment.goal.mechanism).dimension == sent
+        assert unsampled(experiment.privacy_target.mechanism).dimension == sent
     maps = [
         [one.method.stages.project.choice.for_round(one.start.broadcast, number, Seeds(root=1)) for number in (0, 1)]
         for one in (drawn, ranked)
     ]
     assert all(isinstance(each.inside, SharedMask) for pair in maps for each in pair)
     assert not torch.equal(maps[0][0].inside.indices, maps[0][1].inside.indices)
-    assert (maps[0][0].inside.scale, maps[0][0].facts) == (1.0, None)  # what they are worth is public: no d / k
-    assert maps[1][0].facts is not None  # which samples ranked them
+    assert (maps[0][0].inside.scale, maps[0][0].specification) == (1.0, None)  # what they are worth is public: no d / k
+    assert maps[1][0].specification is not None  # which samples ranked them
 
 
 @pytest.mark.parametrize(
@@ -129,10 +131,10 @@ def test_a_secure_sum_of_coins_near_a_half_allows_the_clip_of_a_plain_one(more, 
     """Others are relied on there to keep to the edge, which is where a clip to linf_clip leaves their coins."""
     budget = ("privacy.epsilon=1", "privacy.clip_norm=", "privacy.linf_clip=0.15", *more)
     kinds = [tables(*budget, f"aggregation.kind={kind}", without=without) for kind in ("plain", "masked")]
-    plain, masked = (build(parse(kind, source="test")).goal for kind in kinds)
+    plain, masked = (build(parse(kind, source="test")).privacy_target for kind in kinds)
     assert (plain.mechanism.mechanism.others, masked.mechanism.mechanism.others) == ("near-reference", "anywhere")
     assert masked.clip_norm == pytest.approx(plain.clip_norm, rel=1e-4)
-    wide = build(parse(override(kinds[1], ["privacy.edge=0.1"]), source="test")).goal
+    wide = build(parse(override(kinds[1], ["privacy.edge=0.1"]), source="test")).privacy_target
     assert wide.clip_norm < 0.7 * masked.clip_norm
 
 

@@ -39,7 +39,7 @@ def config(method, *settings):
 def test_a_private_run_remembers_errors_is_charged_alike_and_audited(tmp_path, method, settings):
     experiment = build(config(method, *settings))
     forgetful = build(config(method, *settings, "method.error_feedback=false"))
-    assert experiment.goal.mechanism == forgetful.goal.mechanism
+    assert experiment.privacy_target.mechanism == forgetful.privacy_target.mechanism
     outcome = federation.run(experiment, tmp_path / "run")
     plan = Plan(clients=60, cohort=12, delta=60**-1.1 if 60**-1.1 < 1e-4 else 1e-4)
     if method == "signsgd":

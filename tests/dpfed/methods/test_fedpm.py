@@ -99,10 +99,10 @@ def test_the_entropy_of_ones_is_that_of_their_share(ones, size):
 
 def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
     experiment = build(plain())
-    state, facts = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
-    counts = state.broadcast * facts.cohort
+    state, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    counts = state.broadcast * specification.cohort
     torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
-    assert facts.uplink_bytes is not None
+    assert specification.uplink_bytes is not None
 
 
 def test_fedmask_sends_thresholds():
@@ -218,8 +218,8 @@ def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
         sampler=Drawn(experiment.method.sampler, range(drawn)),
         stages=with_after(experiment.method.stages, PrivateCoins, seen),
     )
-    state, facts = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
-    assert len(seen.rows) == facts.arrived == drawn
+    state, specification = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
+    assert len(seen.rows) == specification.arrived == drawn
     sums = (state.broadcast - experiment.start.broadcast) * 120 + 30 * 0.5
     torch.testing.assert_close(sums, sums.round(), atol=1e-3, rtol=0)
     deviation = float(sums.std())
@@ -228,8 +228,8 @@ def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
 
 def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_value():
     experiment = build(config("method.k=40", "data.public=137"))
-    assert isinstance(experiment.goal.mechanism, Subsampled)
-    assert experiment.goal.mechanism.mechanism.dimension == 40
+    assert isinstance(experiment.privacy_target.mechanism, Subsampled)
+    assert experiment.privacy_target.mechanism.mechanism.dimension == 40
     state, _ = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
     moved = state.broadcast != experiment.start.broadcast
     assert 30 < int(moved.sum()) <= 40
@@ -240,9 +240,9 @@ def test_only_selected_coordinates_send_coins_and_the_others_keep_the_broadcast_
 def test_an_epsilon_alone_calibrates_the_clip():
     chosen = parse(override({**TABLES, "privacy": {"epsilon": 2.0, "slots": 30}}, []), source="test")
     experiment = build(chosen)
-    coins = experiment.goal.mechanism.mechanism
+    coins = experiment.privacy_target.mechanism.mechanism
     assert isinstance(coins, BernoulliAggregate)
-    spent = guarantee(experiment.goal.mechanism, delta=1e-4).epsilon
+    spent = guarantee(experiment.privacy_target.mechanism, delta=1e-4).epsilon
     assert 0 < spent < 2.0
     plan = Plan(
         mechanism="bernoulli-aggregate",
@@ -304,5 +304,5 @@ def test_a_channel_is_charged_to_everybody_in_every_round():
     experiment = build(
         parse(override({**TABLES, "privacy": {"clip_norm": 0.8, "release": "uploads"}}, []), source="test")
     )
-    assert isinstance(experiment.goal.mechanism, BernoulliChannel)
+    assert isinstance(experiment.privacy_target.mechanism, BernoulliChannel)
     assert experiment.uplink_bits is None

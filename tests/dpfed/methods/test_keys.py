@@ -1,4 +1,4 @@
-"""Keys that only some methods have: what facts say is what runs accept."""
+"""Keys that only some methods have: what specification say is what runs accept."""
 
 import pytest
 

@@ -21,7 +21,7 @@ PRESET = {"mask": {"edge": 0.2, "spread": 0.0, "readout": "mean"}}
 
 def sampled_masks(s):
     """Bernoulli samples of trained probabilities."""
-    return s.coins(s.coordinates_of_coins())
+    return s.coins(s.coordinates_of_signs())
 
 
 def under_the_mean(parts):
@@ -48,10 +48,10 @@ def configured(*settings, privacy=None):
 
 
 def test_its_specification_is_that_of_masks(registered):
-    facts = method("my-masks")
-    assert facts.coins
-    assert facts.what == "Bernoulli samples of trained probabilities"
-    assert method("fedpm").private_with == facts.private_with
+    specification = method("my-masks")
+    assert specification.coins
+    assert specification.what == "Bernoulli samples of trained probabilities"
+    assert method("fedpm").private_with == specification.private_with
 
 
 def test_two_private_rounds_are_trained_noised_and_charged(registered, tmp_path):
@@ -60,7 +60,7 @@ def test_two_private_rounds_are_trained_noised_and_charged(registered, tmp_path)
     assert isinstance(experiment.method.clients.course, MaskTraining)
     assert experiment.method.clients.course.forward == "mean"
     assert experiment.method.server == BetaPosterior(prior=3.0, reset_every=0, edge=0.2)
-    assert isinstance(experiment.goal.private, PrivateCoins)
+    assert isinstance(experiment.privacy_target.private, PrivateCoins)
     outcome = loop.run(experiment, tmp_path / "run")
     assert outcome.summary["rounds"] == 2
     assert 0 < outcome.summary["epsilon"] <= 20
@@ -69,7 +69,7 @@ def test_two_private_rounds_are_trained_noised_and_charged(registered, tmp_path)
 
 def test_without_privacy_masks_are_drawn_without_a_bound(registered, tmp_path):
     experiment = build(configured())
-    assert experiment.goal is None
+    assert experiment.privacy_target is None
     assert repr(experiment.method.stages) == "Project > DropNotFinite > Coins > MaskWire"
     outcome = loop.run(experiment, tmp_path / "run")
     assert outcome.summary["epsilon"] is None

@@ -43,8 +43,8 @@ def built(name, *settings):
     return build(parse(override(presets.tables(f"{name}-digits"), [*SMALL, *settings]), source="test"))
 
 
-def registered_as(name, makes, **facts):
-    methods.register(name, **{"scheme": "honest", **facts})(makes)
+def registered_as(name, makes, **specification):
+    methods.register(name, **{"scheme": "honest", **specification})(makes)
 
 
 def whole(s):
@@ -53,10 +53,10 @@ def whole(s):
 
 def test_a_scheme_is_a_method_and_has_presets(honest):
     assert list(every_method()) == [*METHODS, "honest"]
-    facts = method("honest")
-    assert facts.unbiased
-    assert facts.what.startswith("Three levels")
-    assert facts.nominal_bits_per_parameter == pytest.approx(1.6, rel=0.01)
+    specification = method("honest")
+    assert specification.unbiased
+    assert specification.what.startswith("Three levels")
+    assert specification.nominal_bits_per_parameter == pytest.approx(1.6, rel=0.01)
     assert "honest" in audited_methods()
     assert "honest-digits" in presets.names()
     assert "privacy" not in presets.tables("honest-mnist")
@@ -185,13 +185,13 @@ def test_an_unsound_chain_of_ones_own_is_refused(honest, makes, settings, words)
 
 def test_the_same_order_is_sound_where_a_trusted_server_decodes(honest):
     registered_as("decoded", clip_after_the_code)
-    assert built("decoded", *PRIVATE).goal is not None
+    assert built("decoded", *PRIVATE).privacy_target is not None
 
 
 def test_a_code_that_mixes_clients_is_refused_in_private_runs():
     """Every row is clipped, and still one client moves all of them."""
     compress.register("mixes")(SharesAScale)
-    assert built("mixes").goal is None
+    assert built("mixes").privacy_target is None
     with pytest.raises(ConfigError, match="batch: client 0 sends something else alone"):
         built("mixes", *PRIVATE)
 

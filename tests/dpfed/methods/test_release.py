@@ -67,7 +67,7 @@ def test_presets(tmp_path, name):
 def test_every_sum_has_exact_noise(tiny_config, kind, sampling):
     config = tiny_config("run.release=true", f"aggregation.kind={kind}", f"federation.sampling={sampling}")
     made = build(config)
-    assert made.goal.integers.kind == "discrete-gaussian"
+    assert made.privacy_target.integers.kind == "discrete-gaussian"
     assert made.method.randomness.name == "secure"
 
 

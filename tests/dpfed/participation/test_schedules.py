@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2
 
-from accounting.compose.shown_schedules import counts_law
-from dpfed.audit.evidence.cohort_law import sizes_follow_schedule
+from accounting.compose.shown_schedules import counts_distribution
+from dpfed.audit.evidence.cohort_distribution import sizes_follow_schedule
 from dpfed.audit.evidence.cohort_members import schedule_kept, times_of
 from dpfed.errors import ConfigError
 from dpfed.participation import blocks
@@ -60,7 +60,7 @@ def test_a_lane_has_its_rounds_from_the_start_of_the_run():
 def test_numbers_of_participations_have_the_accounted_law(who, rounds):
     """Chi-square against the law that accounts rest on; a wrong alarm with probability 1e-6 a case."""
     times = np.bincount(times_of(drawn(who, rounds), who.clients))
-    law = counts_law(who.law, rounds)
+    law = counts_distribution(who.law, rounds)
     expected = who.clients * law
     assert not times[len(law) :].any()
     times = np.pad(times, (0, max(len(law) - len(times), 0)))

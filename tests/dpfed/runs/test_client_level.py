@@ -61,8 +61,8 @@ def test_calibrated_as_the_preset(epsilon, randomness):
         randomness=randomness,
         dimension=experiment.model.size,
     )
-    assert private.noise_multiplier == experiment.goal.noise_multiplier
-    assert private.delta == experiment.goal.delta
+    assert private.noise_multiplier == experiment.privacy_target.noise_multiplier
+    assert private.delta == experiment.privacy_target.delta
 
 
 def preset(epsilon, randomness, noise):

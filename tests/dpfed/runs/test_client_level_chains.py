@@ -46,7 +46,7 @@ def test_a_chain_of_ones_own(tiny_config, tmp_path, noise):
 
 
 def noisy(s, **changes):
-    how = {"noise_multiplier": 1.0, "adjacency": s.goal(s.size).mechanism.adjacency, "sampler": s.sampler,
+    how = {"noise_multiplier": 1.0, "adjacency": s.privacy_target(s.size).mechanism.adjacency, "sampler": s.sampler,
            "randomness": s.randomness} | changes  # fmt: skip
     return GaussianNoise(**how)
 

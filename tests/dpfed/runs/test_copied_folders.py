@@ -53,7 +53,7 @@ class Folder:
     def release(self, project, kind, seen):
         """Resume, and make one more round. `seen` gets the number of the round where its result is released."""
         book = self.opened(project)
-        if not (kind == "schedule" and book.charged_apart(self.done)):
+        if not (kind == "schedule" and book.charged_before_interruption(self.done)):
             book.record(line(self.done, kind))
             seen.append(self.done)
         self.done, self.heads = self.done + 1, book.heads

@@ -21,7 +21,7 @@ from dpfed.methods import presets
 from dpfed.models.flat import FlatModel
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
-from dpfed.runs.training import device_of, gpu_words
+from dpfed.runs.training import device_of, gpu_description
 from dpfed.sweep.jobs import workers
 
 from ...rounds import Book, watched_round
@@ -89,7 +89,7 @@ def test_a_run_on_a_gpu_ends_with_the_name_of_the_gpu(tmp_path):
         outcome = run(experiment_of("fedavg", "cuda:0", "local.strategy=loop"), tmp_path / "run")
     assert outcome.summary["device"] == "cuda:0"
     assert outcome.summary["gpu"].startswith("Fake H100, ")
-    assert gpu_words(torch.device("cpu")) is None
+    assert gpu_description(torch.device("cpu")) is None
 
 
 def test_clients_side_by_side_do_not_follow_free_memory():

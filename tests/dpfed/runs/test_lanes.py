@@ -15,7 +15,7 @@ from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
-from dpfed.report.privacy_words import statement
+from dpfed.report.privacy_text import statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build, resolved
 
@@ -59,7 +59,12 @@ def test_a_run_in_secret_lanes_has_the_epsilon_of_public_ones(tiny_config, tmp_p
     ((part, _),) = Ledger.read(tmp_path / "whole" / "ledger.jsonl").mechanism().parts
     assert schedule_of(part).secret_lanes
     plan = Plan(
-        clients=60, cohort=10, sampling="balls-and-bins", lanes=3, noise="banded", delta=build(config).goal.delta
+        clients=60,
+        cohort=10,
+        sampling="balls-and-bins",
+        lanes=3,
+        noise="banded",
+        delta=build(config).privacy_target.delta,
     )
     assert whole.summary["epsilon"] == pytest.approx(budget.epsilon(plan, noise_multiplier=2.0, rounds=12), rel=1e-6)
     assert (whole.summary["adjacency"], whole.summary.get("lower_bound")) == ("add-remove", None)
@@ -155,7 +160,7 @@ def test_lanes_follow_from_bands_and_bands_from_lanes(tiny_config):
     ):
         config = resolved(tiny_config(*BINS, *settings))
         assert (config.federation.lanes, config.privacy.bands) == numbers
-        law = build(config).goal.mechanism.sampling
+        law = build(config).privacy_target.mechanism.sampling
         assert (law.lanes, len(law.coefficients)) == numbers
     alone = resolved(tiny_config(*BINS))
     assert (alone.federation.lanes, alone.privacy.bands) == (None, None)
@@ -168,8 +173,8 @@ def test_lanes_are_searched_for_an_epsilon(tiny_config):
     plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", noise="banded", delta=config.privacy.delta)
     found = budget.solve(plan, epsilon=3.0, rounds=12, with_lower_bound=False)
     assert config.federation.lanes == config.privacy.bands == found.plan.options["lanes"] > 1
-    goal = build(parse(config.to_dict(), source="again")).goal
-    assert goal.noise_multiplier == pytest.approx(found.noise_multiplier, rel=1e-3)
+    privacy_target = build(parse(config.to_dict(), source="again")).privacy_target
+    assert privacy_target.noise_multiplier == pytest.approx(found.noise_multiplier, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +208,7 @@ def test_what_lanes_do_not_cover_is_refused(tiny_config, settings, words):
 
 def test_ids_that_do_not_depend_on_others_may_be_added_or_removed(tiny_config):
     config = tiny_config(*LANES, "data.partition=resampled", "data.samples=8", "privacy.adjacency=add-remove")
-    assert str(build(config).goal.mechanism.adjacency) == "add-remove"
+    assert str(build(config).privacy_target.mechanism.adjacency) == "add-remove"
 
 
 def test_a_second_run_on_the_same_clients_draws_its_bins_anew(tiny_config, tmp_path):

@@ -9,7 +9,7 @@ from accounting.mechanisms import gaussian_of
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.report.privacy_words import factors_words, statement
+from dpfed.report.privacy_text import factors_text, statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.spending import OfVariousRounds
@@ -44,12 +44,12 @@ def test_noise_that_was_calibrated_pays_for_the_last_round(tiny_config, factors)
     plan = ("federation.clients=600", "federation.cohort=10", "federation.rounds=60", "privacy.epsilon=1.01")
     settings = (*plan, "privacy.clip_norm=1.0", f"privacy.noise_schedule={factors}")
     experiment = build(tiny_config(*settings, without=["privacy"]))
-    goal, no_cohort = experiment.goal, np.zeros(0, dtype=np.int64)
-    spent = OfVariousRounds(goal, 60, [])
+    privacy_target, no_cohort = experiment.privacy_target, np.zeros(0, dtype=np.int64)
+    spent = OfVariousRounds(privacy_target, 60, [])
     for number in range(60):
         assert spent.with_round(no_cohort, number) <= 1.01
         of = {"clip_norm": 1.0, "noise_std": 1.0, "noise_placement": "server"}
-        assert spent.charge(Release(round=number, mechanism=goal.of_round(number), **of)) <= 1.01
+        assert spent.charge(Release(round=number, mechanism=privacy_target.of_round(number), **of)) <= 1.01
     assert spent.with_round(no_cohort, 60) > 1.01
 
 
@@ -65,8 +65,8 @@ def test_a_budget_ends_the_run_before_the_round_that_it_does_not_pay_for(tiny_co
 
 
 def test_many_factors_are_told_by_their_ends():
-    assert factors_words([2.0, 1.0, 0.25]) == "2, 1, 0.25"
-    assert factors_words([2.0] * 20 + [0.25] * 19 + [0.5]) == "2 to 0.5 (40 factors, the least 0.25)"
+    assert factors_text([2.0, 1.0, 0.25]) == "2, 1, 0.25"
+    assert factors_text([2.0] * 20 + [0.25] * 19 + [0.5]) == "2 to 0.5 (40 factors, the least 0.25)"
 
 
 def test_a_run_goes_on_with_the_noise_of_its_round(tiny_config, tmp_path):

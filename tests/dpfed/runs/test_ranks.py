@@ -68,11 +68,11 @@ def test_two_processes_are_one_run(tmp_path, preset):
     for name, expected in weights[0].items():
         np.testing.assert_allclose(weights[1][name], expected, rtol=1e-4, atol=2e-5)
     for fact in ("cohort", "clipped", "participants", "arrived"):
-        facts = [
+        specification = [
             [json.loads(line)[fact] for line in (tmp_path / name / "diagnostics.jsonl").read_text().splitlines()]
             for name in ("one", "two")
         ]
-        assert facts[0] == facts[1]
+        assert specification[0] == specification[1]
 
 
 def test_what_processes_cannot_share_is_refused(tiny_config):

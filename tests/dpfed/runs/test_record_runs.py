@@ -15,7 +15,7 @@ from accounting.mechanisms import unsampled
 from dpfed.clients.records import RecordGradients
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
-from dpfed.report.privacy_words import statement
+from dpfed.report.privacy_text import statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -206,7 +206,7 @@ def test_a_run_of_records_for_release(config, tmp_path):
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert ledger.header.randomness == "secure"
     assert {unsampled(part.mechanism) for line in ledger.releases for part in line.steps} == {record.integers.noise}
-    assert done.summary["epsilon"] == ledger.guarantee(experiment.goal.delta).epsilon
+    assert done.summary["epsilon"] == ledger.guarantee(experiment.privacy_target.delta).epsilon
     gaussian = build(config("federation.rounds=2", "federation.sampling=all"))
     beside = federation.run(gaussian, tmp_path / "gaussian").summary["epsilon"]
     assert beside < done.summary["epsilon"] < 1.03 * beside  # rounding lengthens a gradient's bound by 1%

@@ -31,7 +31,7 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     experiment = build(config)
     sent = experiment.method.stages.project.choice.sent
     assert (
-        experiment.goal.mechanism == target_of(config, experiment.facts, sent).mechanism
+        experiment.privacy_target.mechanism == target_of(config, experiment.specification, sent).mechanism
     )  # so that it can be prolonged
     whole = federation.run(build(config), tmp_path / "whole")
     book = Ledger.read(tmp_path / "whole" / "ledger.jsonl")

@@ -19,18 +19,18 @@ MASKED = ("aggregation.kind=masked",)
 def test_it_is_that_of_the_unsampled_rounds(tiny_config):
     """Discrete noise is nearly the continuous one: the closed form of the accounted shares, within 1%."""
     experiment = build(tiny_config(*SHARES, *MASKED, "aggregation.dropout=0.1"))
-    view = server_view(experiment.config, experiment.goal, 3)
+    view = server_view(experiment.config, experiment.privacy_target, 3)
     assert view.rounds == 3
-    inside = experiment.goal.mechanism.mechanism
+    inside = experiment.privacy_target.mechanism.mechanism
     mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
-    assert view.epsilon == pytest.approx(smallest_epsilon(experiment.goal.delta, mu=mu * 3**0.5), rel=1e-2)
-    assert view.epsilon > accountant.epsilon(experiment.goal.mechanism, delta=experiment.goal.delta)
+    assert view.epsilon == pytest.approx(smallest_epsilon(experiment.privacy_target.delta, mu=mu * 3**0.5), rel=1e-2)
+    assert view.epsilon > accountant.epsilon(experiment.privacy_target.mechanism, delta=experiment.privacy_target.delta)
 
 
 def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     """300 simulated runs: more than the bound in at most 3 expected; 12 or more would be chance 1e-4."""
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100", "privacy.delta=0.011"))
-    most = server_view(experiment.config, experiment.goal, 100).rounds
+    most = server_view(experiment.config, experiment.privacy_target, 100).rounds
     drawn = np.random.default_rng(3).random((300, 100, 60)) < 0.2
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most) < 12
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
@@ -39,7 +39,7 @@ def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
 def _displaces(experiment):
     """The chance that a client takes part in a round of more than the cap, among as many others or one more."""
     cap = experiment.config.federation.cohort_cap
-    if cap is None or experiment.goal.mechanism.adjacency is not Adjacency.ADD_REMOVE:
+    if cap is None or experiment.privacy_target.mechanism.adjacency is not Adjacency.ADD_REMOVE:
         return 0.0
     full = []
     for clients in (60, 61):
@@ -53,9 +53,9 @@ def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
     rounds = 100
     for settings, view_of in (((*SHARES, *MASKED), server_view), (MASKED, hostile_clients_view)):
         experiment = build(tiny_config(*settings, f"federation.rounds={rounds}"))
-        view = view_of(experiment.config, experiment.goal, rounds)
-        delta = experiment.goal.delta
-        inside = experiment.goal.mechanism.mechanism
+        view = view_of(experiment.config, experiment.privacy_target, rounds)
+        delta = experiment.privacy_target.delta
+        inside = experiment.privacy_target.mechanism.mechanism
         mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
         drawn = np.arange(1, rounds + 1)
         each = [float(privacy_profile(view.epsilon, mu=mu * times**0.5)) for times in drawn]
@@ -71,17 +71,17 @@ def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny
     """All others send residues from which the model shows the cohort: then delta is the mean over the rounds that a
     client was drawn in. At the sampled epsilon it is above what is claimed, at the hostile clients' below."""
     experiment = build(tiny_config(*MASKED, "federation.sampling=fixed", "federation.rounds=30"))
-    goal, inside = experiment.goal, experiment.goal.mechanism.mechanism
+    privacy_target, inside = experiment.privacy_target, experiment.privacy_target.mechanism.mechanism
     mu = 2 * inside.l2_bound / inside.variance**0.5  # replace-one
 
     def shown(epsilon):
         drawn = np.arange(1, 31)
         return float(binom.pmf(drawn, 30, 0.2) @ [float(privacy_profile(epsilon, mu=mu * t**0.5)) for t in drawn])
 
-    view = hostile_clients_view(experiment.config, experiment.goal, 30)
-    assert shown(view.epsilon) <= goal.delta
-    sampled = accountant.epsilon(Composed(parts=((goal.mechanism, 30),)), delta=goal.delta)
-    assert shown(sampled) > 1.5 * goal.delta
+    view = hostile_clients_view(experiment.config, experiment.privacy_target, 30)
+    assert shown(view.epsilon) <= privacy_target.delta
+    sampled = accountant.epsilon(Composed(parts=((privacy_target.mechanism, 30),)), delta=privacy_target.delta)
+    assert shown(sampled) > 1.5 * privacy_target.delta
 
 
 def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path):
@@ -92,7 +92,7 @@ def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path
 
 def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.sampling=all"))
-    assert server_view(experiment.config, experiment.goal, 7).rounds == 7
+    assert server_view(experiment.config, experiment.privacy_target, 7).rounds == 7
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,5 @@ def test_nothing_is_stated_where_the_server_sees_more(tiny_config, tmp_path, set
     assert summary["server_epsilon"] is None
     assert (summary["hostile_clients_epsilon"] is None) == (MASKED[0] not in settings)
     experiment = build(tiny_config(*SHARES, *MASKED))
-    assert server_view(experiment.config, experiment.goal, 0) is None
-    assert hostile_clients_view(experiment.config, experiment.goal, 3) is None
+    assert server_view(experiment.config, experiment.privacy_target, 0) is None
+    assert hostile_clients_view(experiment.config, experiment.privacy_target, 3) is None

@@ -72,7 +72,7 @@ def test_the_printed_command_goes_on(tmp_path, capsys, monkeypatch):
     assert status(["ledger", "create", str(ledger), "--clients", "24", "--epsilon", "30"]) == 0
     settings = [word for one in (*SETTINGS, "model.hidden=[4, 4]") for word in ("--set", one)]
     command = importlib.import_module("dpfed.cli.run_on_terminal")
-    monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
+    monkeypatch.setattr(command, "stop_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
     assert status(["run", "dp-fedavg-digits", "--out", str(out), "--ledger", str(ledger), *settings]) == 130
     monkeypatch.undo()
     said = capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, monkeypatch):
     words = [word for one in SETTINGS for word in ("--set", one)]
     assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "whole"), *words]) == 0
     command = importlib.import_module("dpfed.cli.run_on_terminal")
-    monkeypatch.setattr(command, "asked_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
+    monkeypatch.setattr(command, "stop_by_signals", lambda say: contextlib.nullcontext(asked_after(2)))
     assert status(["run", "dp-fedavg-digits", "--out", str(tmp_path / "run"), *words]) == 130
     monkeypatch.undo()
     assert status(["run", "--resume", "--out", str(tmp_path / "run")]) == 0
@@ -118,8 +118,8 @@ def test_a_second_signal_is_a_kill(tmp_path):
     """In a round that never ends: the first signal is noted, the second needs nobody's help."""
     script = (
         "import time, sys\n"
-        "from dpfed.cli.stopping import asked_by_signals\n"
-        "with asked_by_signals(lambda words: print(words, flush=True)) as asked:\n"
+        "from dpfed.cli.stopping import stop_by_signals\n"
+        "with stop_by_signals(lambda words: print(words, flush=True)) as asked:\n"
         "    print('ready', flush=True)\n"
         "    while True:\n"
         "        try:\n"

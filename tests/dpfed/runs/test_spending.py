@@ -33,15 +33,15 @@ def test_as_many_rounds_as_were_planned_and_none_more(sampling, account):
     plan = Plan(clients=200, cohort=20, sampling=sampling, delta=1e-10, **participations)
     z = budget.noise_multiplier(plan, epsilon=2.0, rounds=30)
     noise = SimpleNamespace(mechanism=lambda uploads: plan.round(z))
-    goal = PrivacyTarget(
+    privacy_target = PrivacyTarget(
         private=noise, bound=(), delta=1e-10, budget=2.0, accountant="best", noise_multiplier=z, clip_norm=1.0
     )
-    spent = account(goal, 30, 0 if account is OfEqualRounds else [])
-    line = Release(round=0, mechanism=goal.mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
+    spent = account(privacy_target, 30, 0 if account is OfEqualRounds else [])
+    line = Release(round=0, mechanism=privacy_target.mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
     for number in range(30):
         assert spent.with_round(NOBODY, number) <= 2.0
         stated = spent.charge(line)
         assert stated <= 2.0
         if number % 10 == 9:
-            assert stated >= lower_bound.epsilon(Composed(parts=((goal.mechanism, number + 1),)), delta=1e-10)
+            assert stated >= lower_bound.epsilon(Composed(parts=((privacy_target.mechanism, number + 1),)), delta=1e-10)
     assert spent.with_round(NOBODY, 30) > 2.0

@@ -138,10 +138,10 @@ def rewritten(folder, change):
 
     path = folder / "checkpoint.safetensors"
     with safe_open(path, framework="pt") as file:
-        facts = dict(file.metadata())
+        specification = dict(file.metadata())
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(tensors)
-    kept = {name: value for name, value in facts.items() if name != "digest"}
+    kept = {name: value for name, value in specification.items() if name != "digest"}
     save_file(tensors, path, metadata=kept | {"digest": checkpoint._digest(kept, tensors)})
 
 

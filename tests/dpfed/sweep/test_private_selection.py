@@ -71,7 +71,7 @@ def test_the_best_of_the_drawn_runs_is_released_with_one_epsilon(planned, tmp_pa
     released = sorted(file.name for file in (one.folder / "selected").iterdir())
     assert released == ["model.safetensors", "selection.json"]
     assert json.loads((one.folder / "selected" / "selection.json").read_text()) == document
-    mechanism = Composed(parts=((build(one.grid.cells[0].config).goal.mechanism, 2),))
+    mechanism = Composed(parts=((build(one.grid.cells[0].config).privacy_target.mechanism, 2),))
     assert document["epsilon"] == selection.epsilon(mechanism, runs=RUNS, delta=1e-4)
     assert document["epsilon"] > accountant.epsilon(mechanism, delta=1e-4)
     before = {file: file.stat().st_mtime_ns for file in (one.folder / "not-to-publish").rglob("model*")}

@@ -109,7 +109,7 @@ class WritesNorm(Project):
 @pytest.mark.parametrize("pairs", [None, [HALF, ONE], [Pair((3,), "negated")]])
 def test_a_sound_project_passes(pairs):
     found = replay(Project(), pairs)
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
     of_targets = ("one class", "turned")  # there are none
     for one in found.pairs:
         assert one.outcome == ("nothing tested" if one.pair.change in of_targets else "pass")
@@ -129,7 +129,7 @@ def test_a_sound_project_passes(pairs):
 def test_a_planted_fault_is_found_by_the_default_pairs(project, words):
     found = replay(project())
     assert found.verdict == "fail"
-    assert words in found.in_words()
+    assert words in found.as_text()
 
 
 def test_a_project_without_a_mechanism_is_refused():
@@ -340,7 +340,7 @@ def with_optimizer(kind):
 @pytest.mark.parametrize("project", [Sgd, PerLayer, AdaClip, Engine, Ghost])
 def test_sound_steps_of_opacus_pass(project):
     found = replay(project())
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
     tested = [one for one in found.pairs if one.pair.clients]
     assert all(one.outcome == "pass" and one.seen.mechanisms >= 4 and one.seen.moved for one in tested)
     assert max(one.seen.used for one in tested) > 0.2
@@ -365,7 +365,7 @@ def test_sound_steps_of_opacus_pass(project):
 def test_a_planted_fault_of_a_step_is_found_by_the_default_pairs(project, words):
     found = replay(project())
     assert found.verdict == "fail"
-    assert words in found.in_words()
+    assert words in found.as_text()
 
 
 def test_hooks_are_of_the_runs_only():

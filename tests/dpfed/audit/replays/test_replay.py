@@ -57,7 +57,7 @@ def test_two_half_pairs_of_every_preset_pass(name):
 @pytest.mark.parametrize("name", PRIVATE)
 def test_all_pairs_of_every_preset_pass(name):
     found = replay_config(name)
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
 
 
 OTHER_DATA = [one for one in presets.names() if not one.endswith("-digits") and "privacy" in presets.tables(one)]

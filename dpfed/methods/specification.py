@@ -29,7 +29,7 @@ ADAPTIVE = ("adam", "yogi", "adagrad")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodFacts:
+class MethodSpecification:
     """Specification of a method: one row of `dpfed methods`.
 
     `nominal_bits_per_parameter` is the number of bits of an upload over d, at the preset's compression, without
@@ -82,7 +82,7 @@ class MethodFacts:
             return (COINS_SUMMED, COINS_SEEN)
         if self.linear:
             return (NOISED_SUM, SHARES, NOISED_UPLOADS)
-        coins = (COINS_SUMMED, COINS_SEEN) if self.coins_possible else ()
+        coins = (COINS_SUMMED, COINS_SEEN) if self.signs_can_be_private else ()
         return (DECODED, NOISED_UPLOADS, *coins, *((SHARED_SUM,) if self.linear_if_shared else ()))
 
     @property
@@ -91,7 +91,7 @@ class MethodFacts:
         return self.noise == "coins"
 
     @property
-    def coins_possible(self) -> bool:
+    def signs_can_be_private(self) -> bool:
         """True if privacy.noise = "coins" may be set, for signs."""
         return self.options_of_coins is not None
 
@@ -103,5 +103,5 @@ class MethodFacts:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed methods --json`."""
         record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "presets"}
-        derived = ("private_with", "coins_possible", "dithered")
-        return record | {name: getattr(self, name) for name in derived}
+        derived = {"private_with": self.private_with, "coins_possible": self.signs_can_be_private}
+        return record | derived | {"dithered": self.dithered}

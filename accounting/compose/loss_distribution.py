@@ -17,7 +17,7 @@ CUT = 1e-15  # the mass that the ends of a composition may lose; it counts as an
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LossLaw:
+class LossDistribution:
     """Masses of the losses `spacing` (lowest + 0, 1, 2, ...), and the mass of an infinite loss.
 
     Compositions are upper bounds except for the rounding of the transform, about 1e-16 each, which the caller charges
@@ -37,7 +37,7 @@ class LossLaw:
         """Finite losses."""
         return np.asarray(self.spacing * (self.lowest + np.arange(len(self.masses), dtype=float)))
 
-    def tilted(self, tilt: float) -> "LossLaw":
+    def tilted(self, tilt: float) -> "LossDistribution":
         """Return this untilted distribution in tilted form."""
         with np.errstate(divide="ignore"):
             logs = tilt * self.losses + np.log(np.maximum(self.masses, 0.0))
@@ -69,11 +69,11 @@ class LossLaw:
         most = self.scale - self.tilt * found + math.log(slack / (LITTLE * delta))
         return found if most <= 0 else math.inf
 
-    def repeated(self, count: int, *, cut: float = CUT) -> "LossLaw":
+    def repeated(self, count: int, *, cut: float = CUT) -> "LossDistribution":
         """Return the distribution of the sum of `count` independent losses: see `composed`."""
         return self if count == 1 else composed([(self, count)], cut=cut)
 
-    def plus(self, other: "LossLaw", *, cut: float = CUT) -> "LossLaw":
+    def plus(self, other: "LossDistribution", *, cut: float = CUT) -> "LossDistribution":
         """Return the distribution of the sum of two independent losses on one grid, one of each distribution.
 
         Tails that together have at most `cut` are removed: the upper one becomes an infinite loss, the lower one the
@@ -84,7 +84,7 @@ class LossLaw:
         size = len(self.masses) + len(other.masses) - 1
         length = fft.next_fast_len(size, real=True)
         sums = fft.irfft(fft.rfft(self.masses, length) * fft.rfft(other.masses, length), length)[:size]
-        return LossLaw(
+        return LossDistribution(
             spacing=self.spacing,
             lowest=self.lowest + other.lowest,
             masses=sums,
@@ -93,7 +93,7 @@ class LossLaw:
             scale=self.scale + other.scale,
         )._without_ends(cut)
 
-    def _without_ends(self, cut: float) -> "LossLaw":
+    def _without_ends(self, cut: float) -> "LossDistribution":
         below, above = np.cumsum(self.masses), np.cumsum(self.masses[::-1])
         first = min(int(np.argmax(below > cut / 2)), len(self.masses) - 1)
         last = max(len(self.masses) - int(np.argmax(above > cut / 2)), first + 1)
@@ -155,12 +155,12 @@ class LossLaw:
         return max(0.0, float(anchor) + math.log((above[k] - delta) / discounted[k]))
 
 
-def certain(steps: int, *, spacing: float) -> LossLaw:
+def certain(steps: int, *, spacing: float) -> LossDistribution:
     """Return a certain loss of `steps` steps; steps=0 is the neutral element of composition."""
-    return LossLaw(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
+    return LossDistribution(spacing=spacing, lowest=steps, masses=np.ones(1), infinite=0.0)
 
 
-def tilted_for(parts: Sequence[tuple[LossLaw, int]], delta: float) -> list[tuple[LossLaw, int]]:
+def tilted_for(parts: Sequence[tuple[LossDistribution, int]], delta: float) -> list[tuple[LossDistribution, int]]:
     """Return the distributions, tilted so that their sum is likely near its tail of mass `delta`.
 
     The exponent is that of Chernoff's bound on the tail. Any exponent is valid.
@@ -173,7 +173,7 @@ def tilted_for(parts: Sequence[tuple[LossLaw, int]], delta: float) -> list[tuple
     return [(law.tilted(best), count) for law, count in parts]
 
 
-def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossLaw:
+def composed(parts: Sequence[tuple[LossDistribution, int]], *, cut: float = CUT) -> LossDistribution:
     """Return the distribution of the sum of independent losses, `count` of each distribution, on one grid, by one
     transform.
 
@@ -195,7 +195,7 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
     spacing, tilt = parts[0][0].spacing, parts[0][0].tilt
     scale = sum(law.scale * count for law, count in parts)
     beyond = cut * math.exp(min(scale - tilt * spacing * (lowest + last), 700.0))
-    return LossLaw(
+    return LossDistribution(
         spacing=spacing,
         lowest=lowest + first,
         masses=np.roll(wrapped, -first)[: last - first + 1],
@@ -205,7 +205,7 @@ def composed(parts: Sequence[tuple[LossLaw, int]], *, cut: float = CUT) -> LossL
     )
 
 
-def ends_of(parts: Sequence[tuple[LossLaw, int]], cut: float) -> tuple[int, int]:
+def ends_of(parts: Sequence[tuple[LossDistribution, int]], cut: float) -> tuple[int, int]:
     """Return steps above the lowest sum between which all but `cut` of it is, by Chernoff's bound."""
     laws = [_Centred.of(law, count) for law, count in parts]
     middle = sum(law.count * law.mean for law in laws)
@@ -233,7 +233,7 @@ class _Centred:
     variance: float
 
     @classmethod
-    def of(cls, law: LossLaw, count: int) -> "_Centred":
+    def of(cls, law: LossDistribution, count: int) -> "_Centred":
         steps = np.arange(len(law.masses), dtype=float)
         # Not by @: the threads of a matrix product wait for each other, long where cores are busy.
         mean = float((law.masses * steps).sum())

@@ -39,7 +39,7 @@ def statement(summary: Summary) -> str:
             f"Nothing was released: none of {summary.rounds} rounds had a result. The model is the initial one, "
             "which depends on no client's data; epsilon is 0."
         )
-    words = _statement(summary) + certificate_words(summary)
+    words = _statement(summary) + certificate_text(summary)
     if summary.interrupted_charges:
         words += f" Charged besides: {summary.interrupted_charges} rounds that were interrupted after their charge."
     if summary.randomness == "simulated":
@@ -47,7 +47,7 @@ def statement(summary: Summary) -> str:
     return words
 
 
-def certificate_words(summary: Summary) -> str:
+def certificate_text(summary: Summary) -> str:
     """Return the certificate by simulation beside the epsilon of a run as text; empty without a certificate."""
     if not summary.certificate:
         return ""
@@ -83,14 +83,14 @@ def _statement(summary: Summary) -> str:
     least = summary.lower_bound
     return (
         f"Client-level differential privacy: epsilon at most {upwards(summary.epsilon)} at delta "
-        f"{upwards(summary.delta)} for {summary.adjacency} neighbours, {sampling_words(summary)} "
-        f"{summary.clients} clients, {summary.rounds} rounds, {noise_words(summary)}; accountant "
+        f"{upwards(summary.delta)} for {summary.adjacency} neighbours, {sampling_text(summary)} "
+        f"{summary.clients} clients, {summary.rounds} rounds, {noise_text(summary)}; accountant "
         f"{summary.accountant}."
         + ("" if least is None else f" No account of the same run can state less than {downwards(least)}.")
     )
 
 
-def noise_words(summary: Summary) -> str:
+def noise_text(summary: Summary) -> str:
     """Return the mechanism of the run as text."""
     z, placement = summary.noise_multiplier, summary.noise_placement
     if placement is None:
@@ -118,10 +118,10 @@ def _changes(summary: Summary) -> str:
         return ""
     planned = summary.noise_schedule_rounds
     rounds = "the rounds" if planned in (None, summary.rounds) else f"{planned} planned rounds"
-    return f" times {factors_words(factors)} in equal parts of {rounds},"
+    return f" times {factors_text(factors)} in equal parts of {rounds},"
 
 
-def readings_words(readings: Readings) -> tuple[str, str]:
+def readings_text(readings: Readings) -> tuple[str, str]:
     """Return two sentences: the best membership test, and mu of Gaussian DP with the smallest delta that it
     describes.
     """
@@ -135,14 +135,14 @@ def readings_words(readings: Readings) -> tuple[str, str]:
     return test, f"Gaussian DP: mu {upwards(readings.mu)} down to delta {least} (a summary, not a guarantee)"
 
 
-def factors_words(factors: Sequence[float]) -> str:
+def factors_text(factors: Sequence[float]) -> str:
     """Return the factors of a noise multiplier in order; of many the first, the last, the least and the number."""
     if len(factors) <= _FACTORS:
         return ", ".join(f"{one:.6g}" for one in factors)
     return f"{factors[0]:.6g} to {factors[-1]:.6g} ({len(factors)} factors, the least {min(factors):.6g})"
 
 
-def sampling_words(summary: Summary, sampler: str | None = None) -> str:
+def sampling_text(summary: Summary, sampler: str | None = None) -> str:
     """Return the sampling of the account, to precede "... clients"; sampler: another name of it."""
     if summary.noise_placement == "uploads":
         if summary.sampling == "cyclic":
@@ -156,7 +156,7 @@ def sampler_name(name: object) -> str:
     return "Poisson" if name == "poisson" else str(name)
 
 
-def sampler_words(plan: Plan) -> str:
+def sampler_text(plan: Plan) -> str:
     """Describe how the cohorts of a plan are drawn."""
     each = f"each of {plan.clients} clients"
     if isinstance(plan.sampling, RecordBatches):
@@ -200,7 +200,7 @@ _NEIGHBOURS = {
 }
 
 
-def unit_words(summary: Summary) -> str:
+def unit_text(summary: Summary) -> str:
     """Return the unit that the guarantee protects, as text."""
     changed = _NEIGHBOURS.get(str(summary.adjacency), f"{{unit}}: {summary.adjacency}")
     changed = changed.format(unit=summary.unit)
@@ -209,7 +209,7 @@ def unit_words(summary: Summary) -> str:
     return f"One client, all of its data together, out of {summary.clients:,}. Neighbouring data sets: {changed}."
 
 
-def adversary_words(summary: Summary) -> str:
+def adversary_text(summary: Summary) -> str:
     """Return the observers against whom the stated epsilon holds, and whom it trusts (SECURITY.md has the whole
     table).
     """
@@ -228,7 +228,7 @@ def adversary_words(summary: Summary) -> str:
     return f"{words}. {_server_words(summary)}"
 
 
-def _server_words(summary: Summary) -> str:
+def _server_text(summary: Summary) -> str:
     if summary.aggregation == "plain":
         return "The server is trusted: it sees every upload."
     if summary.noise_placement == "coins":
@@ -243,7 +243,7 @@ def _server_words(summary: Summary) -> str:
     )
 
 
-def delta_words(summary: Summary) -> str:
+def delta_text(summary: Summary) -> str:
     """Return delta as text, beside the number of clients that it protects."""
     delta, clients = summary.delta or 0.0, summary.clients
     words = f"at delta {upwards(delta)}"

@@ -60,12 +60,12 @@ def cohorts_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     if isinstance(who.law, Schedule):
         return sizes_follow_schedule(who.law, who, sizes, alpha)
     if isinstance(who.law, PoissonSampling | CappedPoissonSampling):
-        law = size_law(who)
+        law = size_distribution(who)
         return poisson_finding(law, round(who.expected), sizes[: most_rounds(law)], alpha)
     wrong = [number for number, size in enumerate(sizes, 1) if size != int(who.expected)]
     if wrong:
         taken, due = sizes[wrong[0] - 1], int(who.expected)
-        return False, f"{rounds_in_words(wrong)}: {taken} clients, {who.law.name} sampling takes {due}."
+        return False, f"{rounds_text(wrong)}: {taken} clients, {who.law.name} sampling takes {due}."
     return True, f"{int(who.expected)} clients in each of {len(sizes)} rounds, as {who.law.name} sampling says."
 
 
@@ -78,7 +78,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
         turns = np.bincount(turns_of(law, who.clients, _ids(who)), minlength=law.period)
         due = [int(turns[number % law.period]) for number in range(len(sizes))]
         wrong = [number for number, pair in enumerate(zip(sizes, due, strict=True), 1) if pair[0] != pair[1]]
-        words = f"{rounds_in_words(wrong)}: not as many clients as the public order has."
+        words = f"{rounds_text(wrong)}: not as many clients as the public order has."
         return (False, words) if wrong else (True, f"{len(sizes)} cohorts, as large as the public order has them.")
     sized = binom(who.clients, law.probability)
     if isinstance(law, BallsAndBins) and law.lanes > 1 and not law.secret_lanes:
@@ -89,7 +89,7 @@ def sizes_follow_schedule(law: Schedule, who: Sampler, sizes: list[int], alpha: 
     words = f"{len(sizes)} cohorts, {who.expected:.1f} clients expected in each; farthest is round {worst + 1} with "
     words += f"{sizes[worst]} (p = {chances[worst]:.2g})"
     if chances[worst] < alpha / len(sizes):
-        return False, f"{words}: not as {law.name} has it. {chance_in_words(alpha)}"
+        return False, f"{words}: not as {law.name} has it. {chance_text(alpha)}"
     return True, f"{words}, as {law.name} has it."
 
 
@@ -121,7 +121,7 @@ def most_rounds(law: SizeLaw) -> int:
     return max(1, _MOST_ENTRIES // len(law.mass))
 
 
-def size_law(who: Sampler) -> SizeLaw:
+def size_distribution(who: Sampler) -> SizeLaw:
     """Return the distribution of a cohort's size: binomial under Poisson sampling, sizes above a cap cut down to it;
     else a constant."""
     if not isinstance(who.law, PoissonSampling | CappedPoissonSampling):
@@ -139,7 +139,7 @@ def size_law(who: Sampler) -> SizeLaw:
     return SizeLaw(first=first, mass=np.append(mass[: room - first], mass[room - first :].sum()))
 
 
-def distance_law(sizes: SizeLaw, centre: int) -> Floats:
+def distance_distribution(sizes: SizeLaw, centre: int) -> Floats:
     """Return P(|size - centre| = 0, 1, ...)."""
     distances = np.abs(sizes.first + np.arange(len(sizes.mass)) - centre)
     return np.asarray(np.bincount(distances, weights=sizes.mass), dtype=np.float64)
@@ -152,7 +152,7 @@ def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -
     """
     distances = np.abs(np.array(sizes) - centre)
     p_mean = two_sided(power(law.mass, len(sizes)), sum(sizes) - len(sizes) * law.first)
-    p_spread = two_sided(power(distance_law(law, centre), len(sizes)), int(distances.sum()))
+    p_spread = two_sided(power(distance_distribution(law, centre), len(sizes)), int(distances.sum()))
     none_drawn = float(law.mass[0]) if law.first == 0 else 0.0
     empty = sizes.count(0)
     p_empty = min(
@@ -164,11 +164,11 @@ def poisson_finding(law: SizeLaw, centre: int, sizes: list[int], alpha: float) -
         f"{len(sizes) * none_drawn:.2g} are expected (p = {p_empty:.2g}); "
     )
     if p_mean < alpha / 3:
-        return False, detail + f"the mean is not that of the charged sampling. {chance_in_words(alpha)}"
+        return False, detail + f"the mean is not that of the charged sampling. {chance_text(alpha)}"
     if p_spread < alpha / 3:
-        return False, detail + f"they do not vary as Poisson sampling does. {chance_in_words(alpha)}"
+        return False, detail + f"they do not vary as Poisson sampling does. {chance_text(alpha)}"
     if p_empty < alpha / 3:
-        return False, detail + f"that is not how often none is drawn. {chance_in_words(alpha)}"
+        return False, detail + f"that is not how often none is drawn. {chance_text(alpha)}"
     return True, detail + "as Poisson sampling has it."
 
 
@@ -247,10 +247,10 @@ def cohorts_and_the_seed(files: RunFiles) -> Finding:
             other.append(one.round)
     if files.config.run.randomness == "simulated":
         if other:
-            return False, f"{rounds_in_words(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
+            return False, f"{rounds_text(other)}: is not the cohort that run.seed={files.config.run.seed} gives."
         return True, f"the cohorts of {len(same)} rounds are those that run.seed={files.config.run.seed} gives."
     rare = math.log(len(files.rounds) or 1) - math.log(_BY_CHANCE)
     telling = [number for number, size in same.items() if log_choose(who.clients, size) > rare]
     if telling:
-        return False, f"{rounds_in_words(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
+        return False, f"{rounds_text(telling)}: the cohort is the one of run.seed, in a run that is to be secure."
     return True, "no cohort is the one that run.seed gives: they came from elsewhere."

@@ -24,7 +24,7 @@ from dpfed.audit.outcome import Moved
 from dpfed.audit.round.claims import Claim
 from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, shown_epsilon, whole_scores_of_coins
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
-from dpfed.audit.statistics.score_law import NormalMixture, ScoreLaw
+from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreLaw
 from dpfed.audit.statistics.whole_scores import WholeScores
 
 _FARTHEST = 12.0
@@ -38,7 +38,7 @@ def whole_scores(claim: Claim, law: ScoreLaw | None) -> WholeScores | None:
     """
     match law:
         case CoinLaw():
-            return whole_scores_of_coins(law)
+            return whole_scores_of_samples(law)
         case NormalMixture() if any(np.any(own > 0) for own in law.own):
             if claim.integers is not None and not claim.sampled:
                 return WholeScores.linear(float(law.means[1][0]))

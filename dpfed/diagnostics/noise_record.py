@@ -23,7 +23,7 @@ A transform of length n in float32 has L2 error e = 7 log2(n) 2^-24 relative to 
 """
 
 
-def noise_facts(noise: Tensor, draws: int) -> SumNoise | None:
+def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
     """Measure the noise [k] that `draws` draws add up to, in the units it was added in; None where it is zero.
 
     correlation: the largest magnitude of `correlations` (noise tiled over coordinates is correlated with itself)

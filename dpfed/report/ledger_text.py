@@ -13,7 +13,7 @@ from accounting import Ledger
 from accounting.errors import AccountingError
 from accounting.ledger import Aborted, LocalRelease, Purchase, Release
 from accounting.rounding import downwards, upwards
-from dpfed.report.privacy_words import sampler_name
+from dpfed.report.privacy_text import sampler_name
 from dpfed.report.units import significant
 
 _MOST_LINES = 6
@@ -28,7 +28,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerWords:
+class LedgerText:
     """Description of a ledger.
 
     `lines`: one for each kind of release; `head`: the hash of the last entry; `error`: why there are none.
@@ -40,18 +40,18 @@ class LedgerWords:
     error: str = ""
 
 
-def ledger_words(file: Path) -> LedgerWords | None:
+def ledger_text(file: Path) -> LedgerText | None:
     """Describe the ledger in this file; None if there is none, as for a run that is not private."""
     if not file.exists():
         return None
     try:
         ledger = Ledger.read(file)
     except AccountingError as error:
-        return LedgerWords(error=str(error))
+        return LedgerText(error=str(error))
     lines = tuple(_lines([entry for entry in ledger.entries if not isinstance(entry, Purchase)]))
     if len(lines) > _MOST_LINES:
         lines = (*lines[: _MOST_LINES - 1], f"and {len(lines) - _MOST_LINES + 1} more kinds of releases")
-    return LedgerWords(lines=lines, entries=len(ledger.entries), head=ledger.head)
+    return LedgerText(lines=lines, entries=len(ledger.entries), head=ledger.head)
 
 
 def _lines(entries: Sequence[Release | LocalRelease | Aborted]) -> Iterator[str]:
