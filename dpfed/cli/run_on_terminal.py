@@ -98,7 +98,7 @@ def show_outcome(outcome: Outcome) -> None:
     table.add_row("In one sentence", card.sentence)
     for one in card.numbers:
         table.add_row(one.name.capitalize(), f"{one.value} ({one.beside})")
-    for fact in (*card.specification, *what_ran(summary)):
+    for fact in (*card.facts, *what_ran(summary)):
         if not fact.lines:
             table.add_row(fact.name, fact.words)
     if summary.no_statement:

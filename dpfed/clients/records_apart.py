@@ -131,11 +131,11 @@ class _Checked(RecordGradients):
 
     names: dict[nn.Parameter, str]
 
-    def _taken(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
+    def _record_gradients(self, parameter: nn.Parameter, total: Tensor | None, batch: int) -> Tensor:
         name, words = self.names[parameter], "is used outside its layer's own call, where per-record gradients"
         if total is not None and parameter.grad_sample is None:  # type: ignore[attr-defined]
             raise ConfigError(f"[local.record]: the network's parameter {name!r} {words} miss it. {_ADVICE}")
-        rows = super()._taken(parameter, total, batch)
+        rows = super()._record_gradients(parameter, total, batch)
         if batch == 1 and total is not None and _differs(rows, total.reshape(1, -1), _GRADIENT, 1e-6):
             raise ConfigError(f"[local.record]: the network's parameter {name!r} {words} miss a part. {_ADVICE}")
         return rows

@@ -176,7 +176,7 @@ class Watch:
         """Return the record of an ended round, with its sum `moved` and the next state `after`, or without a result."""
         tally = now.tally
         drawn = now.task.cohort[now.task.cohort < self._clients]
-        facts = now.projection.facts
+        facts = now.projection.description
         return RoundRecord(
             round=now.number + 1,
             cohort=len(drawn),

@@ -26,7 +26,7 @@ class Map(Protocol):
     def sent(self) -> int: ...
 
     @property
-    def specification(self) -> dict[str, Any] | None:
+    def description(self) -> dict[str, Any] | None:
         """Record of a map that public data chose; None for any other."""
         return None
 

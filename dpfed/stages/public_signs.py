@@ -34,8 +34,8 @@ class SignedProbabilities:
         return self.inside.sent
 
     @property
-    def specification(self) -> dict[str, object] | None:
-        return self.inside.specification
+    def description(self) -> dict[str, object] | None:
+        return self.inside.description
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return self.inside.forward(updates, clients).mul_(self.signs).div_(2 * self.bound)

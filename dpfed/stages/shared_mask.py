@@ -49,7 +49,7 @@ class SharedMask:
         return len(self.indices)
 
     @property
-    def specification(self) -> dict[str, object] | None:
+    def description(self) -> dict[str, object] | None:
         if self.chosen_by is None:
             return None
         return {"samples": self.chosen_by, "kept": len(self.indices), "shown": shown(self.indices, self.size)}

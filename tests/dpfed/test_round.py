@@ -111,10 +111,10 @@ def test_a_nan_client_adds_zero_is_counted_and_never_stops_the_round(tiny_config
     zeroed, broken = updates.clone(), updates.clone()
     zeroed[client], broken[client] = 0, float("nan")
     torch.testing.assert_close(sum_of(experiment, broken), sum_of(experiment, zeroed))
-    _, specification = watched_round(
+    _, observed = watched_round(
         experiment.start, with_updates(experiment, broken), seeds=experiment.seeds, ledger=Book()
     )
-    assert specification.not_finite == 1
+    assert observed.not_finite == 1
 
 
 def test_the_divisor_is_public_whatever_the_realised_cohort(tiny_config):
@@ -132,8 +132,8 @@ def test_an_empty_cohort_releases_only_noise_and_is_charged(tiny_config):
     rounds = [t for t in range(40) if not len(experiment.method.sampler.sample(experiment.method.randomness, t))]
     book = Book()
     state = replace(experiment.start, round=rounds[0])
-    after, specification = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
-    assert specification.cohort == 0
+    after, observed = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=book)
+    assert observed.cohort == 0
     assert len(book.releases) == 1
     noise = (after.broadcast - state.broadcast).double()
     # 594 weights of standard deviation 2: seeded, six standard errors.

@@ -60,8 +60,8 @@ def secure_config(tiny_config):
 
 def after_one_round(experiment, sums=None):
     method = experiment.method if sums is None else replace(experiment.method, aggregation=sums)
-    state, specification = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=Book())
-    return state.broadcast, specification
+    state, observed = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=Book())
+    return state.broadcast, observed
 
 
 @pytest.mark.slow_but_one_in(12)
@@ -70,16 +70,14 @@ def after_one_round(experiment, sums=None):
 def test_a_masked_sum_is_the_trusted_sum_of_the_same_integers(secure_config, name, lost):
     experiment = build(secure_config(name, *lost))
     trusted = PlainSums()
-    masked, specification = after_one_round(experiment)
+    masked, observed = after_one_round(experiment)
     plain, expected = after_one_round(experiment, trusted)
-    assert specification.aborted is None
-    if (
-        specification.probes is not None and specification.probes.bits is not None
-    ):  # a masked sum is known modulo 2^bits
-        modulus = 1 << specification.probes.bits
-        one, other = (replace(each.probes, summed=each.probes.summed % modulus) for each in (specification, expected))
-        specification, expected = replace(specification, probes=one), replace(expected, probes=other)
-    assert specification == expected
+    assert observed.aborted is None
+    if observed.probes is not None and observed.probes.bits is not None:  # a masked sum is known modulo 2^bits
+        modulus = 1 << observed.probes.bits
+        one, other = (replace(each.probes, summed=each.probes.summed % modulus) for each in (observed, expected))
+        observed, expected = replace(observed, probes=one), replace(expected, probes=other)
+    assert observed == expected
     assert torch.equal(masked, plain)
     assert not torch.equal(masked, experiment.start.broadcast)
 
@@ -128,10 +126,10 @@ def test_a_round_below_the_threshold_leaves_the_state_and_is_not_charged(secure_
     config = secure_config("dp-fedavg", "aggregation.lost.upload=8", "federation.sampling=fixed")
     experiment = build(config)
     book = Book()
-    state, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    state, observed = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert torch.equal(state.broadcast, experiment.start.broadcast)
     assert state.round == 1
-    assert "4 of 12" in specification.aborted
+    assert "4 of 12" in observed.aborted
     (entry,) = book.releases
     assert entry == Aborted(round=0, reason=NO_RESULT)
     assert not any(letter.isdigit() for letter in entry.reason)
@@ -190,9 +188,9 @@ def test_a_private_sum_under_poisson_sampling_has_as_many_uploads_whatever_was_d
     for round in range(12):
         state = replace(experiment.start, round=round)
         cohort = cohort_of(experiment.method, round)
-        _, specification = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
-        asked.add(specification.participants)
-        assert specification.cohort == len(cohort) < specification.participants
+        _, observed = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book(), cohort=cohort)
+        asked.add(observed.participants)
+        assert observed.cohort == len(cohort) < observed.participants
     assert asked == {experiment.method.fill}
 
 

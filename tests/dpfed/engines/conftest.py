@@ -125,10 +125,10 @@ def same_run(here, there):
     if (here / "ledger.jsonl").exists():
         releases = [Ledger.read(one / "ledger.jsonl").releases for one in (here, there)]
         assert [one.to_dict() for one in releases[1]] == [one.to_dict() for one in releases[0]]
-    specification = [
+    observed = [
         [json.loads(line) for line in (one / "diagnostics.jsonl").read_text().splitlines()] for one in (here, there)
     ]
-    for before, after in zip(*specification, strict=True):
+    for before, after in zip(*observed, strict=True):
         for key in ("cohort", "participants", "arrived", "uplink_bytes", "divisor", "not_finite"):
             assert after[key] == before[key], key
     weights, others = (load_file(one / "model.safetensors") for one in (here, there))

@@ -126,8 +126,8 @@ def test_a_sum_with_less_noise_than_is_charged_is_not_released(tiny_config, law)
     experiment = build(
         tiny_config(f"privacy.noise={law}", *FIXED, "aggregation.tolerance=0.1", "aggregation.lost.upload=2")
     )
-    _, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
-    assert "10 of 12" in specification.aborted
+    _, observed = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=Book())
+    assert "10 of 12" in observed.aborted
 
 
 def test_gaussian_shares_sized_for_losses(tiny_config):
@@ -154,8 +154,8 @@ def test_at_most_so_many_are_drawn_as_the_cap_allows(tiny_config):
     )
     for round in range(10):
         state = replace(experiment.start, round=round)
-        _, specification = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
-        assert specification.cohort <= 12 == specification.participants
+        _, observed = watched_round(state, experiment.method, seeds=experiment.seeds, ledger=Book())
+        assert observed.cohort <= 12 == observed.participants
 
 
 @pytest.mark.parametrize("rotation", ["true", "false"])

@@ -322,10 +322,10 @@ def test_more_clients_than_the_cap_do_not_show_and_are_accounted(tiny_config, tm
     assert max(drawn) > 14
     for round in range(30):
         assert len(cohort_of(experiment.method, round)) == min(drawn[round], 14)
-        _, specification = watched_round(
+        _, observed = watched_round(
             replace(experiment.start, round=round), experiment.method, seeds=experiment.seeds, ledger=Book()
         )
-        assert specification.participants == 14
+        assert observed.participants == 14
     sampling = experiment.privacy_target.mechanism.sampling
     assert sampling == CappedPoissonSampling(probability=0.2, cap=14, clients=60)
     zeta, p = sampling.full_rounds(Adjacency.ADD_REMOVE)[1]  # of 60 others, beside a client that is added

@@ -203,10 +203,10 @@ def test_what_the_number_of_aborts_would_have_told():
 def one_round(experiment, cohort, number=0):
     book = Book()
     state = replace(experiment.start, round=number)
-    after, specification = watched_round(
+    after, observed = watched_round(
         state, experiment.method, seeds=experiment.seeds, ledger=book, cohort=np.array(cohort, dtype=int)
     )
-    return after, specification, book.releases
+    return after, observed, book.releases
 
 
 NEVER_END = {
@@ -232,10 +232,10 @@ def test_a_plain_sum_is_released_and_charged_alike_whoever_came(name, cohort, dr
     lost = (f"aggregation.dropout={dropout}", "aggregation.dropout_at=upload") if dropout else ()
     experiment = build(config_with(*NEVER_END[name], *clip, *lost, "privacy.delta=1e-3", without=without))
     cohort = min(cohort, experiment.config.cohort_cap or 60)
-    after, specification, entries = one_round(experiment, range(cohort))
+    after, observed, entries = one_round(experiment, range(cohort))
     _, _, others = one_round(experiment, range(10))
-    assert specification.aborted is None
-    assert specification.arrived == (0 if dropout else cohort)
+    assert observed.aborted is None
+    assert observed.arrived == (0 if dropout else cohort)
     assert not torch.equal(after.broadcast, experiment.start.broadcast)
     assert [one.to_dict() for one in entries] == [one.to_dict() for one in others]
 
@@ -264,9 +264,9 @@ def test_a_sum_that_may_end_says_the_same_of_every_cohort(name):
     seen = {}
     for round in range(6):
         for cohort in ([], [3], list(range(12)), list(range(experiment.config.cohort_cap))):
-            _, specification, entries = one_round(experiment, cohort, round)
-            said = (specification.participants, *(str(replace(one, round=0).to_dict()) for one in entries))
-            seen.setdefault(specification.aborted is None, set()).add(said)
+            _, observed, entries = one_round(experiment, cohort, round)
+            said = (observed.participants, *(str(replace(one, round=0).to_dict()) for one in entries))
+            seen.setdefault(observed.aborted is None, set()).add(said)
     assert [len(said) for said in seen.values()] == [1, 1]  # some end, some do not
 
 
@@ -293,8 +293,8 @@ def test_only_charges_by_what_arrived_say_how_many_did():
     for noise, key in (("gaussian", "shares"), ("discrete-gaussian", "uploads")):
         for charged in ("sized", "charged"):
             settings = (f"privacy.noise={noise}", f"privacy.missing_shares={charged}", "aggregation.lost.upload=2")
-            _, specification, entries = one_round(build(config_with(*shares, *settings)), range(12))
-            assert specification.arrived == 10
+            _, observed, entries = one_round(build(config_with(*shares, *settings)), range(12))
+            assert observed.arrived == 10
             said = entries[0].detail.get(key)
             assert said == (10 if charged == "charged" else {"shares": 6}.get(key))
 

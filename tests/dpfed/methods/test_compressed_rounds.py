@@ -51,11 +51,9 @@ def config(method, *settings, privacy=None):
 @pytest.mark.parametrize("method", COMPRESSED)
 def test_every_method_runs_and_reports_the_bytes_that_travelled(tmp_path, method):
     outcome = federation.run(build(config(method)), tmp_path / "run")
-    specification = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
+    observed = [json.loads(line) for line in (tmp_path / "run" / "diagnostics.jsonl").read_text().splitlines()]
     assert outcome.summary["epsilon"] is None
-    assert outcome.summary["uplink_megabytes_total"] * 1e6 == pytest.approx(
-        sum(f["uplink_bytes"] for f in specification)
-    )
+    assert outcome.summary["uplink_megabytes_total"] * 1e6 == pytest.approx(sum(f["uplink_bytes"] for f in observed))
     assert outcome.summary["uplink_bytes_per_client_round"] < 4 * SIZE
 
 

@@ -99,10 +99,10 @@ def test_the_entropy_of_ones_is_that_of_their_share(ones, size):
 
 def test_the_posterior_of_one_round_is_the_mean_of_the_masks_that_were_sent():
     experiment = build(plain())
-    state, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
-    counts = state.broadcast * specification.cohort
+    state, observed = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+    counts = state.broadcast * observed.cohort
     torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
-    assert specification.uplink_bytes is not None
+    assert observed.uplink_bytes is not None
 
 
 def test_fedmask_sends_thresholds():
@@ -218,8 +218,8 @@ def test_the_sum_holds_exactly_the_accounted_number_of_coins(drawn):
         sampler=Drawn(experiment.method.sampler, range(drawn)),
         stages=with_after(experiment.method.stages, PrivateCoins, seen),
     )
-    state, specification = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
-    assert len(seen.rows) == specification.arrived == drawn
+    state, observed = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None)
+    assert len(seen.rows) == observed.arrived == drawn
     sums = (state.broadcast - experiment.start.broadcast) * 120 + 30 * 0.5
     torch.testing.assert_close(sums, sums.round(), atol=1e-3, rtol=0)
     deviation = float(sums.std())

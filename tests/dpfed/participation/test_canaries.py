@@ -81,9 +81,9 @@ def test_coins_are_padded_to_the_slots_and_the_canaries(tiny_config, drawn):
     stages = with_after(with_before(experiment.method.stages, PrivateCoins, before), PrivateCoins, after)
     cohort = np.concatenate([np.arange(drawn), experiment.method.canaries.of_round(0)[0]])
     method = replace(experiment.method, stages=stages)
-    _, specification = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)
+    _, observed = watched_round(experiment.start, method, seeds=experiment.seeds, ledger=None, cohort=cohort)
     padding = before.totals[0] + (30 + present) * start.clamp(0.1, 0.9) - after.totals[0]
-    assert specification.arrived == drawn + present
+    assert observed.arrived == drawn + present
     assert float(padding.max()) <= 30 - drawn + 1e-3
     expected = (30 - drawn) * start.clamp(0.1, 0.9).mean()
     assert float(padding.mean()) == pytest.approx(float(expected), abs=6 * np.sqrt(30 / 4 / len(padding)) + 1e-6)

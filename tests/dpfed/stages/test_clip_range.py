@@ -168,10 +168,10 @@ def test_a_run_at_the_ends_is_finite_and_noised(value):
     from ...rounds import Book, watched_round
 
     book = Book()
-    after, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
+    after, observed = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=book)
     assert bool(torch.isfinite(after.broadcast).all())
-    assert specification.largest_norm <= 1.0
-    assert specification.noise.mean_square**0.5 == pytest.approx(2.0 * float(value), rel=0.1)
+    assert observed.largest_norm <= 1.0
+    assert observed.noise.mean_square**0.5 == pytest.approx(2.0 * float(value), rel=0.1)
 
 
 @pytest.mark.parametrize("norm", [1e-44, 1e-16, 1e16, 1e300])

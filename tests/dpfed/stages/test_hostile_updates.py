@@ -90,19 +90,19 @@ def test_a_hostile_client_moves_the_sum_by_at_most_its_bound(way):
         changed = updates.clone()
         changed[client] = row
         made = with_updates(experiment, changed)
-        state, specification = watched_round(experiment.start, made, seeds=experiment.seeds, ledger=Book())
+        state, observed = watched_round(experiment.start, made, seeds=experiment.seeds, ledger=Book())
         assert bool(torch.isfinite(state.broadcast).all())
         assert math.isfinite(state.clip_norm)
         sums[name] = state.broadcast.double() * method.divisor
-        return specification
+        return observed
 
     noisy_sum("zero", torch.zeros_like(updates[0]))
     for name, hostile in HOSTILE.items():
-        specification = noisy_sum(name, hostile(updates[client]))
+        observed = noisy_sum(name, hostile(updates[client]))
         moved = float((sums[name] - sums["zero"]).norm())
         if method.stages.find(ClipMoves) is not None:
             continue  # what is bounded there is the move of the probabilities, not the sum of coins: see below
-        assert specification.largest_norm <= 1.0
+        assert observed.largest_norm <= 1.0
         if method.stages.find(DitheredNoise) is not None:
             continue  # the quantiser's error has the same law for every row, but is not the same numbers
         assert moved <= CLIP * _lengthened(method.stages) * _stretched(way, experiment) * (1 + 1e-4) + 1e-4, name

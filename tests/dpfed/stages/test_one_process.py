@@ -123,8 +123,8 @@ def test_a_round_is_the_same_in_pieces(case, monkeypatch):
     for at_once in (1, 3000, 1 << 30):
         monkeypatch.setattr(dpfed.sources, "_AT_ONCE", at_once)
         experiment = experiment_of(case)
-        state, specification = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
-        ends.append((state.broadcast, specification.clipped, specification.uplink_bytes, specification.arrived))
+        state, observed = watched_round(experiment.start, experiment.method, seeds=experiment.seeds, ledger=None)
+        ends.append((state.broadcast, observed.clipped, observed.uplink_bytes, observed.arrived))
     for other in ends[1:]:
         torch.testing.assert_close(other[0], ends[0][0], rtol=1e-5, atol=1e-6)
         assert other[1:] == ends[0][1:]
