@@ -121,7 +121,7 @@ def build_own(
     parts: Sequence[Part] = (),
 ) -> FlatModel:
     """Return the model that a custom maker makes, registered or not; ConfigError where there is none."""
-    return _flat(name, partial(_made, name, partial(maker, input_shape, classes)), fixed_seed, parts)
+    return _flat(name, partial(_made_module, name, partial(maker, input_shape, classes)), fixed_seed, parts)
 
 
 def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:

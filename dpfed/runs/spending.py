@@ -68,7 +68,7 @@ class OfEqualRounds:
     """Account of rounds with equal mechanisms: one convolution a round."""
 
     def __init__(self, privacy_target: PrivacyTarget, rounds: int, charged: int) -> None:
-        self._goal = privacy_target
+        self._target = privacy_target
         self._values: list[float] = [0.0]
         self._stream: Iterator[float] = over_rounds.epsilons(
             privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
@@ -85,7 +85,7 @@ class OfEqualRounds:
     def _after(self, count: int) -> float:
         while len(self._values) <= count:
             self._values.append(next(self._stream))
-        return _stated(self._goal, self._values[count], lambda: Composed(parts=((self._goal.mechanism, count),)))
+        return _stated(self._target, self._values[count], lambda: Composed(parts=((self._target.mechanism, count),)))
 
 
 class OfVariousRounds:
@@ -96,7 +96,7 @@ class OfVariousRounds:
     """
 
     def __init__(self, privacy_target: PrivacyTarget, rounds: int, before: list[SingleRelease]) -> None:
-        self._goal, self._released = privacy_target, list(before)
+        self._target, self._released = privacy_target, list(before)
         self._running = Running(
             delta=privacy_target.delta,
             typical=privacy_target.mechanism,
@@ -107,14 +107,14 @@ class OfVariousRounds:
             self._running.add(release)
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        release = self._goal.of_round(number)
-        return _stated(self._goal, self._running.epsilon(release), lambda: Composed.of([*self._released, release]))
+        release = self._target.of_round(number)
+        return _stated(self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release]))
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
             self._running.add(release.mechanism)
             self._released.append(release.mechanism)
-        return _stated(self._goal, self._running.epsilon(), lambda: Composed.of(self._released))
+        return _stated(self._target, self._running.epsilon(), lambda: Composed.of(self._released))
 
 
 def _stated(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
@@ -131,7 +131,7 @@ class OfRecords:
     def __init__(
         self, experiment: Experiment, privacy_target: RecordTarget, before: list[Release | LocalRelease]
     ) -> None:
-        self._local, self._goal, self._histories = experiment.method.clients, privacy_target, Histories()
+        self._local, self._target, self._histories = experiment.method.clients, privacy_target, Histories()
         for release in before:
             if isinstance(release, LocalRelease):
                 self._histories.add(release.steps)
@@ -146,7 +146,7 @@ class OfRecords:
         return self._epsilon()
 
     def _epsilon(self) -> float:
-        return self._histories.epsilon(delta=self._goal.delta, accountant=self._goal.accountant)
+        return self._histories.epsilon(delta=self._target.delta, accountant=self._target.accountant)
 
 
 def over_budget(privacy_target: AnyTarget, after: float) -> str:

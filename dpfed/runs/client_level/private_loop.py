@@ -162,13 +162,13 @@ class ClientLevel:
     @property
     def noise_multiplier(self) -> float:
         """Noise over clip norm on the sum, as planned. ConfigError if it depends on a dimension that is not known."""
-        if self._goal is None:
+        if self._target is None:
             raise ConfigError(
                 "noise_multiplier: integer noise is planned for a dimension, which the first release shows. Give "
                 "dimension= to know it before."
             )
-        assert self._goal.noise_multiplier is not None
-        return self._goal.noise_multiplier
+        assert self._target.noise_multiplier is not None
+        return self._target.noise_multiplier
 
     @property
     def ledger(self) -> Path:
@@ -192,7 +192,7 @@ class ClientLevel:
         """Return True if all planned rounds are done, or epsilon pays for no other (`stopped_by`). Draws no cohort."""
         if self._book.rounds_done >= self.rounds_planned:
             self.stopped_by = "rounds"
-        elif self._goal is not None and not self._affordable(self._goal):
+        elif self._target is not None and not self._affordable(self._target):
             self.stopped_by = "budget"
         return self.stopped_by != ""
 
@@ -297,10 +297,10 @@ class ClientLevel:
         if self._machine is None:
             self._parts = replace(self._parts, size=form.size)
             self._machine = machine_of(self._parts, self._stages_of)
-            if self._goal is None:
-                self._goal = self._machine.privacy_target
-                _require_one_round(self._goal, self.rounds_planned)
-                self._goal.require_statement(self.rounds_planned)
+            if self._target is None:
+                self._target = self._machine.privacy_target
+                _require_one_round(self._target, self.rounds_planned)
+                self._target.require_statement(self.rounds_planned)
         return self._machine
 
     def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, object]]) -> LoopBook:
@@ -330,8 +330,8 @@ class ClientLevel:
         """
         table = self._parts.config.privacy
         assert table is not None
-        if self._goal is not None:
-            return replace(self._goal.planned(self.rounds_planned), skips=True)
+        if self._target is not None:
+            return replace(self._target.planned(self.rounds_planned), skips=True)
         delta = None if table.epsilon is None else self.delta
         return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, skips=True)
 
