@@ -159,7 +159,7 @@ def _growth(mass: Floats, tilt: Floats, orders: Floats, moves: Floats) -> Floats
     Sums of mass ((1+z)^e - 1 - e z), z = move tilt, with the exponent e = alpha or 1 - alpha; no term is below zero.
     """
     z = moves[1:, None] * tilt[None]
-    logs, first = np.log1p(z), _summed(z, mass)
+    logs, first = np.log1p(z), _summed_growth(z, mass)
     information = float((mass * tilt * tilt).sum())
     table = np.empty((len(orders), len(moves)))
     table[:, 0] = information
@@ -177,13 +177,15 @@ def _moment(logs: Floats, first: Floats, mass: Floats, e: float, far: bool) -> F
     result is `far` above that, and moves are not below `_SMALLEST_SPREAD`.
     """
     if e == 0:
-        return first - _summed(logs, mass)
+        return first - _summed_growth(logs, mass)
     if e == 1:
-        return _summed(np.exp(logs) * logs, mass) - first
+        return _summed_growth(np.exp(logs) * logs, mass) - first
     raised = e * logs
-    sums = _summed(np.exp(raised, out=raised), mass) - mass.sum() if far else _summed(np.expm1(raised), mass)
+    sums = (
+        _summed_growth(np.exp(raised, out=raised), mass) - mass.sum() if far else _summed_growth(np.expm1(raised), mass)
+    )
     return np.asarray((sums - e * first) / (e * (e - 1)))
 
 
-def _summed(values: Floats, mass: Floats) -> Floats:
+def _summed_growth(values: Floats, mass: Floats) -> Floats:
     return np.asarray((values * mass).sum(axis=-1))

@@ -106,7 +106,7 @@ class LossDistributions:
 
     def plus(self, other: "LossDistributions") -> "LossDistributions":
         """Return the distributions of these releases and those."""
-        return LossDistributions(orders=tuple(one.plus(two) for one, two in _paired(self.orders, other.orders)))
+        return LossDistributions(orders=tuple(one.plus(two) for one, two in _exchanged_pair(self.orders, other.orders)))
 
     def smallest_epsilon(self, delta: float) -> float:
         """Return the least epsilon >= 0 that both orders meet at `delta`."""
@@ -132,7 +132,7 @@ class LossDistributions:
         return np.asarray(np.max([law.delta(epsilon) for law in self.orders], axis=0))
 
 
-def _paired(
+def _exchanged_pair(
     ours: Sequence[LossDistribution], others: Sequence[LossDistribution]
 ) -> Iterator[tuple[LossDistribution, LossDistribution]]:
     for k in range(max(len(ours), len(others))):

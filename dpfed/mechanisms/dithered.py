@@ -98,7 +98,8 @@ class DitheredNoise(Private):
     ) -> DitheredNoise:
         """Return the noise of [privacy], calibrated by its account if an epsilon is given.
 
-        In shares of the uploads of every sum, under Poisson sampling of the cap.
+        Each upload has a share of the noise; under Poisson sampling the shares are those of federation.cohort_cap
+        uploads.
         """
         default = Adjacency.REPLACE_ONE if isinstance(who.law, FixedSizeSampling) else Adjacency.ZERO_OUT
         adjacency = Adjacency.of(table.adjacency or default)

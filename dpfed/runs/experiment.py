@@ -187,7 +187,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         config = config.with_delta(records.delta)
     notes = [one.note for one in (public, validation) if one is not None]
     if privacy_target is not None and is_user_defined(stages):
-        notes.append(_taken_at_its_word(stages))
+        notes.append(_trusted_code_note(stages))
     if start is not None and stated is not None:
         notes.append(TRIAL_LIMITS)
     return Experiment(
@@ -329,7 +329,7 @@ def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
     return rule if decay is None else MovingAverage(rule=rule, decay=decay)
 
 
-def _taken_at_its_word(stages: Stages) -> str:
+def _trusted_code_note(stages: Stages) -> str:
     return (
         f"against errors in code of your own: {', '.join(is_user_defined(stages))} bounds updates or makes them "
         "private, and epsilon holds if it does what it says (`dpfed audit upload` with --load tests it)"

@@ -51,9 +51,9 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
             "and the clients must draw their noise (dp-fedavg with aggregation.kind = 'protocol' needs no such trust)"
         )
     if config.aggregation.kind != "plain":
-        notes.append(_of_secure_sums(config))
+        notes.append(_secure_sum_limitation(config))
     if _by_coins(config) and config.privacy is not None and config.privacy.release == "sum":
-        notes.extend(_of_other_coins(config))
+        notes.extend(_other_clients_assumption(config))
     if config.privacy is not None and config.privacy.missing_shares == "charged":
         notes.append(CHARGED_LOSSES)
     if config.privacy is not None and config.run.randomness == "simulated":
@@ -75,7 +75,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
     return tuple(notes)
 
 
-def _of_secure_sums(config: Config) -> str:
+def _secure_sum_limitation(config: Config) -> str:
     """Return the limitation of a secure sum in one process."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
@@ -98,7 +98,7 @@ def _of_secure_sums(config: Config) -> str:
     return "".join(notes)
 
 
-def _of_other_coins(config: Config) -> list[str]:
+def _other_clients_assumption(config: Config) -> list[str]:
     """Return the assumption on Bernoulli samples of other clients, which hide a client's samples in a sum."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
@@ -155,7 +155,7 @@ def hostile_clients_view(config: Config, privacy_target: AnyTarget | None, relea
     return _without_sampling(config, privacy_target, released, noise_of="server")
 
 
-def _displacing(sampling: Sampling, adjacency: Adjacency) -> float:
+def _displacement_probability(sampling: Sampling, adjacency: Adjacency) -> float:
     """Return the probability that a client takes part in a full round, where its presence changes the others'
     participation.
     """
@@ -188,7 +188,9 @@ def _without_sampling(
     if isinstance(once, Subsampled):
         chance = config.federation.cohort / config.federation.clients
         most = max(int(binom.isf(_SHARE_OF_DELTA * privacy_target.delta, released, chance)), 1)
-        charged = float(binom.sf(most, released, chance)) + released * _displacing(once.sampling, once.adjacency)
+        charged = float(binom.sf(most, released, chance)) + released * _displacement_probability(
+            once.sampling, once.adjacency
+        )
         once = once.mechanism
     if charged >= privacy_target.delta:
         return None

@@ -43,15 +43,15 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
         return NotSpending()
     before = book.standing(rounds_done)
     if privacy_target.unit == "record":
-        return OfRecords(experiment, privacy_target, before)
+        return RecordSpending(experiment, privacy_target, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
     if (
         privacy_target.varies
         or privacy_target.schedule is not None
         or schedule_of(privacy_target.mechanism) is not None
     ):
-        return OfVariousRounds(privacy_target, experiment.config.federation.rounds, mechanisms)
-    return OfEqualRounds(privacy_target, experiment.config.federation.rounds, len(mechanisms))
+        return VaryingRounds(privacy_target, experiment.config.federation.rounds, mechanisms)
+    return EqualRounds(privacy_target, experiment.config.federation.rounds, len(mechanisms))
 
 
 class NotSpending:
@@ -64,7 +64,7 @@ class NotSpending:
         return math.nan
 
 
-class OfEqualRounds:
+class EqualRounds:
     """Account of rounds with equal mechanisms: one convolution a round."""
 
     def __init__(self, privacy_target: PrivacyTarget, rounds: int, charged: int) -> None:
@@ -88,7 +88,7 @@ class OfEqualRounds:
         return _stated(self._target, self._values[count], lambda: Composed(parts=((self._target.mechanism, count),)))
 
 
-class OfVariousRounds:
+class VaryingRounds:
     """Account of rounds that differ: in noise that arrived, by a noise schedule, or by a participation schedule.
 
     The next round is charged at most as `privacy_target.of_round`; rounds of a participation schedule are accounted
@@ -125,7 +125,7 @@ def _stated(privacy_target: PrivacyTarget, found: float, releases: Callable[[], 
     return min(found, accountant.epsilon(releases(), delta=privacy_target.delta, accountant=privacy_target.accountant))
 
 
-class OfRecords:
+class RecordSpending:
     """Account of private records: every client is charged for its steps, and the worst client counts."""
 
     def __init__(

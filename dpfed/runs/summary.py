@@ -69,7 +69,7 @@ def summary_of(
         population=binding.population,
         stopped_by=stopped_by,
         **_stated(experiment, book, ledger),
-        **_of_project(book),
+        **_project_fields(book),
         **bytes_of(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
         mask_entropy_bits_per_parameter=mask_bits(experiment, state.round, mask_entropy),
     )
@@ -115,7 +115,7 @@ def readings_of(stated: Guarantee) -> dict[str, Any] | None:
     return stated.readings().to_dict() if stated.valid else None
 
 
-def _of_project(book: Book | None) -> dict[str, Any]:
+def _project_fields(book: Book | None) -> dict[str, Any]:
     """Return the fields of a run that is charged to a project's ledger; none for others."""
     if book is None or book.project is None:
         return {}

@@ -154,7 +154,7 @@ class Encode(Stage):
         scheme, seeds = self._for_round(now.number, ids)
         if self.dense is None:
             return _Encoded(rest=self._payloads(scheme, rows, ids, seeds, now))
-        between = _between(self.dense, rows.shape[1])
+        between = _stretches_between(self.dense, rows.shape[1])
         return _Encoded(
             rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
             between=between,
@@ -192,7 +192,7 @@ class Encode(Stage):
         rows = torch.empty(len(messages), len(origin), device=origin.device)
         rows[:, self.dense] = _parsed(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(rows)
         rest = _parsed(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(rows)
-        _put(rest, rows, _between(self.dense, len(origin)))
+        _put(rest, rows, _stretches_between(self.dense, len(origin)))
         return rows
 
     def _remembered(self, rows: Tensor, now: Round) -> Tensor:
@@ -239,7 +239,7 @@ class _Encoded:
         return whole
 
 
-def _between(exempt: Tensor, size: int) -> list[slice]:
+def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
     """The entries that go through the scheme, as the stretches between those that do not: faster than by index."""
     edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
     wide = (edges.diff() > 1).nonzero()[:, 0]

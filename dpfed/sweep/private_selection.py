@@ -95,7 +95,7 @@ def select(
     """
     candidates = candidates_of(plan)
     stated = candidates.epsilon(runs)
-    cells = _drawn(plan.folder, candidates, runs, randomness or Secure())
+    cells = _drawn_runs(plan.folder, candidates, runs, randomness or Secure())
     if not cells:
         raise RunError("no run was drawn, as happens under a Poisson distribution: there is nothing to release.")
     with workers(jobs, [cell.config.run.device for cell in cells]) as pool:
@@ -112,7 +112,7 @@ def select(
     return document
 
 
-def _drawn(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: Randomness) -> list[Cell]:
+def _drawn_runs(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: Randomness) -> list[Cell]:
     """The runs, as drawn now or before."""
     question = {"runs": asdict(runs), "candidates": [one.config.to_dict() for one in candidates.cells]}
     file = folder / DRAWN

@@ -32,12 +32,12 @@ class RowSettings:
         return replace(
             self,
             tables=_without(self.tables, keys),
-            axes={name: values for name, values in self.axes.items() if not _below(name, keys)},
+            axes={name: values for name, values in self.axes.items() if not _is_below(name, keys)},
         )
 
     def has(self, key: str) -> bool:
         """Return True if the key, or a key below it, is set or is an axis."""
-        return any(_below(name, [key]) for name in (*flat(self.tables), *self.axes))
+        return any(_is_below(name, [key]) for name in (*flat(self.tables), *self.axes))
 
     def with_settings(self, settings: Mapping[str, object]) -> RowSettings:
         """Set these dotted keys; an axis of the same name keeps this value alone."""
@@ -106,7 +106,7 @@ def put_all(tables: Mapping[str, object], settings: Mapping[str, object]) -> dic
     return result
 
 
-def _below(name: str, keys: Sequence[str]) -> bool:
+def _is_below(name: str, keys: Sequence[str]) -> bool:
     return any(name == key or name.startswith(f"{key}.") for key in keys)
 
 

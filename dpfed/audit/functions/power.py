@@ -73,11 +73,11 @@ def epsilon_found(
     if claim.drawn is not None:
         at = claim.drawn.centre + unit * claim.drawn.std
         return _by_profile_if_drawn(claim, claim.drawn, trials, of_profile / len(cut.values), at)
-    found = _by_profile(claim, trials, of_profile, unit)
+    found = _power_by_profile(claim, trials, of_profile, unit)
     return min(found, _by_bound(claim, sum(trials), level)) if claim.gaussian else found
 
 
-def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
+def _power_by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, threshold: float) -> float:
     """Return the epsilon of the weakest Gaussian that this test rejects with probability 90%, with its own
     threshold.
     """
@@ -100,8 +100,8 @@ def _by_profile(claim: FunctionClaim, trials: tuple[int, int], alpha: float, thr
 def _by_profile_if_drawn(
     claim: FunctionClaim, drawn: DrawnGaussian, trials: tuple[int, int], alpha: float, threshold: float
 ) -> float:
-    """Return `_by_profile` for the claimed Gaussian on a drawn cohort, with the smallest reduction of noise that is
-    found.
+    """Return `_power_by_profile` for the claimed Gaussian on a drawn cohort, with the smallest reduction of noise that
+    is found.
     """
     at = np.linspace(-_FAR, _FAR, _CHORDS)
     claimed = np.asarray(claim.profile(at), dtype=float)

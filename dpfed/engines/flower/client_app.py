@@ -89,7 +89,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
         fingerprint=fingerprint(experiment.config),
     )
     _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)
-    now, upload = _answered(experiment, load_data, client, instruction, context)
+    now, upload = _upload_or_zeros(experiment, load_data, client, instruction, context)
     if isinstance(experiment.method.aggregation, SecureSums):
         hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
@@ -97,7 +97,7 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
     return Message(upload.to_content(), reply_to=message)
 
 
-def _answered(
+def _upload_or_zeros(
     experiment: Experiment, load_data: LoadData | None, client: int, instruction: Instruction, context: Context
 ) -> tuple[Round, UploadMessage]:
     """Return the upload of a client's part in a round.

@@ -32,7 +32,7 @@ from dpfed.runs.client_level.book import LoopBook, delta_in, fingerprint
 from dpfed.runs.client_level.plan import Machine, Noise, StagesOf, machine_of, parts_of, planned
 from dpfed.runs.client_level.step import Form, Step, first_of, in_groups
 from dpfed.runs.plain_torch import plain_torch
-from dpfed.runs.spending import OfEqualRounds, over_budget
+from dpfed.runs.spending import EqualRounds, over_budget
 from dpfed.server.state import ServerState
 from dpfed.sources import Given
 from dpfed.version import __version__
@@ -152,7 +152,7 @@ class ClientLevel:
         self._form: Form | None = None
         self._step: Step | None = None
         self._state: ServerState | None = None
-        self._spent: OfEqualRounds | None = None
+        self._spent: EqualRounds | None = None
         self._began = time.monotonic()
         self._book = self._opened_book(ledger, plan)
         drawn_by = self._parts.sampler.ids if isinstance(self._parts.sampler, InTurns) else None
@@ -264,9 +264,9 @@ class ClientLevel:
         after = self._spending(privacy_target).with_round(np.zeros(0, dtype=np.int64), 0)
         return privacy_target.budget is None or after <= privacy_target.budget
 
-    def _spending(self, privacy_target: PrivacyTarget) -> OfEqualRounds:
+    def _spending(self, privacy_target: PrivacyTarget) -> EqualRounds:
         if self._spent is None:
-            self._spent = OfEqualRounds(privacy_target, self.rounds_planned, len(self._book.ledger.releases))
+            self._spent = EqualRounds(privacy_target, self.rounds_planned, len(self._book.ledger.releases))
         return self._spent
 
     def _check_open(self, step: Step) -> None:
@@ -345,7 +345,7 @@ def _gone_with(owner: ClientLevel) -> Path:
 
 def _require_one_round(privacy_target: PrivacyTarget, rounds: int) -> None:
     """Raise ConfigError if epsilon does not pay for one round."""
-    after = OfEqualRounds(privacy_target, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
+    after = EqualRounds(privacy_target, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
     if privacy_target.budget is not None and after > privacy_target.budget:
         raise ConfigError(over_budget(privacy_target, after))
 

@@ -12,7 +12,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.report.privacy_text import factors_text, statement
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.runs.spending import OfVariousRounds
+from dpfed.runs.spending import VaryingRounds
 
 FALLING = ("federation.rounds=6", "privacy.noise_schedule=[1.5, 1.0, 0.5]", "privacy.noise_multiplier=2.0")
 NOISES = [3.0, 3.0, 2.0, 2.0, 1.0, 1.0]
@@ -45,7 +45,7 @@ def test_noise_that_was_calibrated_pays_for_the_last_round(tiny_config, factors)
     settings = (*plan, "privacy.clip_norm=1.0", f"privacy.noise_schedule={factors}")
     experiment = build(tiny_config(*settings, without=["privacy"]))
     privacy_target, no_cohort = experiment.privacy_target, np.zeros(0, dtype=np.int64)
-    spent = OfVariousRounds(privacy_target, 60, [])
+    spent = VaryingRounds(privacy_target, 60, [])
     for number in range(60):
         assert spent.with_round(no_cohort, number) <= 1.01
         of = {"clip_norm": 1.0, "noise_std": 1.0, "noise_placement": "server"}

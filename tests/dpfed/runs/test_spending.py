@@ -10,7 +10,7 @@ import dpfed
 from accounting import Composed, Plan, Release, budget
 from accounting.compose import lower_bound
 from dpfed.methods.privacy_target import PrivacyTarget
-from dpfed.runs.spending import OfEqualRounds, OfVariousRounds
+from dpfed.runs.spending import EqualRounds, VaryingRounds
 
 NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -26,7 +26,7 @@ def test_a_loop_of_ones_own_releases_the_last_round_at_a_small_delta():
     assert run.guarantee().lower_bound <= run.guarantee().epsilon <= 2.0
 
 
-@pytest.mark.parametrize("account", [OfEqualRounds, OfVariousRounds])
+@pytest.mark.parametrize("account", [EqualRounds, VaryingRounds])
 @pytest.mark.parametrize("sampling", ["poisson", "balls-and-bins"])
 def test_as_many_rounds_as_were_planned_and_none_more(sampling, account):
     participations = {"participations": 4} if sampling == "balls-and-bins" else {}
@@ -36,7 +36,7 @@ def test_as_many_rounds_as_were_planned_and_none_more(sampling, account):
     privacy_target = PrivacyTarget(
         private=noise, bound=(), delta=1e-10, budget=2.0, accountant="best", noise_multiplier=z, clip_norm=1.0
     )
-    spent = account(privacy_target, 30, 0 if account is OfEqualRounds else [])
+    spent = account(privacy_target, 30, 0 if account is EqualRounds else [])
     line = Release(round=0, mechanism=privacy_target.mechanism, clip_norm=1.0, noise_std=z, noise_placement="server")
     for number in range(30):
         assert spent.with_round(NOBODY, number) <= 2.0
