@@ -239,6 +239,8 @@ class Audit(Generic[ClaimT, PowerT]):
             )
         return f"{found} That is too little: noise short by a fifth must be found. {self.advice}"
 
+    in_words = as_text  # its name up to version 0.3
+
     @property
     def _claimed(self) -> str:
         return f"Epsilon {upwards(self.claim.epsilon)} at delta {upwards(self.claim.delta)}"

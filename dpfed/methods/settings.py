@@ -59,6 +59,11 @@ class Settings:
     public: Public | None
 
     @property
+    def facts(self) -> MethodSpecification:
+        """Name of `specification` up to version 0.3."""
+        return self.specification
+
+    @property
     def size(self) -> int:
         """d, numbers in an update."""
         return self.clients.course.size
@@ -197,6 +202,8 @@ class Settings:
             return self.largest_in_public(self.kept)
         return RandomSharedMask(size=self.size, kept=self.kept, scaled=False)
 
+    coordinates_of_coins = coordinates_of_signs  # its name up to version 0.3
+
     def public_signs(self, bound: float, *, noise_purpose: str | None = None) -> MapChoice:
         """Return the map to signs of a public size, or by the round's noise from seeds of this purpose."""
         return PublicSigns(choice=self.coordinates_of_signs(), bound=bound, noise_purpose=noise_purpose)
@@ -208,6 +215,8 @@ class Settings:
         if sent not in self._privacy_targets:
             self._privacy_targets[sent] = target_of(self.config, self.specification, sent, self.randomness)
         return self._privacy_targets[sent]
+
+    goal = privacy_target  # its name up to version 0.3
 
     @cached_property
     def _privacy_targets(self) -> dict[int, PrivacyTarget]:

@@ -105,6 +105,8 @@ class AccountantAudit:
             found = f"none of {answered} stated epsilons is below what a pair of neighbours shows."
         return f"{found} It failed in {failed} of {len(self.cases)} settings." if failed else found
 
+    in_words = as_text  # its name up to version 0.3
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document of `dpfed audit accountant --json`."""
         counts = {kind: len(self.of(kind)) for kind in VERDICTS}

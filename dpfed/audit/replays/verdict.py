@@ -115,6 +115,8 @@ class ReplayAudit:
             f"{NOT_SEEN}."
         )
 
+    in_words = as_text  # its name up to version 0.3
+
     def require_pass(self) -> None:
         """Raise AssertionError with the first difference, unless the verdict is "pass"."""
         if self.verdict != "pass":

@@ -82,6 +82,8 @@ class Parts:
         """Return the privacy target for updates of which `sent` numbers are sent."""
         return target_of(self.config, method(self.config.method.name), sent, self.randomness)
 
+    goal = privacy_target  # its name up to version 0.3
+
     def private(self, sent: int) -> tuple[Stage, ...]:
         """Return clip, planned noise, and wire, for rows [c, sent]: the end of a chain.
 
