@@ -150,7 +150,7 @@ class OpenRound(Generic[Opened]):
         self.total.gather(ranks)  # type: ignore[attr-defined]
         self.now.tally.gather(ranks)
         self.watch.gather(ranks, self.now)
-        if (compared := _compared()) is not None:
+        if (compared := _replay_rounds()) is not None:
             compared.gather(ranks)
 
     def fill(self, ids: NDArray[np.int64]) -> None:
@@ -237,7 +237,7 @@ def run_round(
     _record(ledger, of_uploads)
     opened = open_round(now, method, observer=observer)
     source.take_part(opened)
-    return _closed(_close(opened, ledger, of_uploads))
+    return _closed_round(_close(opened, ledger, of_uploads))
 
 
 @one_thread()

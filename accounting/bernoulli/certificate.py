@@ -81,9 +81,9 @@ class Path:
         rate and ends at another adds at most the difference of the two times the square of the largest move.
         """
         starts = range(min(len(self.variances) - 1, _LATEST_START))
-        return min((self._from(start, squared_norm) for start in starts), default=math.inf)
+        return min((self._order_from(start, squared_norm) for start in starts), default=math.inf)
 
-    def _from(self, start: int, squared_norm: float) -> float:
+    def _order_from(self, start: int, squared_norm: float) -> float:
         rates = np.minimum.accumulate(self.rates[start:])
         if not np.isfinite(rates[0]):
             return math.inf
@@ -128,11 +128,11 @@ def _least_rate(cells: _GrowthCells, variance: float, least: float, zeta: float)
     if not _tail_passes(cells, variance, zeta):
         return math.inf
     open_cells = _open(cells, variance, zeta)
-    if not _passes(cells, open_cells, variance, high):
+    if not _certifies_rate(cells, open_cells, variance, high):
         return math.inf
     for _ in range(_BISECTIONS):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if _passes(cells, open_cells, variance, middle) else (middle, high)
+        low, high = (low, middle) if _certifies_rate(cells, open_cells, variance, middle) else (middle, high)
     return high
 
 
@@ -157,7 +157,7 @@ def _open(cells: _GrowthCells, variance: float, zeta: float) -> int:
     return int(rows[-1]) + 1 if rows.size else 0
 
 
-def _passes(cells: _GrowthCells, rows: int, variance: float, rate: float) -> bool:
+def _certifies_rate(cells: _GrowthCells, rows: int, variance: float, rate: float) -> bool:
     """Return True if log G <= log(rate (e^(bD) - 1)/(bD)) in every cell of the first `rows` orders, D = rate tau^2.
 
     b is from Lemma 6. (e^x - 1)/x rises in x, so a cell takes the end of D with the least b D. False for anything not

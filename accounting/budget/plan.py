@@ -151,7 +151,7 @@ class Plan:
             in_lanes &= not chosen_sampling.secret_lanes  # drawn lanes do not depend on who else there is
         in_turns = in_lanes or isinstance(chosen_sampling, Cyclic)
         default = Adjacency.ZERO_OUT if in_turns else chosen.default_adjacency(chosen_sampling.name)
-        self._set(adjacency=Adjacency.of(adjacency or default))
+        self._set_fields(adjacency=Adjacency.of(adjacency or default))
         if self.unit == "record" and self.adjacency is not Adjacency.ADD_REMOVE:
             raise InvalidParameter(
                 f"adjacency={str(self.adjacency)!r} with unit='record': batches are drawn record by record, which is "

@@ -244,15 +244,15 @@ class _Pairs:
         """Bisect the price: (P) is monotone in k, since unit^(K-k) falls with k."""
         near = self._near(plan)
         slack = _SHARE * (reserve - near.failures)
-        if not left or slack <= _rounding(left) or not self._holds(near, left, left, slack):
+        if not left or slack <= _rounding(left) or not self._price_holds(near, left, left, slack):
             return None
-        units = 1 + bisect_left(range(1, left), True, key=lambda units: self._holds(near, units, left, slack))
+        units = 1 + bisect_left(range(1, left), True, key=lambda units: self._price_holds(near, units, left, slack))
         return Price(units=units, reserve=near.failures + slack)
 
     def suffices(self, plan: Composed, units: int, *, left: int, reserve: float) -> Price | None:
         near = self._near(plan)
         slack = _SHARE * (reserve - near.failures)
-        held = 0 < units <= left and slack > _rounding(left) and self._holds(near, units, left, slack)
+        held = 0 < units <= left and slack > _rounding(left) and self._price_holds(near, units, left, slack)
         return Price(units=units, reserve=near.failures + slack) if held else None
 
     def covers(self, release: SingleRelease) -> float | None:
@@ -265,7 +265,7 @@ class _Pairs:
     def _near(self, plan: Composed) -> _Near:
         return _near(plan, self.interval, _SHARE**2 * self._delta / 10)
 
-    def _holds(self, plan: _Near, units: int, left: int, slack: float) -> bool:
+    def _price_holds(self, plan: _Near, units: int, left: int, slack: float) -> bool:
         """Return True if (P) holds on the grid; errors of transforms and cut ends of both sides are subtracted from the
         slack.
         """

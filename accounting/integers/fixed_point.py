@@ -40,7 +40,7 @@ def rounded_l2_squared(scaled_clip: float, dimension: int) -> int:
     with probability at least 1 - REDRAW, and always within the second. Privacy rests on the check of every upload, not
     on this claim.
     """
-    clip, size = _whole(scaled_clip), require.count(dimension=dimension)
+    clip, size = _integer_clip(scaled_clip), require.count(dimension=dimension)
     likely = clip**2 + size / 4 + math.sqrt(2 * math.log(1 / REDRAW)) * (clip + math.sqrt(size) / 2)
     return math.floor(min(likely, (clip + math.sqrt(size)) ** 2))
 

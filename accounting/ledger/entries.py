@@ -219,7 +219,7 @@ _ROUNDING = 1e-9
 """Relative difference of two computations of one standard deviation."""
 
 
-def short_of_noise(entry: Entry) -> str | None:
+def lacks_noise(entry: Entry) -> str | None:
     """Return the fault of an entry that states less noise than it charges for, or None.
 
     noise_std is compared with `least_noise_std` of each mechanism, up to 1e-9 of it: z C for Gaussians (a release that

@@ -34,8 +34,8 @@ from accounting.ledger.entries import (
     Purchase,
     Release,
     header_from,
+    lacks_noise,
     misplaced,
-    short_of_noise,
 )
 from accounting.ledger.hash_chain import opened, sealed
 from accounting.ledger.planned import budget_of_project, statement
@@ -228,7 +228,7 @@ class Ledger:
         if not new:
             return
         for entry in new:
-            if wrong := misplaced(self.header, entry) or short_of_noise(entry):
+            if wrong := misplaced(self.header, entry) or lacks_noise(entry):
                 raise LedgerError(f"{self.path}, round {entry.round}: {wrong}")
             line, chain = sealed(entry.to_dict(), chain)
             lines.append(line)

@@ -287,11 +287,11 @@ class UnitFilter:
             elif release == unit or (self.terms.reserve is not None and is_quieter(release, unit)):
                 found = 0.0
             else:
-                found = self._compared(release)
+                found = self._compared_release(release)
             self._covered[release] = found
         return self._covered[release]
 
-    def _compared(self, release: SingleRelease) -> float | None:
+    def _compared_release(self, release: SingleRelease) -> float | None:
         if self.terms.reserve is None:
             return None
         try:

@@ -72,12 +72,12 @@ class Client:
     def advertise(self) -> bytes:
         """Step 0: two public keys, for encryption and for masks."""
         self._agreement.require_all(ProtocolStep.ADVERTISE, self._agreement.graph.circle)
-        self._turn("advertise", "share")
+        self._advance_step("advertise", "share")
         return self._message(MessageKind.ADVERTISE, {self.client: self._public_keys()})
 
     def share(self, message: bytes) -> bytes:
         """Step 1: from the neighbours' keys, a share of both secrets for each, encrypted."""
-        self._turn("share", "hold")
+        self._advance_step("share", "hold")
         self._keys = {near: bytes(keys) for near, keys in self._read(message, MessageKind.KEYS).items()}
         every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
         if len(set(every)) < len(every):
@@ -95,7 +95,7 @@ class Client:
 
     def hold(self, message: bytes) -> None:
         """Step 2 begins: keep the shares of the neighbours that go on. The others are out of this round."""
-        self._turn("hold", "upload")
+        self._advance_step("hold", "upload")
         for near, sealed in self._read(message, MessageKind.FORWARD).items():
             if near not in self._keys:
                 raise WireError(f"client {self.client}: shares of client {near}, which has sent no keys; drop them.")
@@ -107,7 +107,7 @@ class Client:
 
     def upload(self, row: NDArray[np.uint32]) -> bytes:
         """Step 2: row [d], taken modulo 2^b, under its own mask and those that it shares with its neighbours."""
-        self._turn("upload", "unmask")
+        self._advance_step("upload", "unmask")
         words = masked(row, self._masks(), self._agreement.bits)
         return self._message(MessageKind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
 
@@ -116,7 +116,7 @@ class Client:
 
         Once a round: a second request could ask for the other secret of the same client.
         """
-        self._turn("unmask", "nothing")
+        self._advance_step("unmask", "nothing")
         rows = read_table(message, MessageKind.REQUEST, self._session, most=len(self._agreement.graph.circle))
         self._own_message(message, MessageKind.REQUEST)
         asked = {client: _reveal(content) for client, content in rows.items()}
@@ -170,7 +170,7 @@ class Client:
     def _message(self, kind: MessageKind, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._session, self.client, rows)
 
-    def _turn(self, called: str, following: str) -> None:
+    def _advance_step(self, called: str, following: str) -> None:
         if self._next != called:
             raise WireError(f"client {self.client}: asked to {called}, but it is time to {self._next}; refused.")
         self._next = following

@@ -125,14 +125,14 @@ class Server:
             self._agreement.require_around(ProtocolStep.UPLOAD, self._survivors, owner)
         self._agreement.require_connected(self._survivors)
         self.step = ProtocolStep.UNMASK
-        asked = {client: bytes([self._asked(client)]) for client in self._sharers}
+        asked = {client: bytes([self._requested_secret(client)]) for client in self._sharers}
         return {client: self._answer(MessageKind.REQUEST, client, asked) for client in self._survivors}
 
     def _on_unmask(self, sender: int, message: bytes) -> None:
         rows = self._rows(message, MessageKind.UNMASK, most=len(self._sharers))
         if sender not in self._survivors or sender in self._replied or rows.keys() != self._asked_of(sender):
             raise WireError(f"replies from client {sender}: unknown, sent twice, or not of its neighbours; refused.")
-        if any(content[0] != self._asked(owner) for owner, content in rows.items()):
+        if any(content[0] != self._requested_secret(owner) for owner, content in rows.items()):
             raise WireError(f"client {sender} reveals a secret that was not asked for; refused.")
         self._replied.add(sender)
         for owner, content in rows.items():
@@ -141,7 +141,7 @@ class Server:
     def _asked_of(self, client: int) -> set[int]:
         return {*self._near(client, self._sharers), client}
 
-    def _asked(self, client: int) -> Reveal:
+    def _requested_secret(self, client: int) -> Reveal:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
 
     def _owners(self) -> list[int]:

@@ -134,16 +134,19 @@ class Csv:
 
     def line(self, record: Mapping[str, object]) -> None:
         if self._columns:
-            append(self._folder / "metrics.csv", self._written([record]))
+            append(self._folder / "metrics.csv", self._csv_bytes([record]))
             return
         lines = [line.to_dict() for line in lines_of(self._folder / "metrics.jsonl", MetricsLine)]
         self._columns = list(dict.fromkeys([*(key for line in lines for key in line), "aborted"]))
-        put(self._folder / "metrics.csv", self._written([dict(zip(self._columns, self._columns, strict=True)), *lines]))
+        put(
+            self._folder / "metrics.csv",
+            self._csv_bytes([dict(zip(self._columns, self._columns, strict=True)), *lines]),
+        )
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _written(self, lines: Sequence[Mapping[str, object]]) -> bytes:
+    def _csv_bytes(self, lines: Sequence[Mapping[str, object]]) -> bytes:
         stream = io.StringIO(newline="")
         csv.writer(stream).writerows(
             [["" if (v := line.get(k)) is None else v for k in self._columns] for line in lines]

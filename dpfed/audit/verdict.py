@@ -68,7 +68,7 @@ def failed_in_words(checks: Sequence[Check]) -> str:
     return f"{'; '.join(failed[:2])}{more}"
 
 
-def rounds_in_words(rounds: Sequence[int], most: int = 5) -> str:
+def rounds_text(rounds: Sequence[int], most: int = 5) -> str:
     """Return numbers of rounds as text: "round 3"; "rounds 3, 5 and 7 others"."""
     shown = ", ".join(str(one) for one in rounds[:most])
     more = f" and {len(rounds) - most} others" if len(rounds) > most else ""

@@ -172,7 +172,7 @@ class _Trial:
 
     def failure(self) -> str | None:
         """Return a description of a failure of training side by side, or None."""
-        world = self._world(2, 1, others=False)
+        world = self._make_training(2, 1, others=False)
         try:
             self._train(world, [0, 1, 2])
         except Exception as error:  # a user's network and loss may raise anything
@@ -181,7 +181,7 @@ class _Trial:
 
     def _effect(self, moved: Moved) -> str | None:
         steps, many = self._lengths()
-        world, other = (self._world(steps, many, others=others) for others in (False, True))
+        world, other = (self._make_training(steps, many, others=others) for others in (False, True))
         b, p = many + 1, many + 2
         alone, short = self._train(world, [b]), self._train(world, [p])
         after, after_others = (self._last_updates(one, list(range(b + 1)), steps * many) for one in (world, other))
@@ -230,11 +230,11 @@ class _Trial:
 
     def _seconds(self, steps: int) -> float:
         """Return the processor time in which B trains with this number of batches."""
-        world, began = self._world(steps, 1, others=False), time.process_time()
+        world, began = self._make_training(steps, 1, others=False), time.process_time()
         self._train(world, [2])
         return time.process_time() - began
 
-    def _world(self, steps: int, many: int, *, others: bool) -> LocalTraining:
+    def _make_training(self, steps: int, many: int, *, others: bool) -> LocalTraining:
         """Return the training of clients with these numbers of batches; `others` holds the A's samples, alike, with one
         batch short.
         """

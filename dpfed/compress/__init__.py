@@ -146,7 +146,7 @@ def _is_a(value: object, kind: type) -> bool:
     return value is None if kind is type(None) else isinstance(value, kind)
 
 
-def _in_words(kind: type) -> str:
+def _options_text(kind: type) -> str:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(_options_text(one) for one in typing.get_args(kind))
     if typing.get_origin(kind) is typing.Literal:

@@ -143,13 +143,13 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
         group = seeds[first : first + at_once]
         if seeds.device.type == "cpu" and size > _CHUNK_WORDS:
             chosen[first] = torch.from_numpy(
-                _smallest(partial(_random_integers, group, purpose, size), size, kept, low)
+                _smallest_places(partial(_random_integers, group, purpose, size), size, kept, low)
             )
             continue
         words = bits(group, purpose, size)
         if words.device.type == "cpu":  # numpy selects several times as fast as torch
             for place, own in enumerate(words.numpy(), first):
-                chosen[place] = torch.from_numpy(_smallest(partial(iter, [(0, own)]), size, kept, low))
+                chosen[place] = torch.from_numpy(_smallest_places(partial(iter, [(0, own)]), size, kept, low))
             continue
         keys = words.bitwise_and_(~low).bitwise_or_(torch.arange(size, device=seeds.device))
         largest_kept = keys.kthvalue(kept, dim=1, keepdim=True).values
@@ -163,7 +163,7 @@ def _random_integers(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[in
         yield first, words[0].numpy()
 
 
-def _smallest(
+def _smallest_places(
     words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
 ) -> NDArray[np.int64]:
     """Return the places of the `kept` smallest of `size` keys, 0 < kept: random integers whose bits `low` are the

@@ -60,7 +60,7 @@ class _RotatedLevels(Scheme, Protocol):
     def sent(self, dimension: int) -> int:
         """The symbols of one vector."""
         whole, rest = block_sizes(dimension, self.block)
-        return whole * self._kept(self.block) + sum(self._kept(size) for size in rest)
+        return whole * self._symbol_count(self.block) + sum(self._symbol_count(size) for size in rest)
 
     def scales(self, dimension: int) -> int:
         """The scales of one vector, one a block."""
@@ -112,7 +112,7 @@ class _RotatedLevels(Scheme, Protocol):
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
         """[c, count · n] to symbols [c, count · kept] and scales [c · count] float64; a zero row gets scale 0."""
-        kept, rows = self._kept(block.size), rotated.view(-1, block.size)
+        kept, rows = self._symbol_count(block.size), rotated.view(-1, block.size)
         whole = row_sums(rows.square())
         if kept < block.size:
             rows = rotated.gather(1, self._chosen(seeds, block)).view(-1, kept)
@@ -148,17 +148,19 @@ class _RotatedLevels(Scheme, Protocol):
         self, clients: int, dimension: int, device: torch.device
     ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
         """Pieces with the place of their symbols."""
-        starts = list(accumulate((self._kept(block.size) for block in blocks(dimension, self.block)), initial=0))
+        starts = list(
+            accumulate((self._symbol_count(block.size) for block in blocks(dimension, self.block)), initial=0)
+        )
         for rows, block in pieces(clients, dimension, self.block, device):
             yield rows, block, slice(starts[block.number], starts[block.number + block.count])
 
-    def _kept(self, size: int) -> int:
+    def _symbol_count(self, size: int) -> int:
         """The symbols of a block."""
         return max(1, round(self.share * size))
 
     def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """Return the rotated coordinates that are sent, [c, count · kept]."""
-        kept, chosen = self._kept(block.size), []
+        kept, chosen = self._symbol_count(block.size), []
         for place in range(block.count):
             own = counter.subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
             chosen.append(own + place * block.size)

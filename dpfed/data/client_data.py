@@ -54,7 +54,7 @@ def from_clients(
                 "text. Give both."
             )
         columns = Columns(inputs=tuple(inputs), label=label, client=client)
-        return _with_ids(_of_tables(clients, test, columns, classes, name), ids, in_a_list=client is None)
+        return _with_ids(_table_dataset(clients, test, columns, classes, name), ids, in_a_list=client is None)
     if not isinstance(clients, Sequence):
         raise DataError(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with what each client holds. For "

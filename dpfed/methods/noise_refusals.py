@@ -10,7 +10,7 @@ from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPr
 from dpfed.config.tables import Config
 from dpfed.methods.catalogue import every_method
 from dpfed.methods.choices import bound_of_moves
-from dpfed.methods.facts import MethodFacts
+from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.lanes import lane_problems, turn_problems
 
 

@@ -103,5 +103,5 @@ class MethodSpecification:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of `dpfed methods --json`."""
         record = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "presets"}
-        derived = {"private_with": self.private_with, "coins_possible": self.signs_can_be_private}
+        derived = {"private_with": self.private_with, "signs_can_be_private": self.signs_can_be_private}
         return record | derived | {"dithered": self.dithered}

@@ -51,9 +51,9 @@ class FlatModel:
         `initial`) are the fixed ones."""
         self._factory = factory
         module = _seeded_module(factory, seed)
-        self._resting = _eval_modules(module)
+        self._eval_modules = _eval_modules(module)
         self._module = self._set_mode(module, training=False)
-        statistics = _statistics(module, self._resting)
+        statistics = _statistics(module, self._eval_modules)
         _refuse_hidden_state(module)
         self.layout: tuple[Block, ...] = _layout(module, statistics)
         """Trained parameters in the module's order, then statistics."""
@@ -77,8 +77,8 @@ class FlatModel:
         self._evaluated = copy.deepcopy(self._module)
         """The module of `forward` and `try_on`: what a forward pass leaves in it reaches no module that is trained."""
         in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
-        self._training = with_padding(in_training, keep=self._resting)
-        self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._resting)]
+        self._training = with_padding(in_training, keep=self._eval_modules)
+        self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._eval_modules)]
 
     @property
     def has_statistics(self) -> bool:
@@ -204,7 +204,7 @@ class FlatModel:
 
     def _set_mode(self, module: nn.Module, *, training: bool) -> nn.Module:
         module.train(training)
-        for name in self._resting:
+        for name in self._eval_modules:
             module.get_submodule(name).train(False)
         return module
 

@@ -60,7 +60,9 @@ class BallsAndBinsCohorts:
             mine = np.flatnonzero(self.lane_of == lane)
             names = self.ids.hashes[mine].tolist()
             drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
-            return np.asarray(mine[_whole(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn])
+            return np.asarray(
+                mine[_uniform_integers(np.array(drawn, dtype=np.float64), self.bins // self.lanes) == turn]
+            )
 
         def takes_part(count: int, block: int) -> NDArray[np.bool_]:
             drawn = _uniform_integers(
@@ -186,7 +188,7 @@ InTurns = BallsAndBinsCohorts | CyclicCohorts
 """Cohorts whose clients may take turns by their ids."""
 
 
-def _whole(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
+def _uniform_integers(uniforms: NDArray[np.float64], below: int) -> NDArray[np.int64]:
     """Uniform whole numbers from 0 to below - 1."""
     return np.minimum((uniforms * below).astype(np.int64), below - 1)
 

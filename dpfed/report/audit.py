@@ -32,7 +32,7 @@ def write_audit(audit: AnyAudit, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         page, plot, record = places_for(folder, "report.html", "audit.png", "audit.json", subject=subject)
         put(record, json.dumps(audit.to_dict(), indent=2, allow_nan=False).encode())
-        put(page, _page(audit, _drawn(audit, plot), subject).encode())
+        put(page, _page(audit, _drawn_figure(audit, plot), subject).encode())
     except OSError as error:
         raise RunError(f"{folder}: the report cannot be written ({error.strerror}). Name another --out.") from None
     return page
@@ -53,13 +53,13 @@ def moved_text(audit: AnyAudit) -> str:
 
 def _claim(audit: AnyAudit) -> str:
     claim = audit.claim
-    seen = f", {_seen(claim.seen)}" if isinstance(claim, Claim) else ""
+    seen = f", {_visible_part(claim.seen)}" if isinstance(claim, Claim) else ""
     return f"{claim.words}{seen}, epsilon at most {upwards(claim.epsilon)} at delta {upwards(claim.delta)}"
 
 
 def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
     claim, of_round, failed = audit.claim, isinstance(audit.claim, Claim), failed_in_words(audit.checks)
-    verdict, finds = audit.in_words(), audit.power.in_words()
+    verdict, finds = audit.as_text(), audit.power.as_text()
     return rendered(
         "audit_round.html" if of_round else "audit_function.html",
         title=f"Audit of one upload: {audit.method}" if of_round else f"Audit of {audit.method}",
@@ -68,7 +68,7 @@ def _page(audit: AnyAudit, errors: ChartGroup, subject: str) -> str:
         failed=failed,
         checks=failed_first(audit.checks),
         verdict=verdict[:1].upper() + verdict[1:],
-        moved=moved_words(audit),
+        moved=moved_text(audit),
         claim=_claim(audit),
         errors=errors,
         rows=[_row(one, claim.gaussian) for one in audit.tests],

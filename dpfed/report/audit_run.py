@@ -105,7 +105,7 @@ def _noise(found: RunAudit) -> NoiseRatios | None:
 def _cohorts(found: RunAudit) -> CohortSizes | None:
     try:
         who = found.files.sampler
-        law = size_law(who)
+        law = size_distribution(who)
         return CohortSizes(sizes=[one.cohort for one in found.files.rounds], first=law.first, mass=law.mass)
     except (DpfedError, AccountingError):
         return None

@@ -84,12 +84,12 @@ def measures_of(found: Evidence) -> list[Measure]:
     if found.epsilon is not None:
         allowed = "" if found.budget is None else f" of {downwards(found.budget)}"
         measures.append(Measure(name="epsilon spent, at most", value=f"{upwards(found.epsilon)}{allowed}"))
-    measures += _some("noise of a round, over the clip norm", found.noise)
-    measures += _some("noise of the run, over all that clients could agree on", found.noise_over_run)
-    measures += _some("reach of clipped updates, over the model's norm", found.reach)
-    measures += _some("typical update, over the clip norm", found.typical, operator_only=True)
-    measures += _some("typical update, over the model's norm", found.move, operator_only=True)
-    measures += _some("rounding to integers, over a typical update", found.rounding, operator_only=True)
+    measures += _measures_of_value("noise of a round, over the clip norm", found.noise)
+    measures += _measures_of_value("noise of the run, over all that clients could agree on", found.noise_over_run)
+    measures += _measures_of_value("reach of clipped updates, over the model's norm", found.reach)
+    measures += _measures_of_value("typical update, over the clip norm", found.typical, operator_only=True)
+    measures += _measures_of_value("typical update, over the model's norm", found.move, operator_only=True)
+    measures += _measures_of_value("rounding to integers, over a typical update", found.rounding, operator_only=True)
     for name, share in (("updates clipped", found.clipped), ("updates not finite", found.broken)):
         if share is not None:
             measures.append(Measure(name=name, value=f"{share:.1%}", operator_only=True))

@@ -119,8 +119,8 @@ def _evidence(
     return Evidence(
         rounds=rounds,
         planned=config.get("federation", {}).get("rounds"),
-        accuracies=_given(line.test_accuracy for line in metrics),
-        losses=_given(line.test_loss for line in metrics),
+        accuracies=_given_values(line.test_accuracy for line in metrics),
+        losses=_given_values(line.test_loss for line in metrics),
         nothing_learned=nothing_learned(metrics),
         epsilon=last.epsilon,
         budget=_number(config.get("privacy", {}).get("epsilon")),
@@ -136,7 +136,7 @@ def _evidence(
 
 def median_rounding(seen: Sequence[RoundRecord]) -> float | None:
     """Return the median over rounds of the error by rounding beside a typical update; None for rounds without one."""
-    return statistics.median(found) if (found := _given(line.rounding for line in seen)) else None
+    return statistics.median(found) if (found := _given_values(line.rounding for line in seen)) else None
 
 
 def _noise(file: Path) -> float | None:

@@ -65,7 +65,7 @@ def card_of(summary: Summary) -> Card:
         sentence=statement(summary),
         badges=_badges(summary),
         numbers=tuple(_numbers(summary)),
-        facts=tuple(_facts(summary)),
+        facts=tuple(_card_texts(summary)),
     )
 
 
@@ -123,7 +123,7 @@ def score_of(summary: Summary) -> Number:
     return Number(name=name, value="–" if loss is None else significant(loss, 4), beside="last round")
 
 
-def _facts(summary: Summary) -> list[Fact]:
+def _card_texts(summary: Summary) -> list[Fact]:
     facts: list[Fact] = []
     if summary.epsilon is not None:
         facts += [
@@ -142,7 +142,7 @@ def _facts(summary: Summary) -> list[Fact]:
     notes = _sentences(summary.notes)
     if notes:
         facts.append(Fact(name="Mind", lines=notes))
-    return [*facts, Fact(name="Release", words=_release_words(summary))]
+    return [*facts, Fact(name="Release", words=_release_text(summary))]
 
 
 _ALWAYS = (
@@ -181,7 +181,7 @@ def _other_epsilons(summary: Summary) -> list[Fact]:
     return facts
 
 
-def _release_words(summary: Summary) -> str:
+def _release_text(summary: Summary) -> str:
     if summary.epsilon is None:
         return "Do not release the model where its training data are not public: nothing bounds what it reveals."
     if summary.randomness == "secure":

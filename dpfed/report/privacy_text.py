@@ -225,7 +225,7 @@ def adversary_text(summary: Summary) -> str:
     words = "All who see the models of all rounds"
     if summary.sampling != "all":
         words += " but do not know who took part in which round"
-    return f"{words}. {_server_words(summary)}"
+    return f"{words}. {_server_text(summary)}"
 
 
 def _server_text(summary: Summary) -> str:

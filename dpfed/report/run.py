@@ -12,7 +12,7 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import lines_of
-from dpfed.records.replays import replay_words
+from dpfed.records.replays import replay_text
 from dpfed.records.round import RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.report.evidence import median_rounding, nothing_learned
@@ -21,7 +21,7 @@ from dpfed.report.figures.run import plot_run
 from dpfed.report.ledger_text import ledger_text
 from dpfed.report.page import rendered
 from dpfed.report.privacy_card import Card, Fact, card_of
-from dpfed.report.privacy_words import sampler_name
+from dpfed.report.privacy_text import sampler_name
 from dpfed.report.repeat import repeated
 from dpfed.report.units import significant, size
 from dpfed.runs.durable_files import put
@@ -58,7 +58,7 @@ def page_of(
         nothing_learned=nothing_learned(lines),
         group=group,
         ran=[*what_ran(summary), *_rounding(folder)],
-        ledger=ledger_words(folder / "ledger.jsonl"),
+        ledger=ledger_text(folder / "ledger.jsonl"),
         commands=_commands(folder, summary, configuration),
         configuration=configuration,
     )

@@ -21,7 +21,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Schedule
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
-from dpfed.methods.records import Goal
+from dpfed.methods.records import AnyTarget
 from dpfed.participation.schedules import InTurns
 from dpfed.randomness import Secure
 from dpfed.records.metrics import MetricsLine

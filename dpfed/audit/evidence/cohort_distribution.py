@@ -23,7 +23,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.samplings import cap_of
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.audit.verdict import Finding, chance_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 from dpfed.participation.sampling import Sampler, draw_cohort

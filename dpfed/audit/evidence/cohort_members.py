@@ -23,9 +23,9 @@ from scipy.stats import binom
 
 from accounting.arrays import Floats, Ints
 from accounting.mechanisms import Allocation, BallsAndBins, CorrelatedRounds, MinSeparation, Schedule
-from dpfed.audit.evidence.cohort_law import cohorts_of, convolved, log_choose, turns_of, two_sided
+from dpfed.audit.evidence.cohort_distribution import cohorts_of, convolved, log_choose, turns_of, two_sided
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.audit.verdict import Finding, chance_text, rounds_text
 from dpfed.data.client_ids import ClientIds
 from dpfed.participation import members
 
@@ -44,7 +44,7 @@ def members_follow_sampler(files: RunFiles, *, alpha: float) -> Finding:
     Claim: cohorts drawn by it fail with probability at most alpha: a third of it for overlaps with those up to five
     rounds before, a third for the number of rounds of each client, a third for cohorts that are drawn again.
     """
-    seen = SeenCohorts(clients=files.config.federation.clients)
+    seen = RecordedCohorts(clients=files.config.federation.clients)
     cohorts: list[Ints] = []
     if files.sampler.law.probability >= 1 and all(one.members == members.ALL_CLIENTS for one in files.rounds):
         return True, f"all {seen.clients} clients in every round."
@@ -213,7 +213,7 @@ def schedule_kept(
         case Allocation():
             return _allocated(law, cohorts, clients)
         case MinSeparation() | CorrelatedRounds():
-            return _rested(law, cohorts, clients)
+            return _rests_are_kept(law, cohorts, clients)
     turns = turns_of(law, clients, ids)
     wrong = [
         number
@@ -262,7 +262,7 @@ def _bins(law: BallsAndBins, cohorts: Sequence[Ids], clients: int, alpha: float,
         if p < alpha / law.lanes:
             return False, (
                 f"{int(known.max())} of {clients} clients are in the lane that follows from their number (p = "
-                f"{p:.2g}): secret lanes are not secret. {chance_in_words(alpha)}"
+                f"{p:.2g}): secret lanes are not secret. {chance_text(alpha)}"
             )
     pairs = [(one, two) for k, two in enumerate(whole) for one in whole[max(k - 5, 0) : k]]
     for one, two in pairs if law.secret_in_lane else []:

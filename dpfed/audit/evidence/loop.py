@@ -37,7 +37,7 @@ class LoopFiles(RunFiles):
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
         self.diagnostics_name, self.client_ids_name = diagnostics_of(ledger).name, ids_of(ledger).name
-        about = _about(ledger)
+        about = _header_entries(ledger)
         self.tables: dict[str, object] = about["plan"]
         self.config = config_of(self.tables, source=f"{ledger}, plan")
         self.own_stages = about.get("stages") == "own"

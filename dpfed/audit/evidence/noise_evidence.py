@@ -16,7 +16,7 @@ from accounting.arrays import Floats
 from accounting.ledger import Release
 from accounting.mechanisms import NoisyIntegers, noise_of
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
+from dpfed.audit.verdict import Finding, chance_text, rounds_text
 from dpfed.records.reading import LARGEST, Unavailable
 from dpfed.records.round import SumNoise
 

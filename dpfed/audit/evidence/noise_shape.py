@@ -12,8 +12,8 @@ from scipy.stats import skellam
 
 from dpfed.audit.evidence.noise_evidence import NO_NOISE, ChargedNoise, Measured, measured, unseen
 from dpfed.audit.evidence.run_files import RunFiles
-from dpfed.audit.verdict import Finding, chance_in_words, rounds_in_words
-from dpfed.diagnostics.noise_facts import CORRELATION_ERROR, bins
+from dpfed.audit.verdict import Finding, chance_text, rounds_text
+from dpfed.diagnostics.noise_record import CORRELATION_ERROR, bins
 from dpfed.records.reading import Unavailable
 
 _LIKE_A_GAUSSIAN = 1e4

@@ -8,7 +8,7 @@ from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.audit.evidence.noise_evidence import charged_noise, unsampled
 from dpfed.audit.evidence.promise import canaries_present
 from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
-from dpfed.audit.verdict import Finding, rounds_in_words
+from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.records.round import RoundRecord
 
 _ROUNDING = 1e-9

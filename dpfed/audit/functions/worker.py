@@ -58,7 +58,7 @@ class _Input:
     numbers are shared by all calls: copies would draw the same noise again."""
 
     def __init__(self, made: object) -> None:
-        self._made = made
+        self._make_inputs = made
         search = _Generators(io.BytesIO())
         with contextlib.suppress(Exception):  # what was packed once need not be ready to be packed again
             search.dump(made)
@@ -66,9 +66,9 @@ class _Input:
 
     def own(self) -> object:
         try:
-            return copy.deepcopy(self._made, dict(self._shared))
+            return copy.deepcopy(self._make_inputs, dict(self._shared))
         except Exception:  # what can be pickled need not be ready to be copied
-            return pickle.loads(cloudpickle.dumps(self._made))
+            return pickle.loads(cloudpickle.dumps(self._make_inputs))
 
 
 def _make_inputs(packed: bytes) -> list[_Input]:
@@ -101,14 +101,14 @@ class _Function:
     def outputs(self, inputs: list[_Input], which: list[int], seeds: list[int]) -> list[Output]:
         """Return the outputs of inputs[which[i]] with seeds[i]; a call does not get the number."""
         if not self._batched:
-            return [self._one(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
+            return [self._one_output(inputs[k].own(), seed) for k, seed in zip(which, seeds, strict=True)]
         found: dict[int, Output] = {}
         for k in dict.fromkeys(which):
             at = [i for i, one in enumerate(which) if one == k]
             found |= zip(at, self._batch_outputs(inputs[k], [seeds[i] for i in at]), strict=True)
         return [found[i] for i in range(len(which))]
 
-    def _one(self, given: object, seed: int) -> Output:
+    def _one_output(self, given: object, seed: int) -> Output:
         try:
             seen = self._f(self._converted(given), seed)
         except BaseException as error:  # the function is the user's: it may raise anything

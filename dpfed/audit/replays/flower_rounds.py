@@ -75,7 +75,7 @@ class _FlowerRound:
         self._rounding = 2**-22 * (float(np.linalg.norm(announced)) + float(self._strategy.clipping_norm))
         return self._aggregate(server_round, replies)
 
-    def _compared(self) -> int | None:
+    def _compare_rows(self) -> int | None:
         """Compare the rows, once, with the clip norm that noise is now drawn for."""
         if self._rows is not None and self._differing is None:
             bound = float(self._strategy.clipping_norm)
@@ -85,7 +85,7 @@ class _FlowerRound:
 
     def noise(self, aggregated: Any) -> Any:
         strategy, name = self._strategy, "mean of clipped updates in Flower"
-        units = self._compared()
+        units = self._compare_rows()
         before = [np.array(one) for one in aggregated.to_numpy_ndarrays()]
         self._require_mean(name, before)
         noisy = self._noise(aggregated)

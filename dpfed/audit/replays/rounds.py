@@ -240,7 +240,7 @@ class RoundsWorld(World):
             self._rows("update of local training", rows, ids, fillers=False)
         if self._is_private(stage):
             assert stages.private is not None
-            self._bounded(stages.private, rows, ids)
+            self._row_beyond_bound(stages.private, rows, ids)
 
     def before_clip(self, norms: Tensor) -> None:
         pass
@@ -282,7 +282,7 @@ class RoundsWorld(World):
                 self._compare(name, found, int(client))
         return changed
 
-    def _bounded(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
+    def _row_beyond_bound(self, private: Private, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Find a row of any client, in either run, beyond the charged bound."""
         assert self._method is not None
         assert self._now is not None

@@ -22,7 +22,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.audit.outcome import Moved
 from dpfed.audit.round.claims import Claim
-from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, shown_epsilon, whole_scores_of_coins
+from dpfed.audit.round.coin_ratios import CoinLaw, least_epsilon, shown_epsilon, whole_scores_of_samples
 from dpfed.audit.statistics.epsilon_bounds import epsilon_of_shift
 from dpfed.audit.statistics.score_distribution import NormalMixture, ScoreLaw
 from dpfed.audit.statistics.whole_scores import WholeScores

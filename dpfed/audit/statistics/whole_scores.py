@@ -24,7 +24,7 @@ from scipy.special import ndtr, stdtrit
 
 from accounting import require
 from accounting.arrays import Floats
-from dpfed.audit.statistics.score_law import NormalMixture
+from dpfed.audit.statistics.score_distribution import NormalMixture
 
 LEAST = 10
 """Least number of scores of either kind, for the distribution of their means."""

@@ -96,7 +96,7 @@ class ClientLevelStrategy(Strategy):
         patience: float = 300.0,
     ) -> None:
         super().__init__()
-        _require_here(sampling, noise_at, randomness)
+        _require_supported(sampling, noise_at, randomness)
         self.strategy, self._evaluates = strategy, evaluate_on_clients
         self._plan: dict[str, Any] = {
             "clients": clients if isinstance(clients, int) else [str(node) for node in sorted(clients)],
@@ -262,7 +262,7 @@ def _no_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord
     return MetricRecord()
 
 
-def _require_here(sampling: str, noise_at: str, randomness: str) -> None:
+def _require_supported(sampling: str, noise_at: str, randomness: str) -> None:
     if sampling not in get_args(Sampling):
         raise ConfigError(f"sampling={sampling!r}: must be one of {', '.join(get_args(Sampling))}.")
     if sampling not in SAMPLINGS and randomness == "secure":

@@ -141,11 +141,11 @@ class ClientLevel:
         self._names = None if isinstance(clients, int) else _distinct(clients)
         ids = None if self._names is None else ClientIds.of(self._names)
         self._parts, self._stages_of = parts_of(plan, dimension, ids), stages
-        self._machine, self._goal = planned(self._parts, stages)
-        if self._goal is not None and noise_multiplier is not None:
-            _require_one_round(self._goal, rounds)
-        if self._goal is not None:
-            self._goal.require_statement(rounds)
+        self._machine, self._target = planned(self._parts, stages)
+        if self._target is not None and noise_multiplier is not None:
+            _require_one_round(self._target, rounds)
+        if self._target is not None:
+            self._target.require_statement(rounds)
         self.rounds_planned, self.clip_norm = rounds, clip_norm
         self.delta = float(delta or 0)
         self.stopped_by: Literal["", "rounds", "budget"] = ""

@@ -110,19 +110,19 @@ def test_the_bound_on_correlations_holds_and_is_of_use():
 def test_correlations_are_those_of_the_definition(entries):
     noise = torch.randn(entries, generator=torch.Generator().manual_seed(entries)).double()
     whole = np.correlate(noise.numpy(), noise.numpy(), "full")[entries - 1 :]
-    assert np.allclose(noise_facts.correlations(noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
-    assert np.allclose(noise_facts.correlations(1e200 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
-    assert np.allclose(noise_facts.correlations(1e-300 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
+    assert np.allclose(noise_record.correlations(noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
+    assert np.allclose(noise_record.correlations(1e200 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
+    assert np.allclose(noise_record.correlations(1e-300 * noise), whole[1:] / whole[0], rtol=0, atol=3e-7)
 
 
 def test_rounding_of_long_correlations_is_within_its_bound():
     """300 of the 262,143 lags of the longest noise, each against its sum in float64."""
     generator = np.random.default_rng(6)
     noise = generator.standard_normal(1 << 18)
-    found = noise_facts.correlations(torch.from_numpy(noise)).numpy()
+    found = noise_record.correlations(torch.from_numpy(noise)).numpy()
     for lag in generator.choice(len(found), 300, replace=False):
         exact = float(noise[: len(noise) - lag - 1] @ noise[lag + 1 :]) / float(noise @ noise)
-        assert abs(float(found[lag]) - exact) < noise_facts.CORRELATION_ERROR / 30
+        assert abs(float(found[lag]) - exact) < noise_record.CORRELATION_ERROR / 30
 
 
 def test_single_lags_are_bounded_by_chernoff():

@@ -245,7 +245,7 @@ def not_clipped():
 @pytest.mark.parametrize("settings", [{}, UPLOADS])
 def test_a_run_in_the_simulation_passes(settings):
     found = replay(simulated(settings))
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
     assert sum(one.seen.rows > 0 for one in found.pairs) >= 12
 
 
@@ -255,7 +255,7 @@ def test_a_run_in_the_simulation_passes(settings):
 def test_a_fault_of_a_simulated_node_is_found(plant, words):
     found = replay(simulated({}, plant))
     assert found.verdict == "fail"
-    assert words in found.in_words()
+    assert words in found.as_text()
 
 
 def test_an_app_in_the_simulation_of_flower_is_seen():
@@ -282,5 +282,5 @@ def test_an_app_in_the_simulation_of_flower_is_seen():
             return done[0].arrays.to_numpy_ndarrays()
 
     found = replay(Simulated())
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
     assert all(one.seen.mechanisms >= 2 for one in found.pairs)

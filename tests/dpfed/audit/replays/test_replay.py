@@ -50,7 +50,7 @@ def test_three_pairs_of_sound_code_pass(sound):
 @pytest.mark.parametrize("name", PRIVATE)
 def test_two_half_pairs_of_every_preset_pass(name):
     found = replay_config(name, rounds=1 if name == "fedpm-private-digits" else 2, pairs=3)  # its masks are slow
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_two_half_pairs_of_presets_on_other_data_pass(name):
         if "DPFED_DATA_DIR" not in str(error):
             raise
         pytest.skip(f"{tables['data']['name']} is not here: {error}"[:200])
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
 
 
 SMALL = {
@@ -143,7 +143,7 @@ def _among_ranks(plant, processes=2):
 
 def test_a_run_of_two_processes_passes():
     found = dpfed.audit.replay(_among_ranks(nothing), 3)
-    assert found.verdict == "pass", found.in_words()
+    assert found.verdict == "pass", found.as_text()
     alone = dpfed.audit.replay(_among_ranks(nothing, processes=1), 3)
     rows = [sum(one.seen.rows for one in audit.pairs) for audit in (found, alone)]
     assert rows[0] == rows[1] > 5  # two halves of all who take part, whichever rank trains them
@@ -155,7 +155,7 @@ def test_a_run_of_two_processes_passes():
 def test_a_fault_among_two_processes_is_found(plant, words):
     found = dpfed.audit.replay(_among_ranks(plant), 3)
     assert found.verdict == "fail"
-    assert words in found.in_words()
+    assert words in found.as_text()
 
 
 def test_a_run_in_which_nothing_is_private_is_refused():
