@@ -44,7 +44,7 @@ class Randomness(Protocol):
         """64 independent fair bits each, uint64 [count]: for samplers that are exact."""
 
     def subset(self, size: int, population: int, purpose: str, *path: int) -> NDArray[np.int64]:
-        """A uniform subset of 0..population-1 of exactly `size`, sorted, without replacement."""
+        """Draw a uniform subset of 0..population-1 of exactly `size`, sorted, without replacement."""
 
     def normal(self, count: int, purpose: str, *path: int, device: str = "cpu") -> Tensor:
         """Independent standard normals, float32 [count], on the device."""

@@ -38,7 +38,7 @@ class Seeds:
     root: int
 
     def generator(self, purpose: str, *path: int) -> np.random.Generator:
-        """A numpy generator (Philox) at the start of the stream (purpose, *path)."""
+        """Return a numpy generator (Philox) at the start of the stream (purpose, *path)."""
         return np.random.Generator(np.random.Philox(key=self._bits(128, "numpy", purpose, path)))
 
     def tensors(self, purpose: str, *path: int, device: str = "cpu") -> TensorStream:
@@ -48,7 +48,7 @@ class Seeds:
         return OnTheHost(device, key=self._bits(128, "tensors", purpose, path))
 
     def integer(self, purpose: str, *path: int) -> int:
-        """A 63-bit seed for a library that requires an integer (`FlatModel.initial`)."""
+        """Return a 63-bit seed for a library that requires an integer (`FlatModel.initial`)."""
         return self._bits(63, "integer", purpose, path)
 
     def keys(self, purpose: str, number: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
@@ -77,7 +77,7 @@ def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray
 
 
 def mix(words: NDArray[np.uint64]) -> None:
-    """The finaliser of splitmix64 (Mix13 of Stafford 2011) of every word, in place; a bijection."""
+    """Apply the finaliser of splitmix64 (Mix13 of Stafford 2011), a bijection, to every word in place."""
     shifted = words >> np.uint64(30)
     np.bitwise_xor(words, shifted, out=words)
     np.multiply(words, np.uint64(MIX_1), out=words)

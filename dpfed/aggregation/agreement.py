@@ -79,7 +79,7 @@ def agree(
     graph_seed: int,
     least: int = FEWEST,
 ) -> Agreement:
-    """The terms for these clients. ConfigError for terms that cannot be.
+    """Return the terms of a sum over these clients. Raise ConfigError for terms that contradict each other.
 
     neighbours: k of the graph, which `graph_seed` (public) draws; None: all pairs
     """
@@ -128,7 +128,7 @@ class Turns:
         return self._vanish.get(client) is ProtocolStep.LATE
 
     def take(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        """The rows [c, d] of those who still send one. ConfigError for a client that is unknown or came before."""
+        """Yield the rows [c, d] of clients that may still send. Raise ConfigError for an unknown or repeated client."""
         if rows.shape != (len(clients), self._size) or rows.dtype != np.uint32:
             raise ConfigError(
                 f"rows {rows.dtype} {list(rows.shape)} of {len(clients)} clients: must be uint32 "

@@ -59,7 +59,7 @@ class Client:
 
     @classmethod
     def from_bytes(cls, agreement: Agreement, client: int, memory: bytes) -> Client:
-        """The client that has written `memory`, under the same agreement."""
+        """Return the client that has written `memory`, under the same agreement."""
         one = cls(agreement, client)
         one._next, own_seed, keys, tables = json.loads(memory)
         one._own_seed = bytes.fromhex(own_seed)

@@ -106,7 +106,7 @@ def both_ids(first: int, second: int) -> bytes:
 
 
 def exchange(own: X25519PrivateKey, other: bytes) -> bytes:
-    """The secret of a pair of clients, from either private key. WireError for a public key that lies."""
+    """Return the secret of a pair of clients, from either private key. Raise WireError for an invalid public key."""
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
@@ -114,7 +114,7 @@ def exchange(own: X25519PrivateKey, other: bytes) -> bytes:
 
 
 def mask_seed(own: X25519PrivateKey, other: bytes, session: bytes, one: int, two: int) -> bytes:
-    """The 32-byte seed of the mask that clients one and two share, the same from either end."""
+    """Return the 32-byte seed of the mask that clients one and two share, the same from either end."""
     return _derive(exchange(own, other), b"mask", session, both_ids(min(one, two), max(one, two)))
 
 
@@ -142,7 +142,7 @@ def _derive(shared: bytes, purpose: bytes, session: bytes, ends: bytes) -> bytes
 
 
 def split(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes]:
-    """A share for each holder: the value at id + 1 of a uniformly random polynomial of degree `needed` - 1.
+    """Return a share for each holder: the value at id + 1 of a uniformly random polynomial of degree `needed` - 1.
 
     Any `needed` of them give the secret; fewer are jointly uniform and say nothing about it.
     """
@@ -153,7 +153,7 @@ def split(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """The secret, from exactly as many shares as are needed. WireError where they are not of one such secret.
+    """Return the secret, from exactly the needed number of shares. Raise WireError unless all are of one such secret.
 
     Wrong shares go unnoticed only by luck: 2^256 of the 2^521 values that they could give are secrets.
     """

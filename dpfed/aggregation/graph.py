@@ -32,7 +32,7 @@ class Graph:
         return self._all_neighbours[client]
 
     def group(self, client: int) -> tuple[int, ...]:
-        """The client and its neighbours, sorted: who hold the shares of its secrets."""
+        """Return the client and its neighbours, sorted: who hold the shares of its secrets."""
         return tuple(sorted((client, *self.neighbours(client))))
 
     def connected(self, survivors: Collection[int]) -> bool:
@@ -60,7 +60,7 @@ def complete(clients: NDArray[np.int64]) -> Graph:
 
 
 def random_circle(clients: NDArray[np.int64], neighbours: int, seed: int) -> Graph:
-    """A random k-regular graph with k = `neighbours`, the same for the same set of clients and seed.
+    """Return a random k-regular graph with k = `neighbours`, the same for the same set of clients and seed.
 
     A client's place follows a key of (seed, its id), so that one client less leaves all others in their order. The seed
     is public, and must be chosen without regard to who is corrupt. Complete where k >= n - 1.
@@ -116,7 +116,7 @@ class GraphRisk:
 
 
 def graph_risk(*, clients: int, neighbours: int, threshold: float, corrupt: float, dropout: float) -> GraphRisk:
-    """The three conditions of Bell et al. 2020 on a good graph (semi-honest), for their circle in random order.
+    """Compute the three conditions of Bell et al. 2020 on a good graph (semi-honest), for a circle in random order.
 
     corrupt, dropout: fractions of the n clients that collude with the server, and that drop out after their shares are
     out; at worst they are different clients. Rounded down to whole clients.
@@ -152,7 +152,7 @@ def least_neighbours(
     privacy: float = 2.0**-40,
     success: float = 2.0**-20,
 ) -> int:
-    """The least even k with overheard + split <= privacy and stuck <= success; all others if no smaller one will do.
+    """Return the least even k with overheard + split <= privacy and stuck <= success; clients - 1 if none is smaller.
 
     ConfigError where even all others would not.
     """

@@ -56,7 +56,7 @@ WIDTHS = {
 
 
 def write_table(kind: MessageKind, session: bytes, party: int, rows: Mapping[int, bytes]) -> bytes:
-    """A message of these rows."""
+    """Return a message of these rows."""
     parts = [_HEADER.pack(_MAGIC, kind, session, party, len(rows))]
     for client in sorted(rows):
         parts += [_ID.pack(client), rows[client]]
@@ -78,7 +78,7 @@ def party_of(message: bytes, kind: MessageKind, session: bytes) -> int:
 def read_table(
     message: bytes, kind: MessageKind, session: bytes, *, most: int, width: int | None = None
 ) -> dict[int, memoryview]:
-    """The rows by id, as views into the message. WireError unless they are at most `most`, whole, and ids rise.
+    """Return the rows by id, as views. Raise WireError unless at most `most` whole rows with increasing ids are there.
 
     Memory is bounded by the message's length, which is checked before anything is read.
     """

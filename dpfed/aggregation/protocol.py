@@ -57,7 +57,7 @@ class ProtocolSum:
                 self._server.receive(upload)
 
     def close(self) -> ModularTotal:
-        """The sum of the rows that came in time. SecureSumAborted if too few clients were left at some step."""
+        """Return the sum of rows that arrived in time. Raise SecureSumAborted if a step had too few clients left."""
         if self._aborted is not None:
             raise self._aborted
         requests = self._server.close_step()
@@ -126,7 +126,7 @@ class MaskedSum:
         self._survivors.update(client for client, _ in taken)
 
     def close(self) -> ModularTotal:
-        """The sum of the rows that came in time. SecureSumAborted if too few clients were left at some step."""
+        """Return the sum of rows that arrived in time. Raise SecureSumAborted if a step had too few clients left."""
         if self._aborted is not None:
             raise self._aborted
         replied = self._survivors & set(self._turns.reach(ProtocolStep.UNMASK))
@@ -176,5 +176,5 @@ class MaskedSum:
 
 
 def _sign(client: int, near: int, row: int, *, taken_out: bool = False) -> dict[str, int]:
-    """The lower of two clients adds their mask, the higher takes it away; `taken_out`: the other way round."""
+    """Return the sign of a pair's mask: the lower client adds it, the higher subtracts it; reversed if `taken_out`."""
     return {"plus": row} if (client < near) != taken_out else {"minus": row}

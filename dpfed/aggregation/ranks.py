@@ -53,16 +53,16 @@ class Ranks(Protocol):
         """Rank 0, at the start of a round: tell the others."""
 
     def follow(self, start: ServerState) -> Iterator[Task]:
-        """The other ranks: rounds until rank 0 stops; `start` says what a state looks like."""
+        """Yield the tasks of every other rank until rank 0 stops; `start` gives shapes and types of a state."""
 
     def stop(self) -> None:
         """Rank 0, at the end: let the others go."""
 
     def total(self, part: Tensor) -> Tensor:
-        """The sum of every rank's tensor, on every rank."""
+        """Return the sum of every rank's tensor, on every rank."""
 
     def largest(self, value: float) -> float:
-        """The largest of every rank's numbers."""
+        """Return the largest of every rank's numbers."""
 
 
 class Alone:
@@ -144,8 +144,8 @@ class Several:
 
 @contextmanager
 def from_environment() -> Iterator[Ranks]:
-    """The ranks that torchrun has started, or this process alone. The group is left in order at the end: a process
-    that exits with gloo's threads still running is aborted now and then, after all its work is done.
+    """Return the ranks that torchrun has started, or this process alone. The group is left in order at the end: a
+    process that exits with gloo's threads still running is aborted now and then, after all its work is done.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Alone()
@@ -166,5 +166,5 @@ def _take_own_gpu() -> None:
 
 
 def local_device() -> str:
-    """The GPU of this rank on its machine."""
+    """Return the GPU of this rank on its machine."""
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"

@@ -44,8 +44,8 @@ class SecureSums:
         return SecureSum(make(agreement, dropouts=task.dropouts), task, tolerance=self.tolerance, bits=self.bits)
 
     def agreed(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
-        """The terms of a round, as server and clients compute them each from the configuration; the session, which the
-        server draws, is not part of them."""
+        """Return the terms of a round, as server and clients compute them from the configuration; the session, which
+        the server draws, is not part of them."""
         return agree(
             participants,
             size=size,

@@ -41,7 +41,7 @@ class Server:
         self._total = np.zeros(agreement.size, word_type(agreement.bits))
 
     def receive(self, message: bytes) -> None:
-        """A client's message of this step. WireError, and no change, for any other."""
+        """Take a client's message of this step. Raise WireError, and change nothing, for any other message."""
         if self.step is None:
             raise WireError("this secure sum is over; refused.")
         if message[4:5] in [bytes([kind]) for kind in _EXPECTED.values() if kind < _EXPECTED[self.step]]:
@@ -65,7 +65,7 @@ class Server:
         raise WireError(f"step {self.step} has no answer; `close` gives the total.")
 
     def close(self) -> ModularTotal:
-        """The total, after the replies of the last step. SecureSumAborted if some mask cannot be removed."""
+        """Return the total, after the last replies. Raise SecureSumAborted if some mask cannot be removed."""
         if self.step is not ProtocolStep.UNMASK:
             raise WireError(f"closed at step {self.step}: a total needs all four steps, once.")
         self.step = None

@@ -133,14 +133,14 @@ class PlainSum:
             self._total += rows.sum(dim=0)
 
     def lose(self, clients: NDArray[np.int64]) -> None:
-        """These will not come after all."""
+        """Record that these clients have dropped out."""
         self.arriving = np.setdiff1d(self.arriving, clients)
 
     def gather(self, ranks: Ranks) -> None:
         self._total = ranks.total(self._total)
 
     def close(self) -> Summed:
-        """The total [size] of those that arrived. SecureSumAborted if more are missing than is tolerated."""
+        """Return the total [size] of arrived rows. Raise SecureSumAborted if more are missing than is tolerated."""
         if self._tolerance is not None:
             require_enough(len(self.arriving), len(self._participants), self._tolerance)
         return Summed(total=self._total, included=self.arriving)

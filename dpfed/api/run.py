@@ -197,7 +197,7 @@ def carry_out(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """The run in its engine, and its report; `stop` is asked before every round."""
+    """Run in the given engine, and write the report; `stop` is asked before every round."""
     if engine not in ("in-process", "flower"):
         raise ConfigError(f"engine={engine!r}: must be 'in-process' or 'flower'.")
     if engine == "flower":
@@ -229,7 +229,7 @@ def _named_tables(
     data: Dataset | None,
     model: nn.Module | Callable[..., nn.Module] | None,
 ) -> tuple[dict[str, object], str]:
-    """The unchecked tables, and the name of their run."""
+    """Return the unchecked tables, and the name of their run."""
     wanted = flat(settings)
     if isinstance(config, Mapping):
         tables, name = override(dict(config), []), "run"

@@ -43,7 +43,7 @@ class Tracker(Protocol):
     """Somewhere that lines go."""
 
     def line(self, record: Mapping[str, object]) -> None:
-        """A line of metrics.jsonl, after it is there."""
+        """Receive a line of metrics.jsonl, after it was written."""
 
     def close(self) -> None:
         """No more lines come."""

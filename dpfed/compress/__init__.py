@@ -82,14 +82,15 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **options: Any) -> Scheme:
-    """The scheme `name` with these options. ConfigError for an unknown name or option, or a value that cannot work."""
+    """Return the scheme `name` with these options. Raise ConfigError for an unknown name or option, or an invalid
+    value."""
     if name not in _known_schemes():
         load_own_code()
     return _make_scheme(name, options)
 
 
 def register(name: str) -> Callable[[own_scheme.Given], own_scheme.Given]:
-    """A decorator: the class is from now on the scheme `name` of this process (`dpfed.compress.own_scheme` says what
+    """Register the decorated class as the scheme `name` of this process (`dpfed.compress.own_scheme` says what
     it must have), and a method of that name is there, too. ConfigError for a class that cannot be one, and for a name
     that is taken."""
     return own_scheme.register(name, taken=tuple(_SCHEMES))

@@ -273,7 +273,7 @@ def _unbiased(scheme: Scheme, x: Tensor) -> str:
 
 
 def _mean_errors(scheme: Scheme, row: Tensor, block: int) -> Tensor:
-    """The mean [d] of what a block of payloads of the same row misses it by."""
+    """Return the mean error [d] of a block of payloads of the same row."""
     count = _A_BLOCK // 8 if _one_seed(scheme) else _A_BLOCK  # one at a time takes eight times as long
     seeds = [(1 + block * count + place) * _ODD % (1 << 64) for place in range(count)]
     rows = row.expand(count, -1).contiguous()
@@ -301,8 +301,8 @@ def _with_seed(scheme: Scheme, seed: int) -> Scheme:
 
 
 def _directions(row: Tensor) -> Tensor:
-    """Unit vectors [6, d]: along x, all entries alike, the signs of x for its larger and for its smaller half, random
-    signs. A single entry may arrive too seldom for means that are close to normal."""
+    """Return unit vectors [6, d]: along x, all entries alike, the signs of x for its larger and for its smaller half,
+    random signs. A single entry may arrive too seldom for means that are close to normal."""
     larger = row.abs() > row.abs().median()
     coins = torch.where(torch.rand(2, len(row), generator=torch.Generator().manual_seed(5)) < 0.5, -1.0, 1.0).double()
     halves = torch.stack([row.sign() * larger, row.sign() * ~larger])

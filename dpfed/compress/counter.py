@@ -40,7 +40,7 @@ _SIGN_LANES = 16  # int32 lanes of a unit of signs: every lane gives its 32 bits
 
 
 def _signed(word: int) -> int:
-    """The int64 with the same 64 bits."""
+    """Return the int64 with the same 64 bits."""
     return (word + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -100,7 +100,7 @@ def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -
 
 
 def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """Standard normal by Box and Muller (1958), float32 [c, count], |value| < 6.7.
+    """Draw standard normals by Box and Muller (1958), float32 [c, count], |value| < 6.7.
 
     The bits below are the same everywhere; the logarithm, sine and cosine of two devices may differ in the last bit.
     """
@@ -108,7 +108,7 @@ def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor
 
 
 def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
-    """True with the given probabilities [c, n], bool [c, n]: uniform number start + j < probabilities[:, j].
+    """Draw true with the given probabilities [c, n], bool [c, n]: uniform number start + j < probabilities[:, j].
 
     Below 0 counts as 0 and above 1 as 1; a probability is met to within 2^-24.
     """
@@ -186,7 +186,7 @@ def _smallest_places(
 def _smallest_between(
     words: Iterable[tuple[int, NDArray[np.int64]]], size: int, kept: int, low: int, least: int, most: int
 ) -> NDArray[np.int64] | None:
-    """The same if the kept-th smallest key is from `least` to `most`, both rounded to where keys begin and end."""
+    """Return the places of the `kept` smallest keys if the kept-th is in [least, most], rounded outwards; else None."""
     least, most = least & ~low, most | low
     below, near = np.empty(size, dtype=np.bool_), []
     for first, some in words:
@@ -224,7 +224,7 @@ def _uniform_of(words: Tensor) -> Tensor:
 
 
 def _flips_of(words: Tensor) -> Tensor:
-    """The sign bits of `_signs_of`, int32, zero elsewhere."""
+    """Return the sign bits of `_signs_of`, int32, zero elsewhere."""
     lanes = words.view(torch.int32).view(len(words), -1, 1, _SIGN_LANES)
     flips = torch.bitwise_left_shift(lanes, _shifts(words.device)).bitwise_and_(_SIGN_BIT)
     return flips.view(len(words), -1)
@@ -265,7 +265,7 @@ def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -
 def _drawn_pieces(
     seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers
 ) -> Iterator[tuple[slice, int, int, Tensor]]:
-    """The same in pieces: rows, the first number, the last and one, and the numbers."""
+    """Yield the drawn numbers in pieces: rows, the first number, the end (exclusive), and the numbers."""
     if start < 0 or count < 0:
         raise ConfigError(f"start={start}, count={count} of the stream {purpose!r}: must not be negative.")
     states = _states(seeds, purpose)
@@ -315,7 +315,7 @@ def _steps(count: int, device: torch.device) -> Tensor:
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """The finaliser of every word; a bijection. New tensor."""
+    """Return the splitmix64 finaliser of every word, a bijection, as a new tensor."""
     return _mixed_in_place(words.clone())
 
 

@@ -78,7 +78,7 @@ class Field(Protocol):
         """Values [count] to bytes."""
 
     def read(self, reader: Reader) -> Values:
-        """The values [count] of `write`; WireError otherwise."""
+        """Return the values [count] of `write`; raise WireError for anything else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +249,7 @@ class SymbolField:
         return grouped
 
     def _ungrouped(self, grouped: NDArray[np.uint8]) -> Values:
-        """The inverse; WireError unless what fills up is 0 and every byte stands for a group."""
+        """Invert the grouping; raise WireError unless the padding is 0 and every byte encodes a group."""
         group = self._group
         if group == 1:
             return grouped

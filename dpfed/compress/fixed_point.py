@@ -220,7 +220,7 @@ def _rounded(
 def _rounded_in_doubles(
     values: NDArray[np.floating], heads: NDArray[np.uint8], rest: NDArray[np.uint64], steps: float
 ) -> NDArray[np.int64]:
-    """The same rounding in doubles, with uniform U of 53 bits, the first 8 of them `heads`."""
+    """Round in double precision, with uniform U of 53 bits, the first 8 of them `heads`."""
     scaled = values * np.float64(steps)
     down = np.floor(scaled)
     coins = np.ldexp((heads.astype(np.uint64) << np.uint64(45) | rest >> np.uint64(19)).astype(np.float64), -53)
@@ -228,7 +228,7 @@ def _rounded_in_doubles(
 
 
 def _square(integers: NDArray[np.int64]) -> int:
-    """The squared norm; below 2^62: see largest_squared_norm."""
+    """Return the squared norm; below 2^62: see largest_squared_norm."""
     return int(integers @ integers)
 
 

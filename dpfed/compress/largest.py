@@ -41,7 +41,7 @@ def largest_indices(x: Tensor, kept: int) -> Tensor:
 
 
 def _largest_magnitudes(magnitudes: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
-    """The same of one row [d], int64 [kept]."""
+    """Return the places of the `kept` largest magnitudes of one row [d], int64 [kept]."""
     threshold = _kth_largest(magnitudes, kept)
     mask = magnitudes > threshold
     room = kept - int(np.count_nonzero(mask))
@@ -69,13 +69,13 @@ def scattered(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
 
 
 def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
-    """The mean over clients of `scattered`, [dimension], without it."""
+    """Return the mean over clients of `scattered`, [dimension], without building `scattered`."""
     total = values.new_zeros(dimension)
     return total.index_add_(0, indices.reshape(-1), values.reshape(-1)).div_(len(values))
 
 
 def positions_of(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The sorted positions at which mask [n] is true: np.flatnonzero, at up to three times its speed.
+    """Return the sorted positions at which mask [n] is true: np.flatnonzero, at up to three times its speed.
 
     Where at most a tenth are, numpy jumps from one to the next, and a jump takes the time of ten places. Here we look
     first which eights hold one, then which of their places do.
@@ -109,7 +109,7 @@ def purge(models: Tensor, prunable: Tensor, sparsity: float) -> Tensor:
 
 
 def cubic_sparsity(number: int, *, final: float, rounds: int, initial: float = 0.0) -> float:
-    """The sparsity of a round: s_f + (s_i - s_f) (1 - round / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
+    """Return the sparsity of a round: s_f + (s_i - s_f) (1 - round / rounds)³ (Zhu and Gupta, arXiv:1710.01878).
 
     s_f from round `rounds` on. ConfigError unless 0 <= s_i <= s_f < 1 and rounds >= 1.
     """

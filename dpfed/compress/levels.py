@@ -150,7 +150,7 @@ class Qsgd(Scheme):
         return min(self.bucket or dimension, dimension)
 
     def _norms(self, x: Tensor) -> Tensor:
-        """The norm of every bucket, float32 [c, buckets]; at least its largest coordinate after rounding."""
+        """Return the norm of every bucket, float32 [c, buckets]; at least its largest coordinate after rounding."""
         bucket = self._bucket(x.shape[1])
         full = torch.nn.functional.pad(x, (0, -x.shape[1] % bucket)).view(len(x), -1, bucket)
         largest = full.abs().amax(dim=2)
@@ -160,7 +160,7 @@ class Qsgd(Scheme):
         return lengths.to(x.dtype).maximum(largest)
 
     def _spread(self, norms: Tensor, dimension: int) -> Tensor:
-        """A bucket's number for each of its coordinates, [c, d]."""
+        """Return each coordinate's entry of its bucket's number, [c, d]."""
         return norms.repeat_interleave(self._bucket(dimension), dim=1)[:, :dimension]
 
 

@@ -55,7 +55,7 @@ class MaskCoder:
         return words
 
     def decode(self, content: bytes) -> NDArray[np.bool_]:
-        """The mask [n] of `encode` with the same probabilities.
+        """Return the mask [n] of `encode` with the same probabilities.
 
         Bytes come from strangers: any bytes of a multiple of four decode to some mask, in memory bounded by n;
         WireError for another length, one that no mask needs, or bytes left over.

@@ -92,13 +92,14 @@ class FedMrn(Scheme):
         return total.div_(len(sent))
 
     def _decoded(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Some clients, some coordinates, and their masked noise."""
+        """Yield ranges of clients and of coordinates, with their masked noise."""
         masks = sent["mask"]
         for rows, columns, noise in self._pieces(sent.seeds, *masks.shape):
             yield rows, columns, mask_weights(masks[rows, columns].float(), signed=self.signed) * noise
 
     def _pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Some clients, some coordinates, and their noise [rows, coordinates], or [1, coordinates] when shared."""
+        """Yield ranges of clients and of coordinates, with their noise [rows, coordinates], or [1, coordinates] when
+        shared."""
         room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
         width = min(dimension, 1 << 16)
         height = max(1, room // width)

@@ -45,8 +45,8 @@ _MOST_PER_COORDINATE, _MOST_BESIDE = 64, 4096
 
 
 def register(name: str, *, taken: Sequence[str]) -> Callable[[Given], Given]:
-    """A decorator that makes a class known as the scheme `name`, and returns the scheme. ConfigError for a class that
-    cannot be one, for a name of `taken`, and for one that is registered already."""
+    """Return a decorator that registers a class as the scheme `name`, and returns the scheme. ConfigError for a class
+    that cannot be one, for a name of `taken`, and for one that is registered already."""
 
     def known(given: Given) -> Given:
         made: Given = _scheme(name, given)
@@ -79,7 +79,7 @@ def _kept_names(given: type) -> dict[str, object]:
 
 
 def _wrapped(given: Any) -> dict[str, object]:
-    """The protocol's methods around a user's."""
+    """Return the protocol's methods around those of a user's class."""
 
     def layout(self: Scheme, dimension: int) -> Layout:
         return _checked_layout(self, given.bits, dimension)

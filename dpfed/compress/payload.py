@@ -112,11 +112,11 @@ class Payload:
         return self._framed(self._blocks())
 
     def byte_count(self) -> int:
-        """The length of `to_bytes`."""
+        """Return the length of `to_bytes`."""
         return len(write_frame(self._header(), b"")) + sum(len(block.content) for block in self._blocks())
 
     def size(self) -> Size:
-        """The length of `to_bytes`, split into header, raw content and entropy-coded content."""
+        """Return the length of `to_bytes`, split into header, raw content and entropy-coded content."""
         blocks = self._blocks()
         total, coded = len(self._framed(blocks)), sum(len(block.content) for block in blocks if block.coded)
         raw = sum(len(block.content) for block in blocks if not block.coded)
@@ -200,7 +200,7 @@ class Payloads(Sequence[Payload]):
 
 
 def most_bytes(scheme: Scheme, dimension: int) -> int:
-    """The largest `len(payload.to_bytes())` of any content: everything packed, nothing saved by entropy coding."""
+    """Return an upper bound on `len(payload.to_bytes())` of any content: packed, nothing saved by entropy coding."""
     header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=dimension, seed=0)
     content = sum(part.most_bytes for part in scheme.layout(dimension).values())
     return len(write_frame(header, b"")) + content
@@ -253,7 +253,7 @@ def _require_same(one: Payload | Payloads, scheme: Scheme, dimension: int, what:
 def parse(
     message: bytes, make: Callable[[str, Mapping[str, Option]], Scheme], *, dimension: int | None = None
 ) -> Payload:
-    """The payload of `to_bytes`; `make(name, options)` gives the scheme. WireError for anything else.
+    """Parse the payload of `to_bytes`; `make(name, options)` gives the scheme. Raise WireError for any other message.
 
     Memory is bounded by the length of the message and by d, which is `dimension` or at most 2^24.
     """
@@ -278,7 +278,7 @@ def _read_fields(layout: Layout, reader: Reader) -> Mapping[str, NDArray[np.gene
 
 
 def wire_options(scheme: Scheme) -> Mapping[str, Option]:
-    """The options that differ from their defaults and travel."""
+    """Return the options that differ from their defaults and are sent."""
     return {
         one.name: getattr(scheme, one.name)
         # Schemes are dataclasses, which a Protocol cannot say.
@@ -288,7 +288,8 @@ def wire_options(scheme: Scheme) -> Mapping[str, Option]:
 
 
 def checked_updates(x: Tensor) -> Tensor:
-    """Updates as float32 [clients, d]. ConfigError unless they are finite, floating, and of that shape, not empty."""
+    """Return updates as float32 [clients, d]. Raise ConfigError unless they are finite, floating and [clients >= 1, d
+    >= 1]."""
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise ConfigError(
             f"x is {form_of(x)}: must be a floating tensor [clients, d] with at least one client and d >= 1."

@@ -99,13 +99,14 @@ class FedScalar(Scheme):
         return total
 
     def _seeds(self, seeds: Tensor) -> Tensor:
-        """The seeds of the directions: [c], or the one [1] that all share."""
+        """Return the seeds of the directions: [c], or the one [1] that all share."""
         if self.shared_seed is None:
             return seeds
         return client_seeds([self.shared_seed], 1).to(seeds.device)
 
     def _directions(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, int, Tensor]]:
-        """A few clients, a range of coordinates, the direction's number, and it: [rows or 1, coordinates]."""
+        """Yield ranges of clients and of coordinates, the direction's number, and the direction [rows or 1,
+        coordinates]."""
         draw = _DIRECTIONS[self.vectors]
         room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
         width = min(dimension, max(room, 1 << 16))

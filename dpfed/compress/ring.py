@@ -29,7 +29,7 @@ def centred(total: Tensor, bits: int) -> Tensor:
 
 
 def ring_to_bytes(rows: Tensor, bits: int) -> list[bytes]:
-    """A message for each row [c, k] of whole numbers."""
+    """Return a message for each row [c, k] of whole numbers."""
     return [pack(row, bits) for row in to_ring(rows, bits)]
 
 
@@ -43,7 +43,7 @@ def ring_from_bytes(messages: Sequence[bytes], *, size: int, bits: int) -> Tenso
 
 
 def word_type(bits: int) -> np.dtype[np.unsignedinteger]:
-    """The narrowest unsigned integer of at least b bits: 8, 16 or 32."""
+    """Return the narrowest unsigned integer of at least b bits: 8, 16 or 32."""
     return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
 
 

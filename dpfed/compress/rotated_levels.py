@@ -58,17 +58,17 @@ class _RotatedLevels(Scheme, Protocol):
         check_rotation(self.name, rounds=self.rounds, block=self.block)
 
     def sent(self, dimension: int) -> int:
-        """The symbols of one vector."""
+        """Return the number of symbols of one vector."""
         whole, rest = block_sizes(dimension, self.block)
         return whole * self._symbol_count(self.block) + sum(self._symbol_count(size) for size in rest)
 
     def scales(self, dimension: int) -> int:
-        """The scales of one vector, one a block."""
+        """Return the number of scales of one vector: one a block."""
         whole, rest = block_sizes(dimension, self.block)
         return whole + len(rest)
 
     def layout(self, dimension: int) -> Layout:
-        """A scale a block, a symbol a rotated coordinate that is sent."""
+        """Return the layout: a scale for each block, a symbol for each rotated coordinate that is sent."""
         return {
             "scales": Floats(count=self.scales(dimension), signed=False),
             "symbols": SymbolField(alphabet=len(self.levels), count=self.sent(dimension)),
@@ -105,7 +105,7 @@ class _RotatedLevels(Scheme, Protocol):
         return total.div_(len(sent))
 
     def _parts(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Some clients, some coordinates, and what they are decoded to."""
+        """Yield ranges of clients and of coordinates, with their decoded values."""
         symbols, scales = sent["symbols"], sent["scales"]
         for rows, block, place in self._places(len(sent), sent.dimension, scales.device):
             yield rows, block.held, self._decoded(symbols[rows, place], scales[rows], sent.seeds[rows], block)
@@ -134,7 +134,7 @@ class _RotatedLevels(Scheme, Protocol):
         return row_sums(self._levels(symbols) * rows)
 
     def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
-        """A block, or several, [c, length]."""
+        """Decode one block, or several of equal size, [c, length]."""
         levels = self._levels(symbols)
         if levels.shape[1] < block.count * block.size:
             zeros = levels.new_zeros(len(levels), block.count * block.size)
@@ -155,7 +155,7 @@ class _RotatedLevels(Scheme, Protocol):
             yield rows, block, slice(starts[block.number], starts[block.number + block.count])
 
     def _symbol_count(self, size: int) -> int:
-        """The symbols of a block."""
+        """Return the number of symbols of a block."""
         return max(1, round(self.share * size))
 
     def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
@@ -180,7 +180,7 @@ def _standardising(squares: Tensor, size: int) -> Tensor:
 
 
 def nearest(values: Tensor, levels: tuple[float, ...]) -> Tensor:
-    """The number of the nearest level, uint8; half way goes up."""
+    """Return the index of the nearest level, uint8; half way is rounded up."""
     symbols: Tensor | None = None
     for low, high in pairwise(levels):  # a few comparisons are faster than a search
         above = counter.at_least(values, (low + high) / 2).view(torch.uint8)

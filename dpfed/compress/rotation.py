@@ -73,7 +73,7 @@ def block_sizes(dimension: int, largest: int) -> tuple[int, tuple[int, ...]]:
 
 
 def _cut_rest(left: int) -> tuple[int, tuple[int, ...]]:
-    """The bits and the blocks of a rest: one block filled up, or one half as large and what is left then."""
+    """Return bits and blocks of a rest: one padded block, or one half as large and the coordinates left then."""
     size = 1 if left == 1 else max(SMALLEST_BLOCK, 1 << (left - 1).bit_length())
     filled = size + _SCALE_BITS, (size,)
     if size <= SMALLEST_BLOCK:
@@ -83,7 +83,7 @@ def _cut_rest(left: int) -> tuple[int, tuple[int, ...]]:
 
 
 def blocks(dimension: int, largest: int, at_once: int = 1) -> Iterator[RotatedBlock]:
-    """The blocks of R^d in order, full ones `at_once` at a time."""
+    """Yield the blocks of R^d in order, full ones `at_once` at a time."""
     whole, rest = block_sizes(dimension, largest)
     for number in range(0, whole, at_once):
         count = min(at_once, whole - number)
@@ -114,7 +114,8 @@ def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> 
 
 
 def rounds_of(size: int, rounds: int) -> int:
-    """The rounds in a block of `size` = 2^k: `rounds` from 2^16 on, more in a smaller one, for about the same bias.
+    """Return the rounds in a block of `size` = 2^k: `rounds` from 2^16 on, more in a smaller one, for about the same
+    bias.
 
     1 + ceil(13 / (k - 3)) (rounds - 1); one round stays one, to see what it does.
     """
@@ -134,7 +135,7 @@ def rotate(coordinates: Tensor, seeds: Tensor, block: RotatedBlock, rounds: int)
 
 
 def rotate_back(rotated: Tensor, seeds: Tensor, block: RotatedBlock, rounds: int) -> Tensor:
-    """The inverse, which is the transpose: [c, count · size] to [c, length], float32."""
+    """Apply the inverse rotation, its transpose: [c, count · size] to [c, length], float32."""
     if block.size == 1:
         return rotated
     for round in reversed(range(rounds_of(block.size, rounds))):

@@ -40,7 +40,7 @@ class _LargestCoordinates(Scheme, Protocol):
     unbiased: ClassVar[bool] = False
 
     def kept(self, dimension: int) -> int:
-        """Number of coordinates sent."""
+        """Return the number of coordinates sent."""
 
     def layout(self, dimension: int) -> Layout:
         count = self.kept(dimension)

@@ -57,7 +57,8 @@ def encode_symbols(symbols: Values, weights: NDArray[np.float64]) -> NDArray[np.
 
 
 def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], count: int) -> NDArray[np.uint16]:
-    """The `count` symbols of `encode_symbols` with the same weights. WireError unless they use up the input exactly.
+    """Return the `count` symbols of `encode_symbols` with these weights. Raise WireError unless the input is used up
+    exactly.
 
     Memory: two bytes a symbol and a fixed buffer.
     """
@@ -124,7 +125,7 @@ class SymbolGroups:
         return numbers
 
     def split(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
-        """The `count` symbols of `join`; WireError unless what is too many of them is `fill`."""
+        """Return the `count` symbols of `join`; raise WireError unless all further ones are `fill`."""
         symbols: NDArray[np.uint16] = np.take(_digits(self.low, self.span, self.together), numbers, axis=0).reshape(-1)
         if (symbols[count:] != fill).any():
             raise WireError(f"{count} symbols: those that fill up the last group of {self.together} are not fill.")
@@ -133,7 +134,7 @@ class SymbolGroups:
 
 @lru_cache(maxsize=8)
 def _digits(low: int, base: int, count: int) -> NDArray[np.uint16]:
-    """Number -> low plus each of its `count` digits, the lowest first, [base^count, count]."""
+    """Return the table number -> low plus each of its `count` digits, the lowest first, [base^count, count]."""
     digits = np.arange(base**count)[:, None] // base ** np.arange(count) % base
     return (digits + low).astype(np.uint16)
 
@@ -166,7 +167,7 @@ def pack_bits(values: Values, bits: int) -> bytes:
 
 
 def unpack_bits(content: bytes, bits: int, count: int) -> NDArray[np.int64]:
-    """The numbers [count] of `pack_bits`; WireError when the bits that fill up the last byte are not zero."""
+    """Return the numbers [count] of `pack_bits`; raise WireError unless the last byte is padded with zeros."""
     planes = np.unpackbits(np.frombuffer(content, dtype=np.uint8), bitorder="little")
     if planes[count * bits :].any():
         raise WireError(f"{count} numbers of {bits} bits: the bits that fill up the last byte are not zero.")

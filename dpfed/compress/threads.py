@@ -28,7 +28,7 @@ _RUN = 64
 
 
 def row_sums(rows: Tensor) -> Tensor:
-    """The sums [c] of rows [c, n], float64: of runs of 64 in float32, then of those in float64.
+    """Return the sums [c] of rows [c, n], float64: runs of 64 are summed in float32, their sums in float64.
 
     A few times as fast as float64 throughout. Relative to the sum of magnitudes the error is below 64 · 2^-24.
     """

@@ -61,7 +61,8 @@ def write_frame(header: FrameHeader, content: bytes) -> bytes:
 
 
 def read_frame(message: bytes, *, dimension: int | None) -> tuple[FrameHeader, Reader]:
-    """The header, and a reader at the content. WireError unless `write_frame` could have written it.
+    """Return the header, and a reader at the content. Raise WireError unless `write_frame` could have written the
+    message.
 
     With `dimension` d must be that, without it at most LARGEST_DIMENSION, so that a forged d takes no memory.
     """

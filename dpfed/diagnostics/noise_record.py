@@ -52,7 +52,7 @@ def bins(entries: int) -> int:
 
 
 def correlations(noise: Tensor) -> Tensor:
-    """Return the autocorrelations r of noise [k], folded into m = `bins(k)` sums x of entries m apart:
+    """Return the autocorrelations r of noise [k], folded into m = `bins(k)` sums x of entries m apart.
 
         r_l = (x_1 x_{1+l} + ... + x_{m-l} x_m) / (x_1^2 + ... + x_m^2),   l = 1 ... m - 1
 

@@ -25,7 +25,7 @@ def direction(size: int, device: torch.device) -> Tensor:
 
 
 def probe(rows: Tensor) -> Tensor:
-    """The sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
+    """Return the sum over rows [c, k] of their products with the direction, a scalar: int64 for integers (modulo 2^64),
     float64 for floats, rounded as sums in float32 are."""
     signs = direction(rows.shape[1], rows.device)
     if rows.is_floating_point():

@@ -245,7 +245,7 @@ class Watch:
         return self._stages.noise_in_rows and stage is self._stages.private
 
     def _measure(self, rows: Tensor) -> None:
-        """The norms of rows without noise on them."""
+        """Record the norms of rows without noise on them."""
         if len(rows):
             self.longest_added = max(self.longest_added or 0.0, self._longest(rows))
 
@@ -261,7 +261,7 @@ class Watch:
         return longest
 
     def _arrived_sum(self, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
-        """The sum [k] of the rows that arrive; not to be written to."""
+        """Return the sum [k] of the rows that arrive; not to be written to."""
         comes = np.isin(ids, self.arriving)
         if comes.all():
             return rows[0] if len(rows) == 1 else rows.sum(dim=0)
@@ -269,20 +269,20 @@ class Watch:
 
 
 def no_norms() -> Tensor:
-    """Counts [bins] of nothing."""
+    """Return counts [bins] of zero."""
     return torch.zeros(_BINS, dtype=torch.int64)
 
 
 def count_norms(norms: Tensor, clip_norm: float) -> Tensor:
-    """Counts [bins] of the norms [c] over the clip norm, from 2^-16 to 2^16, the ends holding what is beyond. What is
-    not finite is not counted."""
+    """Count norms [c] over the clip norm in [bins] from 2^-16 to 2^16; the end bins hold all smaller and larger ones.
+    What is not finite is not counted."""
     ratios = norms[torch.isfinite(norms)].cpu() / clip_norm
     places = ((torch.log2(ratios.clamp_min(2.0**-100)) + _OCTAVES) * _PER_OCTAVE).floor().long().clamp(0, _BINS - 1)
     return torch.bincount(places, minlength=_BINS)
 
 
 def typical(counts: Tensor) -> float | None:
-    """The median over the clip norm, within a factor of 2^(1/4); None of nothing."""
+    """Return the median over the clip norm, within a factor of 2^(1/4); None if nothing was counted."""
     total = int(counts.sum())
     if not total:
         return None

@@ -87,7 +87,7 @@ def build(
     parts: Sequence[Part] = (),
     **options: Any,
 ) -> FlatModel:
-    """The model `name` for samples of `input_shape` in `classes` classes.
+    """Build the model `name` for samples of `input_shape` in `classes` classes.
 
     options: the model's own (`mlp`: hidden=(32,)); fixed_seed: of parameters that are not trained; parts: of a sample,
     which the module takes as arguments by name. Raises ConfigError

@@ -61,7 +61,8 @@ class PaddedBatchNorm(nn.Module):
 
 
 def batch_norms(module: nn.Module, but: Collection[str] = ()) -> Iterator[tuple[str, nn.Module]]:
-    """The BatchNorm layers by name, without those named; ConfigError for one whose statistics cannot be followed."""
+    """Yield BatchNorm layers by name, except those named; raise ConfigError for one whose statistics cannot be
+    followed."""
     for name, part in module.named_modules():
         if not isinstance(part, _BatchNorm) or name in but:
             continue
@@ -74,7 +75,7 @@ def batch_norms(module: nn.Module, but: Collection[str] = ()) -> Iterator[tuple[
 
 
 def with_padding(module: nn.Module, *, keep: Collection[str] = ()) -> nn.Module:
-    """The module itself, its BatchNorm layers replaced by PaddedBatchNorm, but for those named."""
+    """Return the module itself, its BatchNorm layers replaced by PaddedBatchNorm, except those named."""
     twins = {part: PaddedBatchNorm(part) for _, part in batch_norms(module, keep)}
     if module in twins:
         return twins[module]

@@ -45,7 +45,7 @@ class CharLstm(nn.Module):
 
 
 class LstmLayer(nn.Module):
-    """torch.nn.LSTM's layer, batch first, from states 0 (Hochreiter, Schmidhuber 1997):
+    """LSTM layer of torch.nn.LSTM, batch first, from states 0 (Hochreiter, Schmidhuber 1997).
 
         i, f, g, o = input(x_t) + recurrent(h);   c = sigmoid(f) c + sigmoid(i) tanh(g);   h = sigmoid(o) tanh(c)
 
@@ -95,7 +95,7 @@ class LstmLayer(nn.Module):
 
 
 def stepwise(module: nn.Module) -> nn.Module:
-    """The module itself, its LSTM layers going step by step from now on."""
+    """Return the module itself, its LSTM layers computing step by step from now on."""
     for part in module.modules():
         if isinstance(part, LstmLayer):
             part.stepwise = True

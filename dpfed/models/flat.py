@@ -47,7 +47,7 @@ class FlatModel:
     """
 
     def __init__(self, factory: Callable[[], nn.Module], *, seed: int = 0) -> None:
-        """`factory` builds the module with fresh random weights each time it is called; those of `seed` (as in
+        """Build modules by `factory`, with fresh random weights each time it is called; those of `seed` (as in
         `initial`) are the fixed ones."""
         self._factory = factory
         module = _seeded_module(factory, seed)
@@ -92,7 +92,7 @@ class FlatModel:
         return any(isinstance(part, nn.RNNBase) for part in self._module.modules())
 
     def indices(self, *kinds: Kind) -> Tensor:
-        """The entries of blocks of these kinds, int64, sorted."""
+        """Return the entries of blocks of these kinds, int64, sorted."""
         ranges = [torch.arange(block.start, block.stop) for block in self.layout if block.kind in kinds]
         return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64)
 
@@ -119,7 +119,7 @@ class FlatModel:
             return self._evaluated(inputs)
 
     def takes(self, inputs: Tensor) -> bool:
-        """True if a forward pass of these inputs [b, ...] raises nothing, in evaluation and in training."""
+        """Return true if a forward pass of these inputs [b, ...] raises nothing, in evaluation and in training."""
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 module = self.bind(self.initial(0))
@@ -132,7 +132,7 @@ class FlatModel:
     def train_clients(
         self, weights: Tensor, inputs: Tensor, shares: Tensor, *, random: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Outputs [c, b, ...] as training has them, and the statistics [c, d - parameters_size] after the batch.
+        """Return outputs [c, b, ...] in training mode, and the statistics [c, d - parameters_size] after the batch.
 
         shares: [c, b], 1/size for the real samples of each client's batch and 0 for padding, which statistics ignore
         random: whether the module draws random numbers; else it must not
@@ -153,8 +153,8 @@ class FlatModel:
         return outputs, torch.cat(list(statistics.values()))
 
     def bind(self, weights: Tensor) -> nn.Module:
-        """A new module for training, whose parameters and statistics are views of weights [d]: changing either in place
-        changes the other."""
+        """Return a new module for training, whose parameters and statistics are views of weights [d]: changing either
+        in place changes the other."""
         module = self._set_mode(copy.deepcopy(self._module), training=True).to(weights.device)
         self.rebind(module, weights)
         return module
@@ -210,7 +210,7 @@ class FlatModel:
 
 
 def _seeded_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The factory's module with weights of this seed, on the CPU. Torch's generators are left as they were."""
+    """Return the factory's module with weights of this seed, on the CPU. Torch's generators are left as they were."""
     module = _made_where_it_will(factory, seed)
     if any(one.device.type != "cpu" for one in (*module.parameters(), *module.buffers())):
         module = _made_where_it_will(factory, seed)  # again: the generator of that device may be there only now

@@ -50,7 +50,7 @@ class FrozenNetwork:
         return len(self.masked)
 
     def to(self, device: torch.device) -> FrozenNetwork:
-        """The same network on a device."""
+        """Return this network on another device."""
         tensors = {name: getattr(self, name).to(device) for name in ("constants", "masked", "initial", "dice")}
         return replace(self, **tensors)
 
@@ -78,7 +78,7 @@ def freeze(
     scale: float = 1.0,
     spread: float = 1.0,
 ) -> FrozenNetwork:
-    """The frozen network of a seed, its constants times `scale`.
+    """Return the frozen network of a seed, its constants times `scale`.
 
     Initial scores are N(0, spread^2), so initial probabilities are their sigmoid.
 
@@ -130,7 +130,7 @@ def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _weight_of(model: FlatModel, block: Block) -> Block | None:
-    """The layer's weight matrix: the block itself, or its neighbour of the same layer."""
+    """Return the layer's weight matrix: the block itself, or its neighbour of the same layer."""
     layer = block.name.rpartition(".")[0]
     same = [b for b in model.layout if b.name.rpartition(".")[0] == layer and len(b.shape) > 1]
     return same[0] if same else None

@@ -47,7 +47,7 @@ class Recipe:
     spread: float
 
     def build(self) -> FrozenNetwork:
-        """The network; ConfigError for names that do not exist."""
+        """Build the network; raise ConfigError for names that do not exist."""
         fixed_seed = Seeds(root=self.seed).integer("weights")
         model = models.build(
             self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), **self.options
@@ -63,7 +63,7 @@ class Recipe:
 
 
 def mask_file(recipe: Recipe, network: FrozenNetwork, mask: torch.Tensor) -> bytes:
-    """The file's content for a mask [n], bool, over the recipe's network."""
+    """Return the file's content for a mask [n], bool, over the recipe's network."""
     entries = mask.cpu().numpy()
     facts = {"format": _FORMAT, "crc": str(_crc(entries)), "recipe": json.dumps(vars(recipe))}
     files = [_coded(entries, _contexts(network, kind), _count(network), {**facts, "contexts": kind}) for kind in _KINDS]
@@ -79,7 +79,7 @@ def _coded(entries: NDArray[np.bool_], contexts: NDArray[np.int64], count: int, 
 
 
 def load_mask(path: Path) -> tuple[FlatModel, torch.Tensor]:
-    """The network and its weights float32 [d] from the file alone; DataError for anything that is not such a file."""
+    """Load the network and its weights float32 [d] from the file alone; raise DataError for any other file."""
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
         with safe_open(path, framework="numpy") as file:

@@ -20,7 +20,8 @@ _WEIGHT_STD = 0.01  # of the same size as the noise that masks choose from
 
 
 def fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The one for Fashion-MNIST, of McMahan et al. (2017): 1,663,370 parameters on 28x28x1 images in 10 classes.
+    """Build the network for Fashion-MNIST of McMahan et al. (2017): 1,663,370 parameters on 28x28x1 images in 10
+    classes.
 
     5x5 convolution to 32 channels with padding 2, ReLU, 2x2 max-pooling; the same to 64; 512 hidden units;
     logits. Raises ConfigError unless the input is [channels, height, width] and survives both poolings.
@@ -29,12 +30,12 @@ def fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def unpadded_fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The same network without padding, as common benchmarks have it: 582,026 parameters on 28x28x1."""
+    """Build `fed_smp_cnn` without padding, as common benchmarks have it: 582,026 parameters on 28x28x1."""
     return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
 
 
 def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The one for SVHN: 3,431,754 parameters on 32x32x3 images in 10 classes, "about 3.4 million".
+    """Build the network for SVHN: 3,431,754 parameters on 32x32x3 images in 10 classes, "about 3.4 million".
 
     5x5 convolutions to 64 and 128 channels, 384 and 192 hidden units. The paper states no padding; with padding 2 a
     dense upload of 180 rounds has the 41.18 MB of its table II to the last digit.

@@ -26,7 +26,7 @@ _WIDTHS: dict[str, np.dtype[Any]] = {
 
 
 def written(ids: NDArray[np.int64], clients: int) -> str:
-    """The ids of a cohort, repeats included, of clients 0 .. clients - 1."""
+    """Write the ids of a cohort, repeats included, of clients 0 .. clients - 1."""
     ordered = np.sort(ids)
     if len(ordered) == clients and np.array_equal(ordered, np.arange(clients)):
         return ALL_CLIENTS
@@ -37,7 +37,7 @@ def written(ids: NDArray[np.int64], clients: int) -> str:
 
 
 def read(text: str, clients: int) -> NDArray[np.int64]:
-    """The sorted ids; ValueError for a text that `written` did not make. Needs memory in proportion to it."""
+    """Read sorted ids; raise ValueError for a text `written` did not make. Needs memory in proportion to the text."""
     if text == ALL_CLIENTS:
         if clients > _MOST_AT_ONCE:
             raise ValueError(f"members: all of {clients} clients are more than can be named here.")

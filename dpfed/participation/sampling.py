@@ -134,8 +134,8 @@ class AllClients:
 
 
 def sampler(name: str, *, clients: int, cohort: int, cap: int | None = None) -> Sampler:
-    """The sampler `poisson` (with a cap or without), `fixed` or `all`; ConfigError for another name or an impossible
-    cohort."""
+    """Return the sampler `poisson` (with or without a cap), `fixed` or `all`; ConfigError for another name or an
+    impossible cohort."""
     if not 1 <= cohort <= clients:
         raise ConfigError(f"federation.cohort={cohort}: must be from 1 to federation.clients={clients}.")
     match name:
@@ -186,7 +186,7 @@ def with_others(
 
 
 def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
-    """The sampler of every round, or the schedule of all. ConfigError for numbers that do not fit each other.
+    """Return the sampler of every round, or the schedule of all rounds. Raise ConfigError for contradicting numbers.
 
     ids: of clients, if their turns follow from these (`lanes.ids_of_turns`). The stream of a schedule is named by the
     seed that it is drawn from, so that a ledger distinguishes two runs.
@@ -224,7 +224,7 @@ def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
 
 
 def stream_of(config: Config) -> str:
-    """The name of what a run's schedule, or its correlated noise, is drawn from."""
+    """Return the name of the randomness from which a run's schedule, or its correlated noise, is drawn."""
     return f"seed {config.run.seed}"
 
 

@@ -22,10 +22,10 @@ class Readout(Protocol):
     """Post-processing of the released state."""
 
     def weights(self, state: ServerState) -> Tensor:
-        """The network's weights [d]."""
+        """Return the network's weights [d]."""
 
     def file(self, state: ServerState) -> bytes | None:
-        """The content of a mask file that holds exactly these weights; None where no mask does."""
+        """Return a mask file that holds exactly these weights; None if no mask does."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +69,7 @@ class Masked:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MovingAverage:
-    """The state after `rule`, and beside it an exponential moving average of what it broadcasts:
+    """State after `rule`, with an exponential moving average of its broadcasts.
 
         a = w after the first round, then a = decay a + (1 - decay) w
 
@@ -84,7 +84,7 @@ class MovingAverage:
             raise ConfigError(f"server.average={self.decay}: must be between 0 and 1.")
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
-        """The state that the next round starts from."""
+        """Return the state that the next round starts from."""
         after = self.rule.step(state, mean_move, count=count)
         before = state.memory.get(NAME)
         average = after.broadcast.clone() if before is None else before.lerp(after.broadcast, 1 - self.decay)
@@ -105,7 +105,7 @@ class Averaged:
 
 
 def network_of(readout: Readout) -> FrozenNetwork | None:
-    """The frozen network that masks are over, if they are what is trained."""
+    """Return the frozen network under the masks, if masks are trained; else None."""
     last = readout.last if isinstance(readout, Averaged) else readout
     return last.network if isinstance(last, Masked) else None
 

@@ -52,7 +52,7 @@ class Averaging:
             raise ConfigError(f"server.momentum={self.momentum}: must be in [0, 1).")
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
-        """The state that the next round starts from."""
+        """Return the state that the next round starts from."""
         velocity = mean_move
         if self.momentum and "velocity" in state.memory:
             velocity = state.memory["velocity"] * self.momentum + mean_move
@@ -69,8 +69,7 @@ class Averaging:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptiveRule:
-    """Adaptive step along the mean update D of a round (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm
-    2):
+    """Adaptive step along the mean update D of a round (Reddi et al. 2021, Algorithm 2).
 
         m = beta1 m + (1 - beta1) D,   from m = 0
         v = v + D^2                                    adagrad
@@ -101,7 +100,7 @@ class AdaptiveRule:
                 raise ConfigError(f"server.{name}={getattr(self, name)}: must be in [0, 1).")
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
-        """The state that the next round starts from."""
+        """Return the state that the next round starts from."""
         first = state.memory.get("first", torch.zeros_like(mean_move))
         second = state.memory.get("second", torch.full_like(mean_move, self.tau**2))
         first = first * self.beta1 + mean_move * (1 - self.beta1)
@@ -141,7 +140,7 @@ class BetaPosterior:
             raise ConfigError(f"server.reset_every={self.reset_every}: must be 0 (never) or a number of rounds.")
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
-        """The state that the next round starts from; mean_move is the mean mask minus the broadcast theta."""
+        """Return the state that the next round starts from; mean_move is the mean mask minus the broadcast theta."""
         fresh = self.reset_every and state.round % self.reset_every == 0
         if fresh or "alpha" not in state.memory:
             alpha = beta = torch.full_like(state.broadcast, self.prior)
@@ -172,7 +171,7 @@ class Purging:
     sparsity: Sparsity
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
-        """The state that the next round starts from."""
+        """Return the state that the next round starts from."""
         gone = self.prunable[state.broadcast[self.prunable] == 0]
         state = self.rule.step(state, mean_move, count=count)
         model = state.broadcast.index_fill(0, gone, 0.0)
@@ -180,7 +179,7 @@ class Purging:
 
 
 def register(name: str) -> Callable[[Given], Given]:
-    """A decorator: the function, or the class, is from now on server.rule `name` of this process.
+    """Register the decorated function, or class, as server.rule `name` of this process.
 
     It is called with learning_rate and momentum (server.learning_rate, server.momentum) and gives a
     `dpfed.server.state.ServerRule`: state and mean update in, the next state out, with `round` one higher; what it

@@ -30,4 +30,4 @@ class ServerRule(Protocol):
     """State in, state out: post-processing of the sum that the round released."""
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
-        """The state after a round whose (noisy) mean over `count` clients was mean_move [n]."""
+        """Return the state after a round whose (noisy) mean over `count` clients was mean_move [n]."""

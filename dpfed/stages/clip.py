@@ -79,7 +79,7 @@ class AdaptiveClip:
         return float((noise_multiplier**-2 - self.count_noise_multiplier**-2) ** -0.5)
 
     def next_norm(self, norm: float, centred_count: float, number: int) -> float:
-        """The clip norm of the round after this one, from the sum of (b_i - 1/2) and the noise of round `number`."""
+        """Return the next round's clip norm, from the sum of (b_i - 1/2) and the noise of round `number`."""
         return self.moved(norm, self.noisy(centred_count, number))
 
     def noisy(self, centred_count: float, number: int) -> float:
@@ -90,14 +90,14 @@ class AdaptiveClip:
         return noisy
 
     def moved(self, norm: float, noisy_count: float) -> float:
-        """The clip norm after `norm`. It stops at the ends of what float32 holds: post-processing of the noisy count,
-        like the rest."""
+        """Return the clip norm after `norm`. It stops at the ends of what float32 holds: post-processing of the noisy
+        count, like the rest."""
         fraction = noisy_count / self.cohort + 0.5
         power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
         return min(max(norm * math.exp(power), SMALLEST_CLIP), LARGEST_CLIP)
 
     def _draw(self, number: int) -> float:
-        """A standard normal."""
+        """Draw a standard normal."""
         return float(self.randomness.normal(1, "noise.count", number)[0])
 
 

@@ -98,7 +98,8 @@ class Encode(Stage):
         return torch.where(2 * now.votes[0] < now.uploads, -now.uploads * now.reference, total)
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
-        """A payload each, the exempt entries' in front; one byte in place of a row that cannot be sent or is zero."""
+        """Return a payload for each row, exempt entries first; one byte in place of a row that cannot be sent or is
+        zero."""
         with one_thread():
             wrong, comes = self._sorted_out(rows)
             made = self._encoded(rows, wrong, ids, now)
@@ -240,7 +241,7 @@ class _Encoded:
 
 
 def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
-    """The entries that go through the scheme, as the stretches between those that do not: faster than by index."""
+    """Return the entries that the scheme encodes, as the stretches between exempt ones: faster than by index."""
     edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
     wide = (edges.diff() > 1).nonzero()[:, 0]
     return [

@@ -26,7 +26,7 @@ class Trainer(Protocol):
     def train_on(
         self, inputs: Tensor, labels: Tensor, broadcast: Tensor, *, number: int, seeds: Seeds, purpose: str
     ) -> Tensor:
-        """The update [d] from broadcast [d]."""
+        """Return the update [d] from broadcast [d]."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,7 +133,7 @@ def random_indices(size: int, kept: int, seeds: Seeds, purpose: str, *path: int)
 
 
 def top_indices(updates: Tensor, kept: int) -> Tensor:
-    """Indices of the `kept` largest magnitudes of each row of [c, d], sorted, int64 [c, kept].
+    """Return indices of the `kept` largest magnitudes of each row of [c, d], sorted, int64 [c, kept].
 
     Ties go to the lower index and NaN counts as zero: a stable sort, since torch.topk promises neither.
     """

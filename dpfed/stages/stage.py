@@ -261,7 +261,7 @@ class Private(Stage, Protocol):
 
 
 def is_private(stage: object) -> TypeGuard[Private]:
-    """True for a stage that is charged: it states its mechanism, its release and where the noise is."""
+    """Return true for a stage that is charged: it states its mechanism, its release and where the noise is."""
     return all(hasattr(stage, name) for name in ("mechanism", "release", "in_rows", "in_every_upload"))
 
 

@@ -80,7 +80,7 @@ class ExperimentFile(_ExperimentTable):
     tune: Tune | None = None
 
     def profile(self, name: str | None) -> tuple[str | None, SweepProfile]:
-        """The profile of that name; without a name "full" if there is one, else nothing is changed."""
+        """Return the profile of that name; without a name "full" if it exists, else a profile that changes nothing."""
         if name is None:
             return ("full", self.profiles["full"]) if "full" in self.profiles else (None, SweepProfile())
         if name not in self.profiles:
@@ -89,7 +89,7 @@ class ExperimentFile(_ExperimentTable):
 
 
 def read_experiment(path: Path) -> ExperimentFile:
-    """The checked file; ConfigError with everything that is wrong in it. Configurations are checked by `grid`."""
+    """Read and check the file; raise ConfigError with every mistake in it. Configurations are checked by `grid`."""
     try:
         found = ExperimentFile.model_validate(read_toml(path))
     except ValidationError as error:
@@ -141,7 +141,7 @@ def _problem(item: Any) -> str:
 
 
 def read_published(path: Path, experiment: ExperimentFile) -> tuple[Published, ...]:
-    """The lines of the CSV; ConfigError for one that no run of the experiment can be held against."""
+    """Read the lines of the CSV; raise ConfigError for one that no run of the experiment can be compared with."""
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, at_most=LARGEST_DOCUMENT), newline=""))
         if reader.fieldnames != _COLUMNS:
@@ -181,7 +181,7 @@ def _published(where: str, line: dict[str | Any, str | Any], experiment: Experim
 
 
 def _at(where: str, given: str, row: Row, experiment: ExperimentFile) -> str | None:
-    """The value of the x axis, as labels are written."""
+    """Return the value of the x axis, as labels are written."""
     if not given:
         return None
     axes = [experiment.axes, row.axes, *(profile.axes for profile in experiment.profiles.values())]

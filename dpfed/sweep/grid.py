@@ -30,7 +30,7 @@ class Cell:
     choice: int | None = None
 
     def with_values(self, values: Mapping[str, object]) -> Cell:
-        """The run with the values that were chosen for it."""
+        """Return the run with the values that were chosen for it."""
         config = parse(put_all(self.config.to_dict(), values), source=f"row {self.row!r}, tuned")
         return replace(self, config=config, choice=None)
 
@@ -61,7 +61,7 @@ class Grid:
 def expand(
     experiment: ExperimentFile, profile: SweepProfile, *, settings: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Grid:
-    """The grid. Every configuration is parsed and checked as far as that needs no data; ConfigError names the row.
+    """Expand the grid. Every configuration is parsed and checked without its data; ConfigError names the row.
 
     A later level wins: preset, [base], [axes], row, profile, `settings` (table.key=value).
     """
@@ -90,7 +90,7 @@ def expand(
 
 
 def slug(text: str) -> str:
-    """The text as the name of a folder."""
+    """Return the text as the name of a folder."""
     return re.sub(r"[^A-Za-z0-9.,=+_-]+", "-", text).strip("-._").lower()
 
 

@@ -167,7 +167,7 @@ def _settle(job: Job) -> None:
 
 @cache
 def _place(folder: Path) -> int:
-    """The first place that no living worker has."""
+    """Yield the first place that no living worker holds, locked."""
     for place in count():
         lock = FileLock(folder / str(place))
         try:

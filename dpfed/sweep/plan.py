@@ -52,7 +52,7 @@ class PlannedSweep:
         return "after tuning" if cell.choice is not None else state_of(self.folder / cell.folder, cell)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of --dry-run."""
+        """Return the JSON object of --dry-run."""
         return {
             "title": self.title,
             "profile": self.profile,
@@ -173,7 +173,7 @@ def _command(plan: PlannedSweep) -> str:
 
 
 def _commit(folder: Path) -> str | None:
-    """The git commit that the experiment's file is in; None where there is none."""
+    """Return the git commit that the experiment's file is in; None where there is none."""
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -113,7 +113,7 @@ def select(
 
 
 def _drawn_runs(folder: Path, candidates: Candidates, runs: RandomRuns, randomness: Randomness) -> list[Cell]:
-    """The runs, as drawn now or before."""
+    """Return the runs, as drawn now or before."""
     question = {"runs": asdict(runs), "candidates": [one.config.to_dict() for one in candidates.cells]}
     file = folder / DRAWN
     if not file.exists():
@@ -174,7 +174,7 @@ def _document(
 
 
 def _publish(folder: Path, cell: Cell, document: Mapping[str, object]) -> None:
-    """selected/: the model and what is stated of it."""
+    """Write selected/: the model and its privacy statement."""
     target = folder / SELECTED
     try:
         target.mkdir(parents=True, exist_ok=True)

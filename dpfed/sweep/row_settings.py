@@ -69,7 +69,7 @@ class RowSettings:
         return found
 
     def to_tables(self) -> dict[str, object]:
-        """The tables of a run configuration."""
+        """Return the tables of a run configuration."""
         return put_all(self.tables, self.last)
 
 

@@ -52,7 +52,7 @@ class Tuned:
     score: str = "validation_accuracy"
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry of tuned.json."""
+        """Return the entry of tuned.json."""
         return {
             "row": self.row,
             "at": dict(self.at),
@@ -88,7 +88,7 @@ class FinishedSweep:
         return pandas().DataFrame(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of `dpfed sweep`."""
+        """Return the JSON object of `dpfed sweep`."""
         return {
             "title": self.plan.title,
             "profile": self.plan.profile,
@@ -146,7 +146,7 @@ def _build_all(plan: PlannedSweep, pool: Workers) -> None:
 
 
 def run_all(plan: PlannedSweep, cells: Sequence[Cell], pool: Workers, on_run: OnRun) -> list[Done]:
-    """The runs in the order of `cells`; each was reported as it ended."""
+    """Return the runs in the order of `cells`; each was reported as it ended."""
     states = [state_of(plan.folder / cell.folder, cell) for cell in cells]
     order = sorted(range(len(cells)), key=lambda i: states[i] != "finished")
     found: dict[int, Done] = {}
@@ -188,7 +188,7 @@ def _tuned(plan: PlannedSweep, summaries: Sequence[Summary | None]) -> tuple[Tun
 
 
 def _with_choices(plan: PlannedSweep, tuned: Sequence[Tuned]) -> tuple[list[Cell], list[Done]]:
-    """The cells with the values chosen for them, and those for which nothing could be chosen."""
+    """Return the cells with the values chosen for them, and those for which nothing could be chosen."""
     cells: list[Cell] = []
     lost: list[Done] = []
     for cell in plan.grid.cells:
@@ -221,7 +221,7 @@ def write_json(target: Path, document: Mapping[str, object] | Sequence[Mapping[s
 
 
 def pick(choice: Choice, summaries: Sequence[Summary | None]) -> Tuned:
-    """The best of the candidates whose runs ended with these summaries (None: it failed)."""
+    """Return the best of the candidates whose runs ended with these summaries (None: it failed)."""
     best, key, scores = best_of(summaries)
     config = choice.runs[0].config
     return Tuned(
