@@ -2,6 +2,8 @@
 
 import io
 import json
+from datetime import datetime
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -89,6 +91,19 @@ def test_images_are_their_bytes_over_255(tmp_path, mode, channels):
     parquet.write_table(pa.table({"image": rows, "label": [0, 1, 0, 1, 0, 1]}), tmp_path / "train.parquet")
     with pytest.raises(DataError, match="an image cannot be read"):
         load_columns(tmp_path, Columns(inputs=("image",), label="label"), classes=2)
+
+
+@pytest.mark.parametrize(
+    "values", [[Decimal("1.5")] * 3, [[Decimal(2), Decimal(3)]] * 3, [datetime(2020, 1, 1)] * 3], ids=repr
+)
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_columns_of_decimals_and_dates_are_refused_by_name(tmp_path, values, column):
+    for split in ("train", "test"):
+        parquet.write_table(
+            pa.table({"x": [1.0, 2.0, 3.0], "y": [0, 1, 0]} | {column: values}), tmp_path / f"{split}.parquet"
+        )
+    with pytest.raises(DataError, match=f"column '{column}': is of (decimal128|timestamp).*must be of numbers"):
+        load_columns(tmp_path, Columns(inputs=("x",), label="y"), classes=2)
 
 
 @pytest.mark.parametrize(
