@@ -218,7 +218,7 @@ def test_rates_are_refused_where_anything_is_not_finite():
     assert path_of(spoilt, 1e-8, 4.0) is None
     assert path_of(replace(table, table=np.full_like(table.table, np.nan)), 1e-8, 4.0) is None
     cells = certificate._GrowthCells.of(table)
-    assert not certificate._passes(cells, 30, math.nan, 1.0)
+    assert not certificate._certifies_rate(cells, 30, math.nan, 1.0)
 
 
 @pytest.mark.parametrize("move", [0.5, 0.9])
@@ -231,10 +231,12 @@ def test_the_running_minimum_counts():
     of the minimum so far; here the minimum so far holds, since what passed at a variance passes at all above."""
     path = Path(variances=np.array([0.1, 0.2, 0.3, 10.0]), rates=np.array([2.0, 1.0, 3.0, 3.0]), move=0.0)
     # From 0.1: 0.05 of squared norm at rate 2, then at rate 1 for the rest.
-    assert path._from(0, 0.5) == pytest.approx(0.2 + 0.45, rel=1e-6)
+    assert path._order_from(0, 0.5) == pytest.approx(0.2 + 0.45, rel=1e-6)
     falling = Path(variances=np.array([0.1, 0.2, 0.3, 10.0]), rates=np.array([2.0, 1.0, 1.0, 1.0]), move=0.3)
-    assert falling._from(0, 0.5) == pytest.approx(0.2 + 0.45 + (2 - 1) * 0.09, rel=1e-6)  # one coordinate straddles
-    assert Path(variances=np.array([0.1, 0.2]), rates=np.array([2.0, 1.0]), move=0.0)._from(0, 9.0) == math.inf
+    assert falling._order_from(0, 0.5) == pytest.approx(
+        0.2 + 0.45 + (2 - 1) * 0.09, rel=1e-6
+    )  # one coordinate straddles
+    assert Path(variances=np.array([0.1, 0.2]), rates=np.array([2.0, 1.0]), move=0.0)._order_from(0, 9.0) == math.inf
 
 
 def explicit_epsilon(law, tilt, tau, count, plan, rounds):

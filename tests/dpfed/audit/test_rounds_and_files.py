@@ -75,8 +75,8 @@ def test_the_last_round_cut_off_of_the_configuration_and_the_checkpoint_too(fold
     change_summary(path, epsilon=epsilon)
     change(path, "metrics.jsonl", lambda lines: lines[-1].update(epsilon=epsilon))
     tensors = load_file(path / "checkpoint.safetensors")
-    specification = audit_run(path).files.checkpoint.specification
-    save_file(tensors, path / "checkpoint.safetensors", metadata=specification | {"round": "3"})
+    metadata = audit_run(path).files.checkpoint.facts
+    save_file(tensors, path / "checkpoint.safetensors", metadata=metadata | {"round": "3"})
     assert failed(path) == {"model moves by what was released"}
     assert bound(path).passed is False
 
@@ -126,15 +126,15 @@ def test_a_model_that_is_not_the_runs(folder):
 
 def test_a_checkpoint_of_another_model_or_clip_norm(folder):
     path = folder("rounds")
-    specification, tensors = audit_run(path).files.checkpoint.specification, load_file(path / "checkpoint.safetensors")
+    metadata, tensors = audit_run(path).files.checkpoint.facts, load_file(path / "checkpoint.safetensors")
     tensors["broadcast"][3] += 0.01
-    save_file(tensors, path / "checkpoint.safetensors", metadata=dict(specification))
+    save_file(tensors, path / "checkpoint.safetensors", metadata=dict(metadata))
     assert failed(path) == {MODEL, "model moves by what was released"}
     again = folder("rounds")
     save_file(
         load_file(again / "checkpoint.safetensors"),
         again / "checkpoint.safetensors",
-        metadata=specification | {"clip_norm": "2.0"},
+        metadata=metadata | {"clip_norm": "2.0"},
     )
     assert failed(again) == {MODEL}
 

@@ -167,7 +167,7 @@ def test_the_smallest_are_found_where_nobody_expects_them(shift):
     by_key = sorted(range(size), key=lambda place: (int(words[place]) >> 10, place))
     for kept in (1, 2, 300, 999, 1000):
         pieces = [(0, words[:400]), (400, words[400:401]), (401, words[401:])]
-        found = counter._smallest(lambda pieces=pieces: iter(pieces), size, kept, low)
+        found = counter._smallest_places(lambda pieces=pieces: iter(pieces), size, kept, low)
         assert found.tolist() == sorted(by_key[:kept])
 
 

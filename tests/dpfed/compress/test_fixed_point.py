@@ -12,7 +12,7 @@ from dpfed.compress import fixed_point
 from dpfed.compress.fixed_point import FixedPoint, saturated
 from dpfed.compress.ring import centred, to_ring
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_distributions import DiscreteGaussianLaw
+from dpfed.mechanisms.integer_laws import DiscreteGaussianLaw
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 

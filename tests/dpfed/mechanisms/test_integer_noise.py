@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from dpfed.errors import ConfigError
 from dpfed.mechanisms import inversion
-from dpfed.mechanisms.integer_distributions import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
+from dpfed.mechanisms.integer_laws import LARGEST_VARIANCE, DiscreteGaussianLaw, SkellamLaw
 from dpfed.randomness import Secure, Simulated
 from dpfed.seeds import Seeds
 

@@ -99,8 +99,8 @@ def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
     ]
     assert all(isinstance(each.inside, SharedMask) for pair in maps for each in pair)
     assert not torch.equal(maps[0][0].inside.indices, maps[0][1].inside.indices)
-    assert (maps[0][0].inside.scale, maps[0][0].specification) == (1.0, None)  # what they are worth is public: no d / k
-    assert maps[1][0].specification is not None  # which samples ranked them
+    assert (maps[0][0].inside.scale, maps[0][0].description) == (1.0, None)  # what they are worth is public: no d / k
+    assert maps[1][0].description is not None  # which samples ranked them
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,10 @@ def test_rank_0_alone_draws_who_drops_out(monkeypatch, gone):
     sent = []
     state = ServerState(round=4, broadcast=torch.ones(3), clip_norm=0.5)
     task = ranks.Task(state=state, cohort=np.arange(5), participants=np.array([3, 5, 8, 13, 21]), dropouts=gone)
-    monkeypatch.setattr(ranks.Several, "_tell", staticmethod(lambda tensor: sent.append(tensor.clone())))
+    monkeypatch.setattr(ranks.Several, "_broadcast", staticmethod(lambda tensor: sent.append(tensor.clone())))
     ranks.Several(0, 2).lead(task)
     received = iter(sent)
-    monkeypatch.setattr(ranks.Several, "_tell", staticmethod(lambda tensor: next(received).reshape(tensor.shape)))
+    monkeypatch.setattr(ranks.Several, "_broadcast", staticmethod(lambda tensor: next(received).reshape(tensor.shape)))
     told = next(ranks.Several(1, 2).follow(state))
     assert told.dropouts == gone
     assert told.participants.tolist() == task.participants.tolist()
