@@ -69,7 +69,12 @@ def test_one_round_is_never_below_its_exact_profiles():
 
 @pytest.mark.parametrize(
     ("q", "z", "count", "delta"),
-    [(1e-9, 1.0, 1000, 1e-9), (1e-7, 1.0, 10_000, 1e-9), (1e-6, 1.0, 10_000, 1e-8), (1e-6, 5.0, 1000, 1e-8)],
+    [
+        pytest.param(1e-9, 1.0, 1000, 1e-9, marks=pytest.mark.slow),
+        pytest.param(1e-7, 1.0, 10_000, 1e-9, marks=pytest.mark.slow),
+        pytest.param(1e-6, 1.0, 10_000, 1e-8, marks=pytest.mark.slow),
+        (1e-6, 5.0, 1000, 1e-8),
+    ],
 )
 def test_many_rounds_are_between_the_lower_bound_and_twice_the_loss_distributions(q, z, count, delta):
     mechanism = rounds_of(q, z, count)
