@@ -97,6 +97,8 @@ class RoundsWorld(World):
         self._added = 0
         self._digests = RowDigests()
         self._in_rows: bool | None = None
+        self._charged: dict[int, NDArray[Any]] = {}
+        """Rows of this group of clients as the private stage left them."""
         self._halves: list[str] = []
         """Stages whose server halves the noisy sum has entered in this round, the private one first."""
 
@@ -249,6 +251,7 @@ class RoundsWorld(World):
         assert self._method is not None
         changed = self._rows(f"row after {type(stage).__name__}", rows, ids)
         if self._is_private(stage):
+            self._charged = dict(zip(ids.tolist(), rows.detach().cpu().numpy().copy(), strict=True))
             self._note_noise(type(stage).__name__, changed, ids)
             if self._in_rows and isinstance(stage, GaussianNoise | IntegerNoise):
                 self._compare_noise(type(stage).__name__, ids)
@@ -291,7 +294,7 @@ class RoundsWorld(World):
             if moves is not None:
                 part = moves.farthest(row[None], self._now.reference, self._now.clip_norm)
             else:
-                part = float(torch.linalg.vector_norm(row, dtype=torch.float64)) / _bound(private, self._now)
+                part = float(torch.linalg.vector_norm(row.double())) / _bound(private, self._now)
             if not part <= _IN_BOUND:
                 key: Key = (self.round, f"row that enters {type(private).__name__}", int(client), 0)
                 self.finding("is beyond its bound", key, by=part, allowed=1.0)
@@ -326,11 +329,26 @@ class RoundsWorld(World):
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         self._rows("upload", rows, ids)
+        self._compare_uploads(rows, ids)
         exact = torch.float64 if rows.is_floating_point() else torch.int64
         if self._sum is None:
             self._sum = np.zeros(rows.shape[1], dtype=np.float64 if rows.is_floating_point() else np.int64)
         self._sum += (rows[0] if len(rows) == 1 else rows.sum(dim=0, dtype=exact)).cpu().numpy()
         self._added += len(rows)
+
+    def _compare_uploads(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
+        """Find rows of a sum that changed after their bound was checked; integers may be reduced modulo 2^bits."""
+        assert self._method is not None
+        if self._method.stages.every_upload_is_a_release:
+            return  # a release may be changed in any way
+        for row, client in zip(rows.detach().cpu().numpy(), ids.tolist(), strict=True):
+            charged = self._charged.pop(client, row)
+            if charged.shape == row.shape and not np.array_equal(charged, row):
+                apart = float(np.abs(self.moved(charged, row)).max())
+                if apart != 0:
+                    self.finding(
+                        "differs from its bounded row", (self.round, "upload", client, 0), by=apart, allowed=0.0
+                    )
 
     def gather(self, ranks: Ranks) -> None:
         assert self._method is not None

@@ -25,6 +25,7 @@ from dpfed.round import Method
 from dpfed.runs import evaluate, experiment, training
 from dpfed.server.rules import Averaging
 from dpfed.stages.clip import AdaptiveClip, Clip
+from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
 from dpfed.stages.shared_mask import PublicTopMask
 
@@ -95,6 +96,17 @@ def noiseless_row() -> None:
 
     Clip.client = remember
     Project.server = lambda self, total, now: server(self, total + 0.01 * kept["row"], now)
+
+
+def row_grown_behind_its_bound() -> None:
+    client = Encode.client
+
+    def grown(self, rows, ids, now):
+        out = client(self, rows, ids, now).clone()
+        out[:1] *= 1.5
+        return out
+
+    Encode.client = grown
 
 
 def row_beside_the_sum() -> None:
@@ -236,10 +248,11 @@ PLANTS = (
     Plant("noise seeded by the sum", seeded_noise),
     Plant("no noise", no_noise),
     Plant("rows added twice", rows_added_twice),
+    Plant("a row grown behind its bound", row_grown_behind_its_bound),
     Plant("a client half takes the group's mean away", mean_taken_away),
     Plant("clients are drawn by their labels", drawn_by_size),
 )
-"""Faults in the package's own code. All but the last were tried on the prototype."""
+"""Faults in the package's own code."""
 
 
 # ---- networks, losses and record mixtures of one's own
