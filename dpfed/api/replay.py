@@ -14,7 +14,7 @@ from dpfed.audit.replays.audit import Neighbour, replay
 from dpfed.audit.replays.pairs import Pair
 from dpfed.audit.replays.ranks import run_ranks
 from dpfed.audit.replays.verdict import ReplayAudit
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods import presets

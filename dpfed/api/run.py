@@ -23,7 +23,7 @@ from dpfed import replayed
 from dpfed.api.progress import followed
 from dpfed.api.track import tracked
 from dpfed.clients.losses import OfSamples
-from dpfed.config.tables import flat, override, parse, put, read_toml
+from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
@@ -230,7 +230,7 @@ def _named_tables(
     model: nn.Module | Callable[..., nn.Module] | None,
 ) -> tuple[dict[str, object], str]:
     """Return the unchecked tables, and the name of their run."""
-    wanted = flat(settings)
+    wanted = flat_tables(settings)
     if isinstance(config, Mapping):
         tables, name = override(dict(config), []), "run"
     elif isinstance(config, str) and not config.endswith(".toml"):
@@ -246,7 +246,7 @@ def _named_tables(
         tables["model"] = {"name": name_of(model)}
     for key, value in wanted.items():
         form = "table.key, as in {'federation.rounds': 10}"
-        put(tables, key, value, given=f"settings: {key!r}", form=form)
+        set_key(tables, key, value, given=f"settings: {key!r}", form=form)
     return tables, name
 
 

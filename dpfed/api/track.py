@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from accounting import require
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.config.tables import flat
+from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.reading import lines_of
@@ -182,7 +182,7 @@ class Mlflow:
         if not self._begun:
             self._mlflow.start_run(run_name=self._name)
             self._begun = True
-            self._mlflow.log_params({key: str(value) for key, value in flat(self._config).items()})
+            self._mlflow.log_params({key: str(value) for key, value in flat_tables(self._config).items()})
         self._mlflow.log_metrics(numbers_of(record), step=record["round"])
 
     def close(self) -> None:

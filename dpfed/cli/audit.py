@@ -15,7 +15,7 @@ from dpfed.cli.audit_replay import replay
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import every_method
 from dpfed.planner.whole import MaybeWhole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import method
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfed.cli.output import Flag, Load, Settings, print_json, training_extra
-from dpfed.config.own_code import load as load_files
-from dpfed.config.own_code import named_files
+from dpfed.config.own_code import load_files, named_files
 
 
 def deploy(

@@ -3,7 +3,7 @@
 from rich.table import Table
 
 from dpfed.cli.output import Flag, Load, console, print_json
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, every_method
 from dpfed.methods.specification import (

@@ -14,7 +14,7 @@ from rich.table import Table
 from accounting.rounding import upwards
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
 from dpfed.cli.stopping import stop_by_signals
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError, RunInterrupted
 from dpfed.methods import presets
 from dpfed.methods.catalogue import every_method

@@ -14,7 +14,7 @@ from dpfed.api.run import Engine, carry_out
 from dpfed.api.track import tracked
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
-from dpfed.config.tables import Config, override, parse, parse_written, read_toml
+from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
 from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
 from dpfed.report.evidence import nothing_learned
@@ -39,7 +39,7 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     of_run: folder of the resumed run; its delta is used if none is given.
     """
     if isinstance(given, Path):
-        written = parse_written(configuration_in(given), source=str(given / "config.toml"))
+        written = parse_written_config(configuration_in(given), source=str(given / "config.toml"))
         tables, name = written.to_dict(), given.name
     elif given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem

@@ -1,6 +1,6 @@
-"""Terms of a round that a server sends to a client, and the client's update in bytes: project, clip, encode.
+"""Terms of a round that a server sends to a client, and the client's update in bytes: projected, clipped, encoded.
 
-They serve apps of other frameworks (Flower, NVFlare) that become private.
+Apps of other frameworks (Flower, NVFlare) use these terms when they become private.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """Terms of one client in a round; all are public, except that the client is asked at all.
+    """Terms of one client in a round. All terms are public, but not the fact that this client takes part.
 
-    round, client: their numbers, from 0
-    dimension:     d, floating-point numbers in the model
-    kept:          number of coordinates that are sent (Fed-SMP's shared mask, drawn by `seed` for the round); d: all
-    scheme:        name in `dpfed.compress`, with its options as JSON
-    arrays:        on Flower, the name of the model's ArrayRecord
+    round, client: number of the round, and id of the client, both from 0
+    dimension:     d, the number of floating-point numbers in the model
+    kept:          number k of coordinates that are sent: d for all, else Fed-SMP's shared mask of the round from `seed`
+    scheme:        name of the compressor in `dpfed.compress`; options: its options as JSON
+    arrays:        name of the model's ArrayRecord on Flower, else empty
     """
 
     round: int
@@ -56,20 +56,21 @@ class RoundTerms:
 
     @property
     def plain(self) -> bool:
-        """True if a node sends its arrays unchanged."""
+        """True if the update is sent uncompressed, with all its coordinates as floats."""
         return self.scheme == "dense" and self.kept == self.dimension
 
     @property
     def choice(self) -> MapChoice:
-        """Choice of the coordinates that are sent."""
+        """Public map to the coordinates that are sent."""
         if self.kept == self.dimension:
             return SendAll(size=self.dimension)
         return RandomSharedMask(size=self.dimension, kept=self.kept)
 
     def encode(self, update: Tensor) -> bytes:
-        """Return, on the node, the update [d] through the round's map, clipped to clip_norm, in the scheme's bytes.
+        """Return the update [d], projected by the round's map and clipped to clip_norm, as bytes of the scheme (client
+        side).
 
-        Zeros, or a row that is not finite, are sent as one byte, as in `dpfed run`.
+        An update of zeros, or one that is not finite, is sent as one byte, as in `dpfed run`.
         """
         now, ids = self._round()
         rows = Clip().client(now.projection.forward(update[None].clone(), ids), ids, now)
@@ -77,7 +78,8 @@ class RoundTerms:
         return message
 
     def decode(self, message: bytes) -> Tensor:
-        """Return, at the server, the update [d] whose image under the map was sent. WireError for other bytes."""
+        """Return the update [d] whose projection was sent (server side); raises WireError if the scheme cannot decode
+        the bytes."""
         now, ids = self._round()
         (row,) = self._encode().read([message], ids, now)
         update: Tensor = row if self.kept == self.dimension else now.projection.adjoint(row)
@@ -97,9 +99,9 @@ class RoundTerms:
 
 
 def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
-    """Return the options of a scheme as they are sent.
+    """Return the options of a scheme as JSON.
 
-    ConfigError for an unknown scheme, or one that is not for updates.
+    Raises ConfigError for an unknown scheme, and for one that does not compress updates.
     """
     if scheme in _OF_MODELS:
         raise ConfigError(
@@ -111,21 +113,23 @@ def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
 
 
 def masked(kept: int) -> Callable[[Parts], Stages]:
-    """Return Fed-SMP at the server: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
+    """Return a function that makes the server's Fed-SMP chain: the round's k coordinates times d/k, clipped, noised and
+    summed."""
     return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
 
 
 def checked(given: Mapping[str, Any]) -> RoundTerms:
-    """Return the RoundTerms that a client has received. WireError for terms that no server of this version sends."""
+    """Return the validated terms that a client has received; raises WireError for terms that no server of this version
+    sends."""
     kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str}
     kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
     if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
         raise WireError(
-            f"terms {sorted(given)}: must be {sorted(kinds)}, of one version of dpfed at server and client."
+            f"terms {sorted(given)}: must be {sorted(kinds)}. Use one version of dpfed at server and client."
         )
     terms = RoundTerms(**given)
     if not SMALLEST_CLIP <= terms.clip_norm <= LARGEST_CLIP:
         raise WireError(f"clip_norm={terms.clip_norm!r}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
     if min(terms.round, terms.client, terms.seed) < 0 or not 1 <= terms.kept <= terms.dimension:
-        raise WireError(f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates.")
+        raise WireError(f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates: out of range.")
     return terms

@@ -1,4 +1,5 @@
-"""Fed-SMP: all clients of a round send the same k coordinates, so that sum and noise have k coordinates only."""
+"""Fed-SMP: all clients of a round send the same k coordinates, so that their sum and its noise have k coordinates
+only."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation
 
 
 def random_mask(s: Settings) -> Stages:
-    """Return the chain of k coordinates drawn by the round's public seed, times d/k."""
+    """Return the chain that sends k coordinates drawn from the round's public seed, times d/k."""
     return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept, stays=s.config.method.stays))
 
 
 def public_mask(s: Settings) -> Stages:
-    """Return the chain of the k coordinates that move most when the server trains on public data."""
+    """Return the chain that sends the k coordinates that change most when the server trains on public data."""
     return s.updates(s.largest_in_public(s.kept))
 
 

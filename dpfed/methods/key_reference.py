@@ -1,4 +1,5 @@
-"""Reference of the keys of a configuration: type, default, meaning, methods, and the choices that need them."""
+"""Reference of the keys of a configuration: type, default, meaning, the methods and the choices with which they
+apply."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.config.table import Table
-from dpfed.config.tables import CHOICES, Config, kinds_of, names_of_keys, quoted, sections, shown
+from dpfed.config.tables import CHOICES, Config, all_tables, kinds_of_table, names_of_keys, quoted_kind, value_text
 from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.keys import needs, takers
@@ -22,7 +23,7 @@ EXCLUDES: dict[str, tuple[str, ...]] = {
     "method.keep": ("method.k",),
     "aggregation.lost": ("aggregation.dropout",),
 }
-"""Keys and tables that cannot be set together; the reference names each at the other."""
+"""Keys and tables that cannot be set together; the reference of each key lists the keys that it excludes."""
 
 _BOUNDS = (
     ("minimum", "from"),
@@ -34,10 +35,11 @@ _BOUNDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
-    """One key: `type` and `default` as text, `methods` that take it (None: all), the choice that it `needs`, keys that
-    it `excludes`.
+    """Reference of one key; `type` and `default` are text.
 
-    `needs` is None if the key always has an effect.
+    methods:  names of the methods with this key; None if all methods have it
+    needs:    the choice with which the key has an effect, as text; None if it always has one
+    excludes: keys that cannot be set together with this key
     """
 
     name: str
@@ -55,18 +57,18 @@ class KeyRecord:
 
 
 def every_table() -> dict[str, str]:
-    """Return every table by its dotted name, with its text."""
-    return {name: _text(_common(tables[0]).__doc__) for name, tables in sections() if name}
+    """Return the description of every table by the table's dotted name."""
+    return {name: _text(_common(tables[0]).__doc__) for name, tables in all_tables() if name}
 
 
 def keys_of(table: str) -> list[KeyRecord]:
-    """Return the keys of one table, over all its kinds, in their order."""
-    return _keys(table, dict(sections())[table])
+    """Return the keys of one table, those of all its kinds, in their order."""
+    return _keys(table, dict(all_tables())[table])
 
 
 @dataclass(frozen=True, kw_only=True)
 class KindOfTable:
-    """Keys of a table that depend on one choice; `choice` is empty for the keys that the table always has."""
+    """Keys of one kind of a table; `choice` is the setting that selects the kind, empty for keys of all kinds."""
 
     choice: str
     meaning: str
@@ -74,14 +76,14 @@ class KindOfTable:
 
 
 def by_kind(table: str) -> list[KindOfTable]:
-    """Return the keys of a table: those of all kinds, then those of each kind."""
-    tables = dict(sections())[table]
+    """Return the keys of a table: first those of all its kinds, then those of each kind."""
+    tables = dict(all_tables())[table]
     always = [one for one in keys_of(table) if _choice(table, one.name.rpartition(".")[2]) is None]
     common = [one.name for one in always]
     found = [KindOfTable(choice="", meaning="", keys=always)]
     for one in tables if table in CHOICES else ():
         own = [replace(key, needs=needs(key.name)) for key in _keys(table, (one,)) if key.name not in common]
-        kinds = [quoted(kind) for kind, other in kinds_of(table).items() if other is one]
+        kinds = [quoted_kind(kind) for kind, other in kinds_of_table(table).items() if other is one]
         choice = f"{table}.{CHOICES[table]} = {' or '.join(kinds)}"
         found.append(KindOfTable(choice=choice, meaning=_text(one.__doc__), keys=own))
     return found
@@ -93,30 +95,30 @@ def _keys(table: str, tables: Sequence[type[BaseModel]]) -> list[KeyRecord]:
 
 
 def _common(table: type[BaseModel]) -> type[BaseModel]:
-    """Return the class of the keys that all kinds of a table have."""
+    """Return the base class with the keys that all kinds of a table have."""
     return next(one for one in reversed(table.__mro__) if issubclass(one, Table) and one is not Table)
 
 
 def key(name: str) -> KeyRecord:
-    """Return the key of this dotted name; ConfigError with the closest key if there is none."""
+    """Return the key of this dotted name; raises ConfigError, which suggests a similar key, if it is unknown."""
     table = name.rpartition(".")[0]
     known = {one.name: one for table in every_table() for one in keys_of(table)}
     if name not in known:
         likely = [one for one in known if one.rpartition(".")[0] == table] or list(known)
         hint = did_you_mean(name, likely) or did_you_mean(name.rpartition(".")[2], likely)
-        raise ConfigError(f"{name}: is no key of a configuration.{hint} `dpfed config` lists them all.")
+        raise ConfigError(f"{name}: is no key of a configuration.{hint} `dpfed config` lists all keys.")
     return known[name]
 
 
 def schema_of(model: type[BaseModel] = Config) -> dict[str, Any]:
-    """Return the JSON schema of a table, every reference replaced by its content."""
+    """Return the JSON schema of a table, with every reference replaced by the definition it refers to."""
     schema = model.model_json_schema()
     resolved: dict[str, Any] = _resolved(schema, schema.get("$defs", {}))
     return resolved
 
 
 def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyRecord:
-    """Return one key, which only these kinds of the table have."""
+    """Return the reference of one key; `tables` are the kinds of the table that have the key."""
     name, taken_by = f"{table}.{key}", takers(METHODS)
     methods = taken_by.get(name, taken_by.get(table))
     pairs = [(one, other) for one, others in EXCLUDES.items() for other in others]
@@ -135,16 +137,16 @@ def _key_record(table: str, key: str, tables: Sequence[type[BaseModel]]) -> KeyR
 
 
 def _choice(table: str, key: str) -> str | None:
-    """Return the choices with which the table has the key; None if it always has it."""
-    kinds = kinds_of(table) if table in CHOICES else {}
+    """Return the choices with which the table has the key, as text; None if the table has it with every choice."""
+    kinds = kinds_of_table(table) if table in CHOICES else {}
     able = [kind for kind, one in kinds.items() if key in one.model_fields]
-    return None if len(able) == len(kinds) else f"{table}.{CHOICES[table]}={' or '.join(map(quoted, able))}"
+    return None if len(able) == len(kinds) else f"{table}.{CHOICES[table]}={' or '.join(map(quoted_kind, able))}"
 
 
 def as_text(schema: dict[str, Any]) -> str:
     """Return the values that a JSON schema allows, as text."""
     parts = list(_branches(schema))
-    # The order of the values in a schema is that of the first import.
+    # Sorted, because the order of the values in a schema depends on the order of imports.
     choices = [part.get("enum", [part["const"]] if "const" in part else []) for part in parts]
     named = sorted({f'"{one}"' for choice in choices for one in choice})
     others = [_type_text(part) for part, choice in zip(parts, choices, strict=True) if not choice]
@@ -184,7 +186,7 @@ def _default(model: type[BaseModel], key: str) -> str:
         return "required"
     if value is None or value == {}:
         return "none"
-    return str(value).lower() if isinstance(value, bool) else shown(value).replace("'", '"')
+    return str(value).lower() if isinstance(value, bool) else value_text(value).replace("'", '"')
 
 
 def _text(words: str | None) -> str:
@@ -199,6 +201,6 @@ def _resolved(schema: Any, definitions: dict[str, Any]) -> Any:
     if "$ref" in schema:
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         return _resolved(definitions[schema["$ref"].rpartition("/")[2]], definitions) | beside
-    names = {"oneOf": "anyOf"}  # without the default choice a table of few keys fits several kinds
+    names = {"oneOf": "anyOf"}  # a table without its choice may match several kinds, which oneOf forbids
     left = {key: value for key, value in schema.items() if key not in ("$defs", "discriminator")}
     return {names.get(key, key): _resolved(value, definitions) for key, value in left.items()}

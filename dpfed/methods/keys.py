@@ -1,4 +1,4 @@
-"""Keys of the configuration that only some methods take, or that have an effect with one choice only."""
+"""Keys of the configuration that only some methods have, or that have an effect with one choice only."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from dpfed.config.privacy_tables import CoinPrivacy
-from dpfed.config.tables import Config, shown
+from dpfed.config.privacy_tables import BernoulliPrivacy
+from dpfed.config.tables import Config, value_text
 from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples, weighs_samples
 from dpfed.methods.specification import MethodSpecification
 
 
 def takers(methods: Mapping[str, MethodSpecification]) -> dict[str, list[str]]:
-    """Return the methods that take a key, for every key that only some methods take."""
+    """Return the names of the methods that have a key, for every key that only some methods have."""
     keys = dict.fromkeys(key for specification in methods.values() for key in specification.takes)
     return {key: [name for name, specification in methods.items() if key in specification.takes] for key in keys}
 
@@ -23,18 +23,18 @@ def takers(methods: Mapping[str, MethodSpecification]) -> dict[str, list[str]]:
 def not_taken(
     config: Config, specification: MethodSpecification, methods: Mapping[str, MethodSpecification]
 ) -> Iterator[str]:
-    """Yield a message for each key that is set and that this method does not take."""
+    """Yield a message for each key that is set although this method does not have it."""
     for key, names in takers(methods).items():
         if key not in specification.takes and is_set(config, key):
-            given = f"{key}={shown(value_of(config, key))}" if "." in key else f"[{key}]"
+            given = f"{key}={value_text(value_of(config, key))}" if "." in key else f"[{key}]"
             yield (
-                f"{given} with method.name={specification.name!r}: {specification.name} does not take it, it is for "
-                f"{', '.join(names)}. Remove {'the key' if '.' in key else 'the table'}, or use one of them."
+                f"{given} with method.name={specification.name!r}: {specification.name} does not take this key; "
+                f"{', '.join(names)} do. Remove {'the key' if '.' in key else 'the table'}, or use one of them."
             )
 
 
 def is_set(config: Config, key: str) -> bool:
-    """Return True if the key, or the table, differs from its default."""
+    """Return True if the value of the key or table differs from its default."""
     *path, name = key.split(".")
     table = value_of(config, ".".join(path)) if path else config
     if table is None or name not in type(table).model_fields:
@@ -53,7 +53,7 @@ def value_of(config: Config, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Needs:
-    """Keys that have an effect with one choice only: the choice as text, and a test that a run has made it."""
+    """Keys that have an effect with one choice only: the choice as text, and a test that a configuration makes it."""
 
     keys: tuple[str, ...]
     what: str
@@ -61,7 +61,7 @@ class Needs:
 
 
 def _numbers(config: Config, specification: MethodSpecification) -> bool:
-    """Return True if numbers are summed as integers and their sum is decoded."""
+    """Return True if updates are rounded to integers, and the sum of these integers is decoded."""
     return (
         in_integers(config) and is_linear(config, specification) and not sends_bernoulli_samples(config, specification)
     )
@@ -101,7 +101,7 @@ RULES = (
     Needs(
         ("privacy.correction",),
         "privacy.noise_std > 0 (Bernoulli samples that are private without noise need no correction)",
-        lambda config, specification: isinstance(config.privacy, CoinPrivacy) and bool(config.privacy.noise_std),
+        lambda config, specification: isinstance(config.privacy, BernoulliPrivacy) and bool(config.privacy.noise_std),
     ),
     Needs(
         ("aggregation.dropout_at",),
@@ -155,5 +155,5 @@ def idle_keys(config: Config, specification: MethodSpecification) -> Iterator[st
 
 
 def needs(name: str) -> str | None:
-    """Return the choice that gives the key an effect, as text; None if it always has one."""
+    """Return the choice with which the key has an effect, as text; None if it has an effect with every choice."""
     return next((rule.what for rule in RULES if name in rule.keys), None)

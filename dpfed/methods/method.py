@@ -1,4 +1,5 @@
-"""A method: its specification in plain values, and the functions that make the parts of a run from its settings."""
+"""A method: its specification in plain values, and the functions that make its stages, local training and server
+rule."""
 
 from __future__ import annotations
 
@@ -18,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def trains_the_model(parts: TrainingParts) -> Course:
-    """Return the optimizer of [local]: clients train the weights of the model."""
+    """Return local training by the optimizer of [local] on the weights of the model."""
     return parts.optimizer()
 
 
 def steps_the_model(parts: ServerParts) -> ServerRule:
-    """Return the rule of [server] on the weights of the model."""
+    """Return the rule of [server] for the weights of the model."""
     return parts.step()
 
 
 def refuses_nothing(config: Config) -> Iterator[str]:
-    """Yield no message: the method has no settings that exclude each other."""
+    """Yield no messages, for a method all of whose settings can be combined."""
     yield from ()
 
 
@@ -36,8 +37,10 @@ def refuses_nothing(config: Config) -> Iterator[str]:
 class FederatedMethod:
     """Specification and functions of a method; no other code depends on the method's name.
 
-    stages:   the chain of stages of an upload; course: local training; server: the server's rule
-    refusals: messages for settings that this method cannot have together
+    stages:   makes the chain of stages of an upload
+    course:   makes the local training of clients
+    server:   makes the server's rule
+    refusals: yields messages for settings that this method cannot combine
     """
 
     specification: MethodSpecification

@@ -1,4 +1,5 @@
-"""Parts from which a method's functions make the local training of its clients and the rule of its server."""
+"""Arguments of a method's functions `course` and `server`, which make local training and the server's rule from
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from dpfed.clients.pruned import PrunedSgd
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
+from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
 from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
@@ -26,7 +27,10 @@ from dpfed.server.state import ServerRule
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingParts:
-    """Parts of local training. network: the frozen weights of a method that trains masks, else None."""
+    """Inputs of local training, and the kinds of local training made from them.
+
+    network: the frozen weights of a method that trains masks, else None
+    """
 
     config: Config
     specification: MethodSpecification
@@ -35,7 +39,7 @@ class TrainingParts:
     device: torch.device
 
     def optimizer(self) -> Sgd | Adam:
-        """Return the optimizer of [local] on the model's weights."""
+        """Return local training by the optimizer of [local] on the model's weights."""
         local, model = self.config.local, self.model
         given = self._descent | {
             "size": model.size,
@@ -47,9 +51,9 @@ class TrainingParts:
         return Adam(decoupled=local.optimizer == "adamw", **given)
 
     def masks(self, *, forward: Forward | None = None) -> MaskTraining:
-        """Return the training of a mask's probabilities over frozen weights; `forward` by default that of [mask]."""
-        local, table = self.config.local, self.config.mask or Mask()
-        assert local.optimizer != "adamw"  # refused before
+        """Return the training of mask probabilities over frozen weights; `forward` is mask.forward by default."""
+        local, table = self.config.local, self.config.mask or MaskTable()
+        assert local.optimizer != "adamw"  # refused when the run is built
         assert self.network is not None
         return MaskTraining(
             network=self.network,
@@ -62,7 +66,7 @@ class TrainingParts:
         )
 
     def masked_noise(self) -> MaskedNoise:
-        """Return FedMRN's training under a mask of seeded noise."""
+        """Return FedMRN's training of a mask over seeded noise."""
         table, made = self.config.method, scheme(self.config, self.specification, self.model.size)
         assert isinstance(made, FedMrn)
         return MaskedNoise(
@@ -79,14 +83,15 @@ class TrainingParts:
         )
 
     def pruned(self) -> PrunedSgd:
-        """Return training that keeps the model sparse; with method.purge = "clients" each client prunes its model."""
+        """Return training that keeps pruned weights at zero; with method.purge = "clients" each client prunes its
+        model."""
         purged = sparsity_schedule(self.config) if self.config.method.purge == "clients" else None
         prunable = self.model.indices("weight").to(self.device)
         return PrunedSgd(sgd=self.optimizer(), prunable=prunable, sparsity=purged)
 
     @property
     def _descent(self) -> dict[str, Any]:
-        """Return the learning rate, and its schedule over rounds."""
+        """Keyword arguments of an optimizer for the learning rate, and its schedule over rounds."""
         local, rounds = self.config.local, self.config.federation.rounds
         if isinstance(local, StepLocal):
             chosen = step(local.schedule_rounds, local.learning_rate_decay)
@@ -101,26 +106,26 @@ class TrainingParts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServerParts:
-    """Parts of the server's rule."""
+    """Inputs of the server's rule, and the kinds of rules made from them."""
 
     config: Config
     model: FlatModel
     device: torch.device
 
     def step(self) -> ServerRule:
-        """Return the rule of [server] for the weights of a model."""
+        """Return the rule of [server] for the weights of the model."""
         return self._step(edge=None)
 
     def of_masks(self) -> ServerRule:
-        """Return the rule of [server] for probabilities of masks, which are kept in [mask.edge, 1 - mask.edge]."""
-        server, edge = self.config.server, (self.config.mask or Mask()).edge
+        """Return the rule of [server] for mask probabilities, which it clips to [mask.edge, 1 - mask.edge]."""
+        server, edge = self.config.server, (self.config.mask or MaskTable()).edge
         if isinstance(server, PosteriorServer):
             kept = edge if self.config.privacy is not None else 0.0
             return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
         return self._step(edge=edge)
 
     def purging(self) -> ServerRule:
-        """Return a rule after which the smallest weights are purged, unless clients purge their models."""
+        """Return a rule that sets the smallest weights to zero after its step, unless clients purge their models."""
         if self.config.method.purge == "clients":
             return self.step()
         prunable = self.model.indices("weight").to(self.device)
@@ -128,7 +133,7 @@ class ServerParts:
 
     def _step(self, edge: float | None) -> ServerRule:
         server = self.config.server
-        assert not isinstance(server, PosteriorServer)  # refused before
+        assert not isinstance(server, PosteriorServer)  # refused when the run is built
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
         if isinstance(server, StepServer):
             rate, momentum = server.learning_rate, server.momentum

@@ -1,5 +1,4 @@
-"""Presets METHOD-DATASET: a data set's tables, then the method's, then the data set's [adjust.METHOD], each over the
-last.
+"""Presets METHOD-DATASET. The data set's tables are overridden by the method's, then by the data set's [adjust.METHOD].
 
 Custom methods and schemes have presets, too.
 """
@@ -25,7 +24,8 @@ def names() -> list[str]:
 
 
 def tables(name: str) -> dict[str, Any]:
-    """Return the unchecked tables of a preset; ConfigError with the nearest name if there is none."""
+    """Return the tables of a preset, not validated; raises ConfigError, which suggests a similar name, if it is
+    unknown."""
     for data in data_sets():
         method = name.removesuffix(f"-{data}")
         if method != name and method in of_methods():
@@ -38,7 +38,8 @@ def tables(name: str) -> dict[str, Any]:
 
 
 def of_methods() -> dict[str, dict[str, Any]]:
-    """Return the tables that methods set, by the preset's name; `privacy = False` removes the data set's table."""
+    """Return the tables that methods set, by the preset's method part; `privacy = False` removes the data set's
+    [privacy]."""
     found = {}
     for method in every_method().values():
         for name, given in (method.presets or {method.name: {}}).items():
@@ -48,14 +49,12 @@ def of_methods() -> dict[str, dict[str, Any]]:
 
 
 def data_sets() -> list[str]:
-    """Return the data sets that have presets."""
+    """Return the names of the data sets that have presets."""
     return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `below` overridden by `above`, key by key; `privacy = False` and `clip_norm = False` remove entries of
-    `below`.
-    """
+    """Return `below` overridden by `above`, key by key; the value False in `above` removes the entry of `below`."""
     merged = deepcopy(dict(below))
     for key, value in above.items():
         if value is False:

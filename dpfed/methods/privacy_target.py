@@ -1,4 +1,4 @@
-"""Privacy target of a run: the mechanism that is drawn, charged and audited; delta; and a budget."""
+"""Privacy target of a run: the mechanism that is drawn, charged and audited, delta, and the privacy budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.aggregation.sums import least_uploads
-from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -42,11 +42,14 @@ from dpfed.stages.stage import Private, Stage, part
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrivacyTarget:
-    """The mechanism of a run's rounds, delta, and the epsilon it may not exceed (None: only stated).
+    """Privacy target of a run whose unit is a client.
 
-    private: the stage that draws the noise and is charged for it; bound: the stages directly before it, which its
-    account relies on. noise_multiplier: None for Bernoulli samples. least: the fewest uploads that a round may end
-    with, if rounds are charged with the noise that arrived (`varies`)
+    private: the stage that draws the noise, and whose mechanism is charged
+    bound: the stages directly before it; its account relies on their bound on the rows
+    budget: the epsilon that the run may not exceed; None if epsilon is only stated
+    noise_multiplier: None for Bernoulli samples
+    least: smallest number of uploads with which a round may end; given if rounds are charged with the noise that
+        arrived, else None
     """
 
     private: Private
@@ -63,12 +66,12 @@ class PrivacyTarget:
 
     @property
     def advice(self) -> str:
-        """Text that names the change of the configuration which lowers epsilon of a round."""
+        """Advice for messages: the change of the configuration that lowers the epsilon of a round."""
         return "Lower privacy.clip_norm" if self.noise_multiplier is None else "Raise privacy.noise_multiplier"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Stages that clip and add noise, for rows of a chain."""
+        """Stages of a chain that clip the rows and add the noise."""
         return *self.bound, self.private
 
     @property
@@ -77,7 +80,7 @@ class PrivacyTarget:
 
     @property
     def mechanism(self) -> SingleRelease:
-        """Mechanism of a round, with its largest possible charge."""
+        """Mechanism of a round with the largest possible charge, that of the fewest uploads."""
         return self.private.mechanism(self.least)
 
     @property
@@ -87,7 +90,7 @@ class PrivacyTarget:
 
     @property
     def integers(self) -> IntegerNoise | None:
-        """Integer noise, if it is on sums of integers; else None."""
+        """Stage that adds integer noise, if the noise is on sums of integers; else None."""
         return self.private if isinstance(self.private, IntegerNoise) else None
 
     @property
@@ -95,41 +98,44 @@ class PrivacyTarget:
         return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
 
     def of_round(self, number: int) -> SingleRelease:
-        """Return the mechanism of round `number`, from 0, with its largest possible charge."""
+        """Return the mechanism of round `number` (from 0) with the largest possible charge, that of the fewest
+        uploads."""
         released: SingleRelease = part(self.private, "in_round")(number, self.least)
         return released
 
     def run(self, rounds: int) -> Composed:
-        """Return the first `rounds` rounds, with their largest possible charge."""
+        """Return the composed mechanism of the first `rounds` rounds with their largest possible charge."""
         released: Composed = part(self.private, "run")(rounds, self.least)
         return released
 
     def is_like(self, other: PrivacyTarget) -> bool:
-        """Return True if the rounds of both targets are the same."""
+        """Return True if both targets have the same mechanism, delta, budget, accountant, noise and clip norm."""
         return all(
             getattr(self, name) == getattr(other, name)
             for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
         )
 
     def planned(self, rounds: int) -> Planned:
-        """Return the plan of a run of `rounds` rounds, for the header of its ledger."""
+        """Return the plan of a run of `rounds` rounds, which is written into the header of its ledger."""
         delta = None if self.budget is None else self.delta
         return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
 
     def require_statement(self, rounds: int) -> None:
-        """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: then no round may
-        be run.
-        """
+        """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run
+        then."""
         with suppress(
             InvalidParameter, UnsupportedMechanism
-        ):  # the plan has more rounds than an account covers; fewer are run
+        ):  # no account covers the planned rounds: the budget ends the run earlier
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
 def target_of(
     config: Config, specification: MethodSpecification, sent: int, randomness: Randomness | None = None
 ) -> PrivacyTarget:
-    """Return the privacy target of a run; ConfigError for choices without an account."""
+    """Return the privacy target of a run; raises ConfigError for settings without an account.
+
+    sent: number of values that a client sends
+    """
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
     privacy_target = _MADE[type(config.privacy)](config, specification, sent, drawn_from)
@@ -140,7 +146,7 @@ def target_of(
     if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
         epsilons(
             privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
-        )  # raises if there is no account
+        )  # raises if the mechanism has no account
     return privacy_target
 
 
@@ -183,7 +189,7 @@ def _gaussian(config: Config, specification: MethodSpecification, sent: int, ran
     )
     assert table.clip_norm is not None
     if table.certificate == "sampled":
-        sampled_run(noise.run(config.federation.rounds, None))  # raises if no certificate covers the run
+        sampled_run(noise.run(config.federation.rounds, None))  # raises if no sampled certificate covers the run
     least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
     return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
@@ -192,11 +198,13 @@ def _gaussian(config: Config, specification: MethodSpecification, sent: int, ran
 def _bernoulli_mechanism(
     config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
 ) -> PrivacyTarget:
-    """Return the Bernoulli mechanism. m trials are m samples of each probability, which move together: sqrt(m) times
-    as far.
+    """Return the privacy target of Bernoulli samples.
+
+    m trials are m samples of each probability. Their probabilities move together, so the L2 norm of the moves is
+    sqrt(m) times that of one trial.
     """
     table, who = config.privacy, sampler_of(config)
-    assert isinstance(table, CoinPrivacy)
+    assert isinstance(table, BernoulliPrivacy)
     coins, clip = PrivateCoins.calibrated(
         table,
         who,
@@ -245,13 +253,13 @@ def _integers(config: Config, specification: MethodSpecification, sent: int, ran
 _MADE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
     GaussianPrivacy: _gaussian,
     IntegerPrivacy: _integers,
-    CoinPrivacy: _bernoulli_mechanism,
+    BernoulliPrivacy: _bernoulli_mechanism,
     DitheredPrivacy: _dithered,
 }
 
 
 def slots_of(privacy_target: PrivacyTarget) -> int | None:
-    """Return the fixed number of uploads that the account of a round relies on; None without one."""
+    """Return the fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
     inside = unsampled(privacy_target.mechanism)
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort

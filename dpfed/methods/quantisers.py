@@ -1,4 +1,4 @@
-"""Updates through a quantiser: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN."""
+"""Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _EDEN = "Vargaftik et al. 2022: EDEN: Communication-Efficient and Robust Distrib
 
 
 def quantised(s: Settings) -> Stages:
-    """Return the chain of updates through the scheme that has the method's name."""
+    """Return the chain that compresses updates by the scheme with the method's name."""
     return s.updates(stages.SendAll(size=s.size))
 
 
 def random_signs(s: Settings) -> Stages:
-    """Return the chain of stochastic signs; with privacy.noise = "coins" their randomness makes the round private."""
+    """Return the chain that sends stochastic signs; with privacy.noise = "coins" their randomness is the privacy
+    noise."""
     if s.signs_are_private:
         return s.coins(s.public_signs(float(s.config.method.options["bound"])))
     return s.updates(stages.SendAll(size=s.size))
 
 
 def refuse_data_as_bound(config: Config) -> Iterator[str]:
-    """Yield messages for private signs whose size would be computed from the data, and for coordinates without
-    signs.
-    """
+    """Yield messages for private signs whose size would be computed from private data, and for sparse non-private
+    signs."""
     table, method = config.privacy, config.method
     if table is None or table.noise != "coins":
         if method.keep is not None or method.k is not None:
             yield (
-                f"method.keep or method.k with method.name={method.name!r}: is for private stochastic signs. "
+                f"method.keep or method.k with method.name={method.name!r}: is supported for private stochastic signs only. "
                 "Set privacy.noise='coins', or remove it."
             )
         return

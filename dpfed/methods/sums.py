@@ -1,4 +1,4 @@
-"""Sums of uploads, from [aggregation]: participants, ring, and refusals."""
+"""Sums of uploads, from [aggregation]: their number of participants, the modulus of integer sums, and refusals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.wires import Words
 
 _ROUNDING_LOSS = 1e-4
-"""Largest relative growth of the bound on an update by rounding, without integer noise: 1.4% of the clip norm."""
+"""Largest relative increase of the norm bound by rounding without integer noise (the rounding error is 1.4% of the clip
+norm)."""
 _BITS_OF_A_FLOAT = 32
 _MOST_STEPS = 1 << 30
-"""Steps per clip norm for which the exact sum of squares of a row fits 64 bits."""
+"""Largest number of steps per clip norm for which the exact sum of squares of a row fits into 64 bits."""
 
 
 def sums_of(
@@ -47,7 +48,7 @@ def sums_of(
 
 
 def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
-    """Return the simulated dropouts of aggregation.dropout or aggregation.lost; None: no client drops out."""
+    """Return the simulated dropouts of aggregation.dropout or aggregation.lost; None if no client drops out."""
     table = config.aggregation
     if not table.dropout and not table.lost:
         return None
@@ -61,7 +62,7 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
 
 
 def _named(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
-    """Return the least number of clients in every secure sum; None: the number of drawn clients."""
+    """Return the fixed number of clients that every secure sum starts with; None if it is the random cohort."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
@@ -69,7 +70,7 @@ def _named(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
 
 
 def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
-    """Raise ConfigError, before the first round, for a number of neighbours that a sum cannot have."""
+    """Raise ConfigError for an aggregation.neighbours that is too small for the number of clients of a round."""
     federation = config.federation
     usual = (
         federation.clients if federation.sampling == "all" else filled_to(config, privacy_target) or federation.cohort
@@ -82,11 +83,11 @@ def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTa
 
 
 def filled_to(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
-    """Return the fixed number of clients in every sum, drawn or not; None: the drawn clients only.
+    """Return the fixed number of clients in every sum; None if the sum contains the drawn clients only.
 
-    A private sum under Poisson sampling is filled up if it is secure or the clients add the noise. An observer who
-    counts uploads must not learn the number of drawn clients, and the number of noise shares must be fixed. Drawn
-    clients beyond it are left out, which the account of the cap includes.
+    A private sum under Poisson sampling is filled up with clients that were not drawn if it is secure or the clients
+    add the noise. An observer who counts uploads must not learn the number of drawn clients, and the number of noise
+    shares must be fixed. Drawn clients beyond the fixed number are left out, which the account of the cap includes.
     """
     if privacy_target is None or config.federation.sampling != "poisson":
         return None
@@ -95,10 +96,10 @@ def filled_to(config: Config, privacy_target: PrivacyTarget | None) -> int | Non
 
 
 def most_uploads(config: Config, slots: int | None) -> int:
-    """Return the most rows that a sum holds, canaries included; under Poisson sampling without [privacy] that of all
-    clients.
+    """Return the largest number of rows in a sum, including canaries.
 
-    slots: fixed number of uploads of a sum, if there is one (`filled_to`).
+    slots: fixed number of uploads of a sum (`filled_to`); None under Poisson sampling without it, where all clients
+        may take part
     """
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
@@ -108,13 +109,14 @@ def most_uploads(config: Config, slots: int | None) -> int:
 
 
 def integers_of(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
-    """Return the code of rows of `sent` numbers in a secure sum without integer noise.
+    """Return the integer encoding of rows of `sent` numbers in an integer sum without integer noise.
 
-    Without privacy the default number of steps fills 32 bits, those of a float of a plain upload: rounding is then
-    about that of float32. Runs with [local.record] keep the coarser default, whose rounding lengthens a row by 1e-4.
+    Without privacy, the default number of steps fills 32 bits, the size of a float in a plain upload; the rounding
+    error is then about that of float32. Runs with [local.record] have a smaller default number of steps, with which
+    rounding increases the norm bound of a row by at most a fraction 1e-4.
     """
     table, uploads = config.aggregation, most_uploads(config, None)
-    assert clip is not None  # refused
+    assert clip is not None  # refused when the run is built
     padded = padded_dimension(sent, rotate=table.rotation)
     steps = table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
     if table.steps is None and config.privacy is None and config.local.record is None:
@@ -125,8 +127,10 @@ def integers_of(config: Config, clip: float | None, sent: int, randomness: Rando
 
 
 def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
-    """Return the largest power of two of steps per clip norm for which a sum of `uploads` rows needs 32 bits; 1 if none
-    does."""
+    """Return the largest power of two of steps per clip norm for which a sum of `uploads` rows fits into 32 bits.
+
+    Returns 1 if no power of two fits.
+    """
 
     def fits(steps: int) -> bool:
         bits = sum_bits(

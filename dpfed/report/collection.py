@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from dpfed.config.tables import flat
+from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import FinishedRun, read_finished
 from dpfed.report.repeat import ANOTHER, SAME, repeated
@@ -128,7 +128,7 @@ def _runs_collection(folders: Sequence[Path]) -> Collection:
     folder.
     """
     runs = [read_finished(folder) for folder in folders]
-    configs = [{key: value for key, value in flat(run.config).items() if key != SEED} for run in runs]
+    configs = [{key: value for key, value in flat_tables(run.config).items() if key != SEED} for run in runs]
     placed = []
     for run, config in zip(runs, configs, strict=True):
         method = run.summary.method
@@ -164,7 +164,7 @@ def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str,
 
 def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
     """Return every key in which configurations differ, the seed included, and its values."""
-    configs = [flat(run.config) for run in runs]
+    configs = [flat_tables(run.config) for run in runs]
     found = {
         key: tuple(_value_text(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})
     }

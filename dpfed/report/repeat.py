@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpfed import data, models
 from dpfed.clients.losses import OWN
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.errors import ConfigError
 from dpfed.runs.resuming import own_code_in
 
@@ -41,7 +41,7 @@ def _table(tables: Mapping[str, object], name: str) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _objects(tables: Mapping[str, object], own: tuple[OwnFile, ...]) -> list[str]:
+def _objects(tables: Mapping[str, object], own: tuple[UserCodeFile, ...]) -> list[str]:
     """Return what no command can name: arguments of `dpfed.run`, and "code" for code typed in a session."""
     found = [] if all(one.sha256 for one in own) else ["code"]
     for key, check in (("data", data.check_name), ("model", models.check_name)):

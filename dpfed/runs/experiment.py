@@ -15,7 +15,7 @@ from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
 from dpfed.clients.task import Start
 from dpfed.config import registered
-from dpfed.config.own_code import OwnFile, error_text, load_own_code, own_files
+from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code
 from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
@@ -94,7 +94,7 @@ class Experiment:
     uplink_bits: int | None
     secure_sum_bits: int
     downlink_bits: int
-    own_code: tuple[OwnFile, ...] = ()
+    own_code: tuple[UserCodeFile, ...] = ()
 
 
 def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodSpecification:
@@ -227,10 +227,10 @@ def ids_of(holdings: Holdings) -> ClientIds | None:
     return holdings.ids if isinstance(holdings, Partition) else None
 
 
-def own_code_of(config: Config) -> tuple[OwnFile, ...]:
+def own_code_of(config: Config) -> tuple[UserCodeFile, ...]:
     """Return the user's files that a run of this configuration needs."""
     method_of, scheme_of = config.method.name, method(config.method.name).scheme
-    return own_files(
+    return code_files_of_run(
         [
             ("method", method_of),
             ("scheme", scheme_of or ""),
@@ -250,7 +250,7 @@ def _chain(settings: Settings) -> Stages:
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # a user's function may raise anything
-        if registered.file_of("method", specification.name) is None:
+        if registered.registering_file("method", specification.name) is None:
             raise
         raise ConfigError(f"method.name={specification.name!r}: its function fails: {error_text(error)}.") from error
 
@@ -276,7 +276,7 @@ def _check_own_scheme(stages: Stages) -> None:
     needs.
     """
     encode = stages.find(Encode)
-    if encode is None or registered.file_of("scheme", encode.scheme.name) is None:
+    if encode is None or registered.registering_file("scheme", encode.scheme.name) is None:
         return
     found = compress.check(encode.scheme, statistics=False)
     if not found.passed:

@@ -32,8 +32,8 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 
 from accounting.ledger import population_key
-from dpfed.config.own_code import OwnFile, code_hash
-from dpfed.config.tables import parse_written
+from dpfed.config.own_code import UserCodeFile, code_hash
+from dpfed.config.tables import parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
@@ -101,7 +101,7 @@ class RunFolder:
         For settings that the run's version did not have yet, see `parse_written`.
         """
         before = configuration_in(path)
-        written = parse_written(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
+        written = parse_written_config(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
         changed = differences(written, dict(config))
         if changed and not prolonged(written, config):
             raise RunError(
@@ -160,7 +160,7 @@ class RunFolder:
                 "they were, or start a new run."
             )
 
-    def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
+    def own_code(self, files: Sequence[UserCodeFile], *, resume: bool) -> None:
         """Record the user's code that a new run needs; RunError if a continued run has other code."""
         if not resume:
             if files:
@@ -288,7 +288,7 @@ class RunFolder:
             raise _not_written(self.path / name, error) from None
 
 
-def _named(one: OwnFile) -> str:
+def _named(one: UserCodeFile) -> str:
     return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
 
 

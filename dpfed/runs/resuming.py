@@ -11,8 +11,8 @@ from typing import Any
 
 from accounting.ledger import Ledger
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
-from dpfed.config.own_code import OwnFile, not_loaded
-from dpfed.config.tables import Config, override, parse_written
+from dpfed.config.own_code import UserCodeFile, files_not_loaded
+from dpfed.config.tables import Config, override, parse_written_config
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import target_of
 from dpfed.methods.records import AnyTarget
@@ -44,7 +44,7 @@ def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
             continue
         delta = None
         if key == "privacy":
-            privacy = parse_written(written, source=str(path / "config.toml")).privacy
+            privacy = parse_written_config(written, source=str(path / "config.toml")).privacy
             delta = None if privacy is None else privacy.delta
         elif ledger.exists():
             delta = Ledger.header_of(ledger).about.get("delta")
@@ -60,12 +60,12 @@ def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | Non
     return found if isinstance(found, Mapping) else None
 
 
-def own_code_in(path: Path) -> tuple[OwnFile, ...]:
+def own_code_in(path: Path) -> tuple[UserCodeFile, ...]:
     """Return the files that own_code.json in this folder names; RunError if it cannot be read."""
     file = path / OWN_CODE
     try:
         listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
-        return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
+        return tuple(UserCodeFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
@@ -79,7 +79,7 @@ def naming_own_code(path: Path | None) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        missing = () if path is None else not_loaded(own_code_in(path))
+        missing = () if path is None else files_not_loaded(own_code_in(path))
         if not missing:
             raise
         files = [one for one in missing if one.sha256]
@@ -134,7 +134,7 @@ def require_same_rounds(
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
-        shorter = target_of(parse_written(before, source="config.toml"), specification, sent)
+        shorter = target_of(parse_written_config(before, source="config.toml"), specification, sent)
     except ConfigError as error:
         raise RunError(f"{said} what it began with is refused: {error}") from None
     if not shorter.is_like(privacy_target):

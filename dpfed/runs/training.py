@@ -22,7 +22,7 @@ from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask
+from dpfed.config.training_tables import MaskTable
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
@@ -105,7 +105,7 @@ def model_options(config: Config) -> dict[str, object]:
 
 
 def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch.device) -> FrozenNetwork:
-    table = config.mask or Mask()
+    table = config.mask or MaskTable()
     return freeze(
         model, seeds, constant=table.constant, biases=table.biases, scale=table.scale, spread=table.spread
     ).to(device)
@@ -178,7 +178,7 @@ def start_of_rounds(
 
 
 def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
-    table = config.mask or Mask()
+    table = config.mask or MaskTable()
     recipe = Recipe(
         model=config.model.name,
         input_shape=dataset.input_shape,

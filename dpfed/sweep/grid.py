@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfed.config.tables import Config, flat, override, parse
+from dpfed.config.tables import Config, flat_tables, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.runs.experiment import check
@@ -72,7 +72,7 @@ def expand(
     for key in profile.drop:
         if not any(one.has(key) for one in known.values()):
             raise ConfigError(f"profile: drop {key!r}: no row has such a key. Remove it from drop.")
-    given: dict[str, object] = flat(override({}, settings))
+    given: dict[str, object] = flat_tables(override({}, settings))
     own_axes = {name for one in known.values() for name in one.axes}
     grid = Grid(cells=(), choices=())
     for row in rows:
@@ -102,7 +102,7 @@ def _settings(experiment: ExperimentFile, row: Row) -> RowSettings:
     if not isinstance(drop, list) or not isinstance(preset, str | None):
         raise ConfigError("[base]: preset must be a name, drop a list of keys.")
     start = RowSettings(where=f"row {row.name!r}", tables=presets.tables(preset) if preset else {})
-    common = start.without(drop).with_settings(flat(base)).with_axes(experiment.axes)
+    common = start.without(drop).with_settings(flat_tables(base)).with_axes(experiment.axes)
     return common.without(row.drop, must_be_there=True).with_settings(row.set).with_axes(row.axes)
 
 
@@ -146,7 +146,9 @@ def _choices(experiment: ExperimentFile, row: str, settings: RowSettings, tuned:
                 "set aside in the runs that choose, or data.validation for all runs."
             )
         values = RowSettings(where=here.where, tables={}, axes=tuned).points()
-        found.append(Choice(row=row, at=at, runs=tuple(runs), values=tuple(flat(one.tables) for _, one in values)))
+        found.append(
+            Choice(row=row, at=at, runs=tuple(runs), values=tuple(flat_tables(one.tables) for _, one in values))
+        )
     return found
 
 

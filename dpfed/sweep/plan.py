@@ -16,7 +16,7 @@ import torch
 
 from accounting.caveats import LARGEST_DEFAULT_DELTA
 from dpfed.config.own_code import code_hash, named_files
-from dpfed.config.tables import flat, parse, parse_written, read_toml
+from dpfed.config.tables import flat_tables, parse, parse_written_config, read_toml
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.experiment import own_code_of, resolved
 from dpfed.runs.resuming import own_code_in, with_delta_of
@@ -107,7 +107,7 @@ def state_of(folder: Path, cell: Cell) -> State:
     if not (folder / "config.toml").exists():
         return "to run"
     before = with_delta_of(folder, read_toml(folder / "config.toml"))
-    there = flat(parse_written(before, source=str(folder / "config.toml")).to_dict())
+    there = flat_tables(parse_written_config(before, source=str(folder / "config.toml")).to_dict())
     here = _as_run(cell, folder, there)
     changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
     if changed:
@@ -122,7 +122,7 @@ def _as_run(cell: Cell, folder: Path, there: Mapping[str, Any]) -> dict[str, Any
     """Return the keys that a run of the cell writes into its folder. The default delta of records, whose number is not
     known without their data, is the folder's where that can be it."""
     given = parse(with_delta_of(folder, cell.config.to_dict()), source=f"row {cell.row!r}")
-    here, record = flat(resolved(given).to_dict()), "local.record.delta"
+    here, record = flat_tables(resolved(given).to_dict()), "local.record.delta"
     if given.local.record is not None and there.get(record, 1.0) <= LARGEST_DEFAULT_DELTA["record"]:
         return {record: there[record], **here}
     return dict(here)

@@ -34,7 +34,7 @@ from dpfed.api.replay import ConfiguredRun
 from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
-from dpfed.config.tables import override, parse, put
+from dpfed.config.tables import override, parse, set_key
 from dpfed.errors import DpfedError
 from dpfed.methods.presets import tables
 from dpfed.round import run_round
@@ -145,7 +145,7 @@ def of_settings() -> Iterator[Named]:
     for name, (preset, settings) in SETTINGS.items():
         plain = tables(preset)
         for key, value in (SMALL | settings).items():
-            put(plain, key, value, given=key, form="table.key=value")
+            set_key(plain, key, value, given=key, form="table.key=value")
         private = "privacy" in plain or "record" in plain["local"]
         if private:
             (plain["privacy"] if "privacy" in plain else plain["local"]["record"]).setdefault("delta", 60**-1.1)
@@ -184,7 +184,7 @@ def _with_pairs(run: ConfiguredRun, name: str) -> Callable[..., None]:
 def _small(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
     plain = tables(preset)
     for key, value in (AMONG_SMALL | settings).items():
-        put(plain, key, value, given=key, form="table.key=value")
+        set_key(plain, key, value, given=key, form="table.key=value")
     return plain
 
 

@@ -26,7 +26,7 @@ import dpfed
 from accounting.errors import AccountingError
 from dpfed.audit.round.method_setting import audit_upload
 from dpfed.audit.run import audit_run
-from dpfed.config.tables import parse, put
+from dpfed.config.tables import parse, set_key
 from dpfed.errors import DpfedError, RunInterrupted
 from dpfed.methods.presets import tables
 from dpfed.runs.experiment import build
@@ -67,7 +67,7 @@ def _run(name: str, folder: Path) -> dict[str, Any]:
     preset, settings = SETTINGS[name]
     plain = tables(preset)
     for key, value in (SMALL | settings).items():
-        put(plain, key, value, given=key, form="table.key=value")
+        set_key(plain, key, value, given=key, form="table.key=value")
     if "privacy" in plain:
         plain["privacy"].setdefault("delta", DELTA)
     if "record" in plain["local"]:

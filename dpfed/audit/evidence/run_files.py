@@ -18,10 +18,10 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES,
 from accounting.mechanisms import unsampled
 from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.evidence.saved import Saved, saved_in
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
-from dpfed.config.tables import Config, override, parse_written
-from dpfed.config.training_tables import Record
+from dpfed.config.tables import Config, override, parse_written_config
+from dpfed.config.training_tables import RecordTable
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.participation.lanes import ids_of_turns
@@ -57,10 +57,10 @@ class RunFiles:
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
                 "left it, or the ledger of a dpfed.ClientLevel."
             ) from None
-        self.config: Config = parse_written(tables, source=str(path / "config.toml"))
+        self.config: Config = parse_written_config(tables, source=str(path / "config.toml"))
 
     @property
-    def private_table(self) -> Privacy | Record | None:
+    def private_table(self) -> Privacy | RecordTable | None:
         """Table that states the budget, [privacy] or [local.record]; None if nothing is private."""
         return self.config.privacy or self.config.local.record
 
@@ -70,7 +70,7 @@ class RunFiles:
         return "best" if self.private_table is None else self.private_table.accountant
 
     @cached_property
-    def own_code(self) -> tuple[OwnFile, ...]:
+    def own_code(self) -> tuple[UserCodeFile, ...]:
         """Content of own_code.json; empty if it is missing or unreadable."""
         try:
             return own_code_in(self.path)
@@ -82,7 +82,7 @@ class RunFiles:
         """Run built again from its configuration, on the CPU. Errors: Unavailable without its data or code."""
         try:
             return build(
-                parse_written(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
+                parse_written_config(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
             )
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be built again here ({error}).") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.config.tables import Config
 from dpfed.errors import RunError
 from dpfed.version import __version__
@@ -59,7 +59,7 @@ app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data{ow
 '''
 
 
-def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[OwnFile] = ()) -> None:
+def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[UserCodeFile] = ()) -> None:
     """Write pyproject.toml and a package of server app, client app, configuration and user-defined files.
 
     RunError if a file is in the folder already, or cannot be written.
@@ -87,7 +87,7 @@ def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[Own
         raise RunError(f"{folder}: the app cannot be written ({error.strerror}).") from None
 
 
-def _copies(own_code: Sequence[OwnFile]) -> dict[str, str]:
+def _copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
     """Return the copies of the user's files that every node gets, by name.
 
     RunError for a file that has changed since it ran.

@@ -19,7 +19,7 @@ from accounting import require
 from dpfed import replayed
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
-from dpfed.config.own_code import load
+from dpfed.config.own_code import load_files
 from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (
     Instruction,
@@ -185,7 +185,7 @@ def _require_first_upload(client: int, number: int, rounds: int, context: Contex
 
 def _checked(config: str) -> Config:
     given = json.loads(config)
-    load([Path(file) for file in given["own_code"]])
+    load_files([Path(file) for file in given["own_code"]])
     checked = parse(given["tables"], source="the app's config.toml")
     check_engine(checked)
     return checked

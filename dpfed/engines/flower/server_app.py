@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.secure import SecureSums
-from dpfed.config.own_code import load
+from dpfed.config.own_code import load_files
 from dpfed.config.tables import parse, read_toml
 from dpfed.engines.flower.directory import Directory
 from dpfed.engines.flower.nodes import InFlight, Nodes, most_at_once, sums_of_nodes
@@ -50,7 +50,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         out = settings.get("out")
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
-        load(own_code)
+        load_files(own_code)
         configure_log()
         resume = bool(settings.get("resume", False))
         given = with_delta_of(Path(out), tables) if resume else tables

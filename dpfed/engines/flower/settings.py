@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 
-from dpfed.config.own_code import code_hash, only_here
+from dpfed.config.own_code import code_hash, files_of_this_process_only
 from dpfed.config.registered import VARIABLE
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
@@ -51,7 +51,7 @@ def require_flower(*, simulation: bool) -> None:
 
 def require_code_of_files(config: Config) -> None:
     """Raise ConfigError for user-defined code that nodes, which are other processes, would not have."""
-    missing = only_here(own_code_of(config))
+    missing = files_of_this_process_only(own_code_of(config))
     if missing:
         raise ConfigError(
             f"the flower engine with what {', '.join(missing)} registers: nodes are other processes, which run the "

@@ -15,7 +15,7 @@ from accounting.mechanisms import sampling_of, subsample, unsampled
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.levels import Dense
-from dpfed.config.tables import Config, parse_written
+from dpfed.config.tables import Config, parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -54,7 +54,7 @@ def config_of(tables: Mapping[str, object], *, source: str) -> Config:
     """
     if not set(tables) <= {"federation", "privacy", "run"}:
         raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
-    config = parse_written({**_NOT_OURS, **tables}, source=source)
+    config = parse_written_config({**_NOT_OURS, **tables}, source=source)
     refuse(config, method(config.method.name))
     if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
         raise ConfigError(

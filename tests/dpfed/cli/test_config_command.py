@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from dpfed.cli import status
-from dpfed.config.did_you_mean import nearest
+from dpfed.config.did_you_mean import nearest_name
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
@@ -105,7 +105,7 @@ def test_what_excludes_each_other_is_refused_together_and_accepted_alone(one, ot
     ],
 )
 def test_a_hint_is_what_was_meant_or_none(given, meant):
-    assert nearest(given, ["linf_clip", "clip_norm", "noise_multiplier", "epsilon"]) == meant
+    assert nearest_name(given, ["linf_clip", "clip_norm", "noise_multiplier", "epsilon"]) == meant
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_one_key_is_told_with_its_methods_and_what_it_needs(capsys):
     ],
 )
 def test_a_hint_for_a_preset_keeps_method_and_data_set(given, meant):
-    assert nearest(given, presets.names()) == meant
+    assert nearest_name(given, presets.names()) == meant

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from dpfed.config.tables import override, parse, parse_written, read_toml
+from dpfed.config.tables import override, parse, parse_written_config, read_toml
 from dpfed.errors import ConfigError, DataError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
@@ -234,7 +234,7 @@ reset_every = 1
 
 
 def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
-    config = parse_written(tomllib.loads(OF_0_2), source="config.toml")
+    config = parse_written_config(tomllib.loads(OF_0_2), source="config.toml")
     assert config.privacy.delta == 60**-1.1
     assert set(config.to_dict()["server"]) == {"rule", "learning_rate", "beta1", "tau"}
     assert "learning_rate_decay" not in config.to_dict()["local"]
@@ -252,7 +252,7 @@ def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
     ],
 )
 def test_a_run_without_public_epochs_took_one_clients_number_of_steps(settings, read):
-    config = parse_written(override(tomllib.loads(OF_0_2), settings), source="config.toml")
+    config = parse_written_config(override(tomllib.loads(OF_0_2), settings), source="config.toml")
     assert config.method.public_epochs == read
     build(config)
 
@@ -276,4 +276,4 @@ def test_a_run_without_public_epochs_took_one_clients_number_of_steps(settings, 
 )
 def test_a_key_of_another_choice_is_refused_by_the_table(key, value, words):
     with pytest.raises(ConfigError, match=words):
-        parse_written(override(tomllib.loads(OF_0_2), [f"{key}={value}"]), source="config.toml")
+        parse_written_config(override(tomllib.loads(OF_0_2), [f"{key}={value}"]), source="config.toml")

@@ -62,7 +62,7 @@ def registered_here():
         lambda s: s.updates(RandomSharedMask(size=s.size, kept=s.kept))
     )
     yield
-    registered.forget(__file__)
+    registered.forget_file(__file__)
 
 
 def test_what_only_this_program_registers_is_refused_before_nodes_start(tmp_path, tables, registered_here):

@@ -9,7 +9,7 @@ import pytest
 import dpfed
 from dpfed.api.replay import ConfiguredRun, replay_config
 from dpfed.audit.replays.pairs import Pair
-from dpfed.config.tables import put
+from dpfed.config.tables import set_key
 from dpfed.errors import ConfigError, DataError, DpfedError
 from dpfed.methods import presets
 
@@ -131,7 +131,7 @@ def _among_ranks(plant, processes=2):
     given = presets.tables("dp-fedavg-digits")
     few = SMALL | {"federation.rounds": 1, "federation.clients": 30, "data.train_samples": 240}
     for key, value in few.items():
-        put(given, key, value, given=key, form="table.key")
+        set_key(given, key, value, given=key, form="table.key")
     run = ConfiguredRun(given, processes=processes)
 
     def call(data, out):
