@@ -91,7 +91,7 @@ def replay_config(
     elif path.suffix == ".toml":
         tables = read_toml(path)
     else:
-        tables = presets.tables(config)
+        tables = presets.preset_tables(config)
     load_files(list(load))
     call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)), processes, engine)
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}

@@ -234,7 +234,7 @@ def _named_tables(
     if isinstance(config, Mapping):
         tables, name = override(dict(config), []), "run"
     elif isinstance(config, str) and not config.endswith(".toml"):
-        tables, name = presets.tables(config), config
+        tables, name = presets.preset_tables(config), config
         wanted = _owners(data) | wanted
     else:
         tables, name = read_toml(Path(config)), Path(config).stem

@@ -44,7 +44,7 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     elif given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
-        tables, name = presets.tables(given), given
+        tables, name = presets.preset_tables(given), given
     tables = override(tables, settings)
     return parse(tables if of_run is None else with_delta_of(of_run, tables), source=str(given)), name
 

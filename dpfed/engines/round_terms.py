@@ -72,24 +72,24 @@ class RoundTerms:
 
         An update of zeros, or one that is not finite, is sent as one byte, as in `dpfed run`.
         """
-        now, ids = self._round()
+        now, ids = self._local_round()
         rows = Clip().client(now.projection.forward(update[None].clone(), ids), ids, now)
-        (message,) = self._encode().messages(rows, ids, now)
+        (message,) = self._encode_stage().messages(rows, ids, now)
         return message
 
     def decode(self, message: bytes) -> Tensor:
         """Return the update [d] whose projection was sent (server side); raises WireError if the scheme cannot decode
         the bytes."""
-        now, ids = self._round()
-        (row,) = self._encode().read([message], ids, now)
+        now, ids = self._local_round()
+        (row,) = self._encode_stage().read([message], ids, now)
         update: Tensor = row if self.kept == self.dimension else now.projection.adjoint(row)
         return update * (self.kept / self.dimension)
 
-    def _encode(self) -> Encode:
+    def _encode_stage(self) -> Encode:
         scheme = compress.get(self.scheme, **json.loads(self.options))
         return Encode(scheme=scheme, seeds=Seeds(root=self.seed), sizes_secret=True)
 
-    def _round(self) -> tuple[Round, NDArray[np.int64]]:
+    def _local_round(self) -> tuple[Round, NDArray[np.int64]]:
         ids = np.array([self.client], dtype=np.int64)
         nowhere = torch.zeros(self.dimension)
         state = ServerState(round=self.round, broadcast=nowhere, clip_norm=self.clip_norm)
@@ -98,7 +98,7 @@ class RoundTerms:
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
 
 
-def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
+def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
     """Return the options of a scheme as JSON.
 
     Raises ConfigError for an unknown scheme, and for one that does not compress updates.
@@ -112,13 +112,13 @@ def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
     return json.dumps(dict(options or {}))
 
 
-def masked(kept: int) -> Callable[[Parts], Stages]:
+def masked_chain(kept: int) -> Callable[[Parts], Stages]:
     """Return a function that makes the server's Fed-SMP chain: the round's k coordinates times d/k, clipped, noised and
     summed."""
     return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
 
 
-def checked(given: Mapping[str, Any]) -> RoundTerms:
+def checked_terms(given: Mapping[str, Any]) -> RoundTerms:
     """Return the validated terms that a client has received; raises WireError for terms that no server of this version
     sends."""
     kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str}
@@ -131,5 +131,7 @@ def checked(given: Mapping[str, Any]) -> RoundTerms:
     if not SMALLEST_CLIP <= terms.clip_norm <= LARGEST_CLIP:
         raise WireError(f"clip_norm={terms.clip_norm!r}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
     if min(terms.round, terms.client, terms.seed) < 0 or not 1 <= terms.kept <= terms.dimension:
-        raise WireError(f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates: out of range.")
+        raise WireError(
+            f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates: out of range."
+        )
     return terms

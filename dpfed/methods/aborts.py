@@ -28,7 +28,7 @@ from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 
 
-def may_end(config: Config, tolerance: float | None) -> bool:
+def may_abort_round(config: Config, tolerance: float | None) -> bool:
     """Return True if a round may end without a result.
 
     tolerance: fraction of uploads that may be missing; None if any number may be missing
@@ -56,10 +56,11 @@ def check_aborts(config: Config, *, adjacency: Adjacency, slots: int | None, tol
     if kind == "plain" and privacy.placement == "server" and tolerance is not None:
         raise ConfigError(
             f"aggregation.tolerance={tolerance:g} with [privacy] and noise that is not the clients': a plain sum never "
-            "has to abort, because the server's noise is never missing; an abort would reveal how many took part. Remove "
+            "has to abort, because the server's noise is never missing; an abort would reveal how many took part. "
+            "Remove "
             "aggregation.tolerance, or let the clients add the noise (privacy.placement='clients')."
         )
-    if not may_end(config, tolerance):
+    if not may_abort_round(config, tolerance):
         return
     if federation.sampling not in ("fixed", "all") and slots is None:
         raise ConfigError(

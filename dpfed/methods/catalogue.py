@@ -22,15 +22,15 @@ METHODS: dict[str, MethodSpecification] = {name: one.specification for name, one
 _DIMENSION = 1 << 16
 
 
-def every_method() -> dict[str, MethodSpecification]:
+def all_methods() -> dict[str, MethodSpecification]:
     """Return the specifications of built-in methods, of custom methods, and of one method for each custom scheme.
 
     The method of a custom scheme has the scheme's name, and compresses the whole update by the scheme.
     """
-    return {name: one.specification for name, one in _every_method().items()}
+    return {name: one.specification for name, one in _all_methods().items()}
 
 
-def method(name: str) -> MethodSpecification:
+def method_specification(name: str) -> MethodSpecification:
     """Return the specification of the method of this name; raises ConfigError, which suggests a similar name, if it is
     unknown."""
     return federated_method(name).specification
@@ -39,7 +39,7 @@ def method(name: str) -> MethodSpecification:
 def federated_method(name: str) -> FederatedMethod:
     """Return the method of this name with its functions; raises ConfigError, which suggests a similar name, if it is
     unknown."""
-    known = _OURS if name in _OURS else _every_method()
+    known = _OURS if name in _OURS else _all_methods()
     if name not in known:
         raise ConfigError(
             f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} Load "
@@ -48,7 +48,7 @@ def federated_method(name: str) -> FederatedMethod:
     return known[name]
 
 
-def _every_method() -> dict[str, FederatedMethod]:
+def _all_methods() -> dict[str, FederatedMethod]:
     return {**_OURS, **_scheme_methods(), **registered.objects_of_kind("method")}
 
 
@@ -69,7 +69,7 @@ def _scheme_method(name: str, made: Any) -> FederatedMethod:
         unbiased=getattr(made, "unbiased", False) is True,
         what=(made.__doc__ or "user-defined scheme").strip().splitlines()[0].rstrip("."),
     )
-    return FederatedMethod(specification=specification, stages=quantisers.quantised)
+    return FederatedMethod(specification=specification, stages=quantisers.quantised_update)
 
 
 def most_bits(made: Callable[[], Any]) -> float:

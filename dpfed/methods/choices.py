@@ -27,7 +27,7 @@ def bound_of_moves(config: Config) -> float | None:
     return config.mask.bound if config.privacy is not None and config.mask is not None else None
 
 
-def in_integers(config: Config) -> bool:
+def sums_integers(config: Config) -> bool:
     """Return True if rows of numbers are rounded to integers before they are summed."""
     return config.aggregation.kind != "plain" or isinstance(config.privacy, IntegerPrivacy)
 
@@ -41,17 +41,17 @@ def is_linear(config: Config, specification: MethodSpecification) -> bool:
     return not rounded and (specification.linear or (specification.linear_if_shared and config.method.shared))
 
 
-def weighs_samples(config: Config, specification: MethodSpecification) -> bool:
+def weights_by_samples(config: Config, specification: MethodSpecification) -> bool:
     """Return True if the mean may weight clients by their numbers of samples, which requires updates without privacy.
 
     Fed-SMP without noise is excluded, so that it differs from the private method in its noise only.
     """
     if config.privacy is not None or config.method.noiseless or config.method.purge == "clients":
         return False
-    return not specification.coins and (is_linear(config, specification) or not in_integers(config))
+    return not specification.coins and (is_linear(config, specification) or not sums_integers(config))
 
 
-def edge_of(config: Config, specification: MethodSpecification) -> float:
+def edge_of_probabilities(config: Config, specification: MethodSpecification) -> float:
     """Return c, the edge: probabilities of Bernoulli samples are clipped to [c, 1 - c].
 
     Moves from 1/2 that are clipped to t have probabilities in [1/2 - t, 1/2 + t] for every edge, so c = 1/2 - t changes
@@ -70,7 +70,7 @@ def edge_of(config: Config, specification: MethodSpecification) -> float:
     return max(EDGE_OF_SIGNS, 0.5 - farthest)
 
 
-def others_of(config: Config) -> str:
+def bound_on_other_clients(config: Config) -> str:
     """Return the assumed bound on the other clients' probabilities in the account of a sum of Bernoulli samples.
 
     The result is the argument `others` of `accounting.mechanisms.BernoulliAggregate`.
@@ -86,7 +86,7 @@ def others_of(config: Config) -> str:
     return "near-reference" if own_clients else "anywhere"
 
 
-def tolerance_of(config: Config) -> float | None:
+def tolerated_fraction(config: Config) -> float | None:
     """Return the fraction of uploads that may be missing; None for no limit.
 
     It is aggregation.tolerance. If that is not given and clients add noise shares, it follows from the simulated

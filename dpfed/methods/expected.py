@@ -9,7 +9,7 @@ from importlib.resources import files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class ExpectedResults:
     """Measured results of one run of a preset.
 
     accuracy: test accuracy of the last round; epsilon: None if the preset is not private
@@ -23,12 +23,12 @@ class Expected:
 
 
 @cache
-def expected() -> dict[str, Expected]:
+def expected_results() -> dict[str, ExpectedResults]:
     """Return the results of the measured presets by the preset's name, from the file that `benchmarks/presets.py`
     writes."""
     tables = tomllib.loads((files("dpfed.config") / "expected.toml").read_text(encoding="utf-8"))
     return {
-        name: Expected(
+        name: ExpectedResults(
             accuracy=table["accuracy"],
             epsilon=table.get("epsilon"),
             seconds=table["seconds"],

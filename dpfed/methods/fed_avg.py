@@ -20,7 +20,7 @@ def whole_update(s: Settings) -> Stages:
     return s.updates(stages.SendAll(size=s.size))
 
 
-def own_coordinates(s: Settings) -> Stages:
+def client_chosen_coordinates(s: Settings) -> Stages:
     """Return the chain that sends k coordinates of each client's own choice; the sum of such uploads is not sparse."""
     return s.updates(stages.SendAll(size=s.size))
 
@@ -65,7 +65,7 @@ METHODS = (
             takes=(*SPARSE, *COMPRESSED),
             presets={"fedavg-topk": {"method": {"keep": 0.05}}},
         ),
-        stages=own_coordinates,
+        stages=client_chosen_coordinates,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -81,6 +81,6 @@ METHODS = (
             takes=(*SPARSE, *COMPRESSED),
             presets={"fedavg-randk": {"method": {"keep": 0.4}}},
         ),
-        stages=own_coordinates,
+        stages=client_chosen_coordinates,
     ),
 )

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
 
 
-def random_mask(s: Settings) -> Stages:
+def random_shared_mask(s: Settings) -> Stages:
     """Return the chain that sends k coordinates drawn from the round's public seed, times d/k."""
     return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept, stays=s.config.method.stays))
 
 
-def public_mask(s: Settings) -> Stages:
+def top_mask_of_public_data(s: Settings) -> Stages:
     """Return the chain that sends the k coordinates that change most when the server trains on public data."""
     return s.updates(s.largest_in_public(s.kept))
 
@@ -44,7 +44,7 @@ METHODS = (
                 "fed-smp-randk-noiseless": {"privacy": False, "method": {"keep": 0.4, "noiseless": True}},
             },
         ),
-        stages=random_mask,
+        stages=random_shared_mask,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -69,6 +69,6 @@ METHODS = (
                 },
             },
         ),
-        stages=public_mask,
+        stages=top_mask_of_public_data,
     ),
 )

@@ -30,7 +30,7 @@ def masked_noise(s: Settings) -> Stages:
     return s.updates(stages.SendAll(size=s.size))
 
 
-def trained_under_the_mask(parts: TrainingParts) -> Course:
+def masked_noise_training(parts: TrainingParts) -> Course:
     """Return FedMRN's local training: the update of a client is seeded noise under the mask that it trains."""
     return parts.masked_noise()
 
@@ -78,7 +78,7 @@ METHODS = (
             seed_purpose=_NOISE_SEEDS,
         ),
         stages=masked_noise,
-        course=trained_under_the_mask,
+        course=masked_noise_training,
         refusals=refusals,
     ),
     FederatedMethod(
@@ -96,7 +96,7 @@ METHODS = (
             seed_purpose=_NOISE_SEEDS,
         ),
         stages=masked_noise,
-        course=trained_under_the_mask,
+        course=masked_noise_training,
         refusals=refusals,
     ),
 )

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
 
 
-def masks(s: Settings) -> Stages:
+def sampled_masks(s: Settings) -> Stages:
     """Return the chain that sends masks sampled from the trained probabilities; under [privacy] this sampling is the
     noise."""
     bound = s.bound_of_moves
     return s.coins(s.coordinates_of_signs() if bound is None else s.public_signs(bound))
 
 
-def thresholds(s: Settings) -> Stages:
+def threshold_masks(s: Settings) -> Stages:
     """Return the chain that sends threshold masks, whose ones are the probabilities above 1/2."""
     return s.coins(s.coordinates_of_signs(), stochastic=False)
 
@@ -54,7 +54,10 @@ def refusals(config: Config) -> Iterator[str]:
     if server.rule not in ("step", "posterior", *ADAPTIVE):
         yield f"server.rule={server.rule!r} with masks: this rule is for updates. Use 'step' or 'posterior'."
     if server.rule in ADAPTIVE:
-        yield f"server.rule={server.rule!r} with method.name={name!r}: its step would leave the range of probabilities. Use 'step'."
+        yield (
+            f"server.rule={server.rule!r} with method.name={name!r}: its step would leave the range of probabilities. "
+            "Use 'step'."
+        )
     if config.local.optimizer == "adamw" or config.local.weight_decay:
         yield (
             f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
@@ -76,7 +79,7 @@ def refusals(config: Config) -> Iterator[str]:
         )
 
 
-def refusals_of_thresholds(config: Config) -> Iterator[str]:
+def refusals_of_threshold_masks(config: Config) -> Iterator[str]:
     """Yield messages for keys of random masks, which have no effect on threshold masks."""
     if config.mask is not None and config.mask.forward != "coins":
         yield (
@@ -115,7 +118,7 @@ METHODS = (
                 "fedpm-private": _PRIVATE,
             },
         ),
-        stages=masks,
+        stages=sampled_masks,
         course=mask_training,
         server=mask_server,
         refusals=refusals,
@@ -136,9 +139,9 @@ METHODS = (
             takes=("mask",),
             presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
         ),
-        stages=thresholds,
+        stages=threshold_masks,
         course=threshold_training,
         server=mask_server,
-        refusals=refusals_of_thresholds,
+        refusals=refusals_of_threshold_masks,
     ),
 )

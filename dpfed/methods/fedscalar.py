@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FEDSCALAR = "Rostami, Kia 2024: FedScalar: A Communication Efficient Federated Learning"
 
 
-def projections(s: Settings) -> Stages:
+def inner_products(s: Settings) -> Stages:
     """Return the chain that sends inner products with random directions.
 
     Each client has its own directions. With method.shared all clients of a round have the same ones, and the server can
@@ -47,7 +47,7 @@ METHODS = (
             linear_if_shared=True,
             takes=(*COMPRESSED, *SHARED, *STAYS),
         ),
-        stages=projections,
+        stages=inner_products,
         refusals=refusals,
     ),
 )

@@ -28,7 +28,7 @@ def pruned_training(parts: TrainingParts) -> Course:
     return parts.pruned()
 
 
-def purging(parts: ServerParts) -> ServerRule:
+def purging_server(parts: ServerParts) -> ServerRule:
     """Return the server's rule that sets the smallest weights to zero, unless clients purge their models themselves."""
     return parts.purging()
 
@@ -44,7 +44,8 @@ def refusals(config: Config) -> Iterator[str]:
         )
     if clients_purge and config.server.rule in ADAPTIVE:
         yield (
-            f"server.rule={config.server.rule!r} with method.name={name!r}: this rule would not keep the zeros on which "
+            f"server.rule={config.server.rule!r} with method.name={name!r}: this rule would not keep the zeros on "
+            "which "
             "clients agree. Use 'step'."
         )
     if config.server.average is not None:
@@ -67,7 +68,7 @@ METHODS = (
         ),
         stages=pruned_models,
         course=pruned_training,
-        server=purging,
+        server=purging_server,
         refusals=refusals,
     ),
 )

@@ -8,7 +8,7 @@ from dpfed.aggregation.sums import least_uploads
 from dpfed.config.server_tables import SecureAggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import tolerance_of
+from dpfed.methods.choices import tolerated_fraction
 
 
 def least_participants(config: Config, table: SecureAggregation, named: int | None) -> int:
@@ -28,7 +28,7 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
             f"others, so that no round would end with a result. Use a federation.cohort of at least {FEWEST}, or "
             "aggregation.kind='plain'."
         )
-    tolerated = FEWEST if named is None else _tolerated(config, table.threshold, named)
+    tolerated = FEWEST if named is None else _fewest_tolerated(config, table.threshold, named)
     given = tolerated if table.least_participants is None else table.least_participants
     shares = config.privacy is not None and config.privacy.placement == "clients"
     least = max(FEWEST, tolerated) if shares else FEWEST
@@ -42,7 +42,7 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
     return max(given, FEWEST)
 
 
-def _tolerated(config: Config, threshold: float, named: int) -> int:
+def _fewest_tolerated(config: Config, threshold: float, named: int) -> int:
     by_threshold = shares_needed(named, threshold)
-    tolerance = tolerance_of(config)
+    tolerance = tolerated_fraction(config)
     return by_threshold if tolerance is None else max(by_threshold, least_uploads(named, tolerance))

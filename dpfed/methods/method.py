@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from dpfed.stages.chain import Stages
 
 
-def trains_the_model(parts: TrainingParts) -> Course:
+def train_model(parts: TrainingParts) -> Course:
     """Return local training by the optimizer of [local] on the weights of the model."""
     return parts.optimizer()
 
 
-def steps_the_model(parts: ServerParts) -> ServerRule:
+def step_model(parts: ServerParts) -> ServerRule:
     """Return the rule of [server] for the weights of the model."""
     return parts.step()
 
 
-def refuses_nothing(config: Config) -> Iterator[str]:
+def refuse_nothing(config: Config) -> Iterator[str]:
     """Yield no messages, for a method all of whose settings can be combined."""
     yield from ()
 
@@ -45,6 +45,6 @@ class FederatedMethod:
 
     specification: MethodSpecification
     stages: Callable[[Settings], Stages]
-    course: Callable[[TrainingParts], Course] = trains_the_model
-    server: Callable[[ServerParts], ServerRule] = steps_the_model
-    refusals: Callable[[Config], Iterator[str]] = refuses_nothing
+    course: Callable[[TrainingParts], Course] = train_model
+    server: Callable[[ServerParts], ServerRule] = step_model
+    refusals: Callable[[Config], Iterator[str]] = refuse_nothing

@@ -6,20 +6,21 @@ from collections.abc import Iterator
 
 from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
-from dpfed.methods.catalogue import every_method
+from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import bound_of_moves
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.lanes import lane_problems, turn_problems
 
 
-def noise_of_method(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def noise_kind_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for a privacy.noise that the method does not support."""
     table = config.privacy
     if table is None:
         return
     if isinstance(table, DitheredPrivacy) != specification.dithered:
         yield (
-            f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered noise is the only noise of "
+            f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered noise is the only noise "
+            "of "
             "dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
         )
     if specification.coins and not isinstance(table, BernoulliPrivacy):
@@ -32,13 +33,13 @@ def noise_of_method(config: Config, specification: MethodSpecification) -> Itera
     ):
         yield "privacy.edge: applies to stochastic signs; fedpm without mask.bound has mask.edge. Remove it."
     if isinstance(table, BernoulliPrivacy) and not specification.coins and not specification.signs_can_be_private:
-        able = ", ".join(name for name, one in every_method().items() if one.signs_can_be_private)
+        able = ", ".join(name for name, one in all_methods().items() if one.signs_can_be_private)
         yield (
             f"privacy.noise='coins' with method.name={specification.name!r}: only fedpm, {able} have Bernoulli samples."
         )
 
 
-def noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def missing_share_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for keys of missing shares if the server adds the noise, and for canaries with several trials."""
     table, sums = config.privacy, config.aggregation
     if isinstance(table, GaussianPrivacy | IntegerPrivacy) and table.placement == "server":
@@ -52,7 +53,7 @@ def noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
         yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
 
 
-def dithered(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def dithered_noise_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for settings that dithered noise does not support; a trusted server decodes its uploads
     separately."""
     table, kind = config.privacy, config.aggregation.kind
@@ -78,7 +79,7 @@ def dithered(config: Config, specification: MethodSpecification) -> Iterator[str
         yield f"audit.canaries with method.name={specification.name!r}: is not built. Remove them, or use dp-fedavg."
 
 
-def randomness(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def randomness_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for noise that must not be used in a release.
 
     Noise for release is discrete. The last bits of a sum with floating-point noise can reveal the value without noise,
@@ -113,7 +114,7 @@ def randomness(config: Config, specification: MethodSpecification) -> Iterator[s
         )
 
 
-def correlated(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def correlated_noise_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for settings with which noise correlated over rounds would not cancel, or has no account."""
     table, federation = config.privacy, config.federation
     yield from lane_problems(config)
@@ -134,7 +135,8 @@ def correlated(config: Config, specification: MethodSpecification) -> Iterator[s
     if federation.sampling not in ("cyclic", "min-separation") and not in_lanes:
         yield (
             f"{given} with federation.sampling={federation.sampling!r}: the account requires that a client takes part "
-            "again only after a known number of rounds. Use sampling 'cyclic' or 'min-separation', or privacy.bands with "
+            "again only after a known number of rounds. Use sampling 'cyclic' or 'min-separation', or privacy.bands "
+            "with "
             "'balls-and-bins'."
         )
     if not specification.same_coordinates and not config.method.stays:
@@ -150,7 +152,7 @@ def correlated(config: Config, specification: MethodSpecification) -> Iterator[s
         )
 
 
-def changing_noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def noise_schedule_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for settings with which privacy.noise_schedule has no account, or is not supported."""
     table, sampling = config.privacy, config.federation.sampling
     if not isinstance(table, GaussianPrivacy) or table.noise_schedule is None:
@@ -166,7 +168,10 @@ def changing_noise(config: Config, specification: MethodSpecification) -> Iterat
             "privacy.placement='server', release='sum', and no privacy.adaptive."
         )
     if table.bands is not None or table.buffers is not None:
-        yield "privacy.noise_schedule with privacy.bands or buffers: correlated noise has one size in all rounds. Remove one."
+        yield (
+            "privacy.noise_schedule with privacy.bands or buffers: correlated noise has one size in all rounds. "
+            "Remove one."
+        )
     if len(table.noise_schedule) > config.federation.rounds:
         yield (
             f"privacy.noise_schedule of {len(table.noise_schedule)} parts with federation.rounds="

@@ -17,7 +17,7 @@ from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
-from dpfed.methods.schemes import scheme, sparsity_schedule
+from dpfed.methods.schemes import scheme_of_method, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
@@ -41,7 +41,7 @@ class TrainingParts:
     def optimizer(self) -> Sgd | Adam:
         """Return local training by the optimizer of [local] on the model's weights."""
         local, model = self.config.local, self.model
-        given = self._descent | {
+        given = self._learning_rate_arguments | {
             "size": model.size,
             "weight_decay": local.weight_decay,
             "decayed": model.parameters_size,
@@ -57,7 +57,7 @@ class TrainingParts:
         assert self.network is not None
         return MaskTraining(
             network=self.network,
-            **self._descent,
+            **self._learning_rate_arguments,
             momentum=local.momentum,
             optimizer=local.optimizer,
             gradient=table.gradient,
@@ -67,7 +67,7 @@ class TrainingParts:
 
     def masked_noise(self) -> MaskedNoise:
         """Return FedMRN's training of a mask over seeded noise."""
-        table, made = self.config.method, scheme(self.config, self.specification, self.model.size)
+        table, made = self.config.method, scheme_of_method(self.config, self.specification, self.model.size)
         assert isinstance(made, FedMrn)
         return MaskedNoise(
             size=self.model.size,
@@ -79,7 +79,7 @@ class TrainingParts:
             stochastic=table.stochastic,
             train_masked=table.train_masked,
             momentum=self.config.local.momentum,
-            **self._descent,
+            **self._learning_rate_arguments,
         )
 
     def pruned(self) -> PrunedSgd:
@@ -90,7 +90,7 @@ class TrainingParts:
         return PrunedSgd(sgd=self.optimizer(), prunable=prunable, sparsity=purged)
 
     @property
-    def _descent(self) -> dict[str, Any]:
+    def _learning_rate_arguments(self) -> dict[str, Any]:
         """Keyword arguments of an optimizer for the learning rate, and its schedule over rounds."""
         local, rounds = self.config.local, self.config.federation.rounds
         if isinstance(local, StepLocal):
@@ -114,7 +114,7 @@ class ServerParts:
 
     def step(self) -> ServerRule:
         """Return the rule of [server] for the weights of the model."""
-        return self._step(edge=None)
+        return self._step_rule(edge=None)
 
     def of_masks(self) -> ServerRule:
         """Return the rule of [server] for mask probabilities, which it clips to [mask.edge, 1 - mask.edge]."""
@@ -122,7 +122,7 @@ class ServerParts:
         if isinstance(server, PosteriorServer):
             kept = edge if self.config.privacy is not None else 0.0
             return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-        return self._step(edge=edge)
+        return self._step_rule(edge=edge)
 
     def purging(self) -> ServerRule:
         """Return a rule that sets the smallest weights to zero after its step, unless clients purge their models."""
@@ -131,7 +131,7 @@ class ServerParts:
         prunable = self.model.indices("weight").to(self.device)
         return Purging(rule=self.step(), prunable=prunable, sparsity=sparsity_schedule(self.config))
 
-    def _step(self, edge: float | None) -> ServerRule:
+    def _step_rule(self, edge: float | None) -> ServerRule:
         server = self.config.server
         assert not isinstance(server, PosteriorServer)  # refused when the run is built
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None

@@ -30,7 +30,7 @@ from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods.aborts import check_aborts
-from dpfed.methods.choices import bound_of_moves, edge_of, others_of, tolerance_of
+from dpfed.methods.choices import bound_of_moves, bound_on_other_clients, edge_of_probabilities, tolerated_fraction
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
@@ -129,7 +129,7 @@ class PrivacyTarget:
             guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
 
 
-def target_of(
+def privacy_target_of(
     config: Config, specification: MethodSpecification, sent: int, randomness: Randomness | None = None
 ) -> PrivacyTarget:
     """Return the privacy target of a run; raises ConfigError for settings without an account.
@@ -138,10 +138,10 @@ def target_of(
     """
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
-    privacy_target = _MADE[type(config.privacy)](config, specification, sent, drawn_from)
+    privacy_target = _TARGET_BY_TABLE[type(config.privacy)](config, specification, sent, drawn_from)
     if config.privacy is not None and config.privacy.release == "sum":
-        adjacency, tolerance = privacy_target.mechanism.adjacency, tolerance_of(config)
-        check_aborts(config, adjacency=adjacency, slots=slots_of(privacy_target), tolerance=tolerance)
+        adjacency, tolerance = privacy_target.mechanism.adjacency, tolerated_fraction(config)
+        check_aborts(config, adjacency=adjacency, slots=fixed_uploads_of(privacy_target), tolerance=tolerance)
     rounds = config.federation.rounds
     if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
         epsilons(
@@ -158,7 +158,7 @@ def _make_target(
     return PrivacyTarget(
         private=private,
         bound=bound,
-        delta=delta_of(config),
+        delta=delta_of_config(config),
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
@@ -167,13 +167,15 @@ def _make_target(
     )
 
 
-def delta_of(config: Config) -> float:
+def delta_of_config(config: Config) -> float:
     """Return privacy.delta, or its default."""
     assert config.privacy is not None
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _gaussian_target(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
@@ -181,8 +183,8 @@ def _gaussian(config: Config, specification: MethodSpecification, sent: int, ran
         who,
         randomness,
         rounds=config.federation.rounds,
-        delta=delta_of(config),
-        tolerance=tolerance_of(config) or 0.0,
+        delta=delta_of_config(config),
+        tolerance=tolerated_fraction(config) or 0.0,
         dropout=config.aggregation.dropout,
         momentum=server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0,
         stream=stream_of(config),
@@ -190,12 +192,12 @@ def _gaussian(config: Config, specification: MethodSpecification, sent: int, ran
     assert table.clip_norm is not None
     if table.certificate == "sampled":
         sampled_run(noise.run(config.federation.rounds, None))  # raises if no sampled certificate covers the run
-    least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
+    least = least_uploads(int(who.expected), tolerated_fraction(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
     return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
 
 
-def _bernoulli_mechanism(
+def _bernoulli_target(
     config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
 ) -> PrivacyTarget:
     """Return the privacy target of Bernoulli samples.
@@ -210,26 +212,30 @@ def _bernoulli_mechanism(
         who,
         randomness,
         sent=sent,
-        edge=edge_of(config, specification),
-        others=others_of(config),
+        edge=edge_of_probabilities(config, specification),
+        others=bound_on_other_clients(config),
         reference=None if specification.coins and bound_of_moves(config) is None else 0.5,
         rounds=config.federation.rounds,
-        delta=delta_of(config),
+        delta=delta_of_config(config),
     )
     moves = ClipMoves(linf=coins.coins.linf_clip, metric=coins.coins.clip_metric, edge=coins.edge)
     return _make_target(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _dithered_target(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     table = config.privacy
     assert isinstance(table, DitheredPrivacy)
-    rounds, delta = config.federation.rounds, delta_of(config)
+    rounds, delta = config.federation.rounds, delta_of_config(config)
     noise = DitheredNoise.calibrated(table, sampler_of(config), randomness, rounds=rounds, delta=delta)
     assert table.clip_norm is not None
     return _make_target(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
-def _integers(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _integer_target(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     table, federation = config.privacy, config.federation
     assert isinstance(table, IntegerPrivacy)
     noise, rows, z = IntegerNoise.calibrated(
@@ -241,8 +247,8 @@ def _integers(config: Config, specification: MethodSpecification, sent: int, ran
         cohort=federation.cohort,
         canaries=-(-config.audit.canaries // federation.rounds),
         rounds=federation.rounds,
-        delta=delta_of(config),
-        tolerance=tolerance_of(config) or 0.0,
+        delta=delta_of_config(config),
+        tolerance=tolerated_fraction(config) or 0.0,
         seeds=Seeds(root=config.run.seed),
     )
     assert table.clip_norm is not None
@@ -250,15 +256,15 @@ def _integers(config: Config, specification: MethodSpecification, sent: int, ran
     return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
 
 
-_MADE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
-    GaussianPrivacy: _gaussian,
-    IntegerPrivacy: _integers,
-    BernoulliPrivacy: _bernoulli_mechanism,
-    DitheredPrivacy: _dithered,
+_TARGET_BY_TABLE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
+    GaussianPrivacy: _gaussian_target,
+    IntegerPrivacy: _integer_target,
+    BernoulliPrivacy: _bernoulli_target,
+    DitheredPrivacy: _dithered_target,
 }
 
 
-def slots_of(privacy_target: PrivacyTarget) -> int | None:
+def fixed_uploads_of(privacy_target: PrivacyTarget) -> int | None:
     """Return the fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
     inside = unsampled(privacy_target.mechanism)
     if isinstance(inside, BernoulliAggregate):

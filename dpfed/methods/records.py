@@ -85,7 +85,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         clip_norm=table.clip_norm,
         noise_multiplier=z,
         randomness=randomness,
-        integers=_integers(table, z, local.course.size, randomness),
+        integers=_integer_records(table, z, local.course.size, randomness),
     )
     privacy_target = RecordTarget(
         delta=delta,
@@ -113,7 +113,9 @@ def noise_of_step(table: RecordTable, noise_multiplier: float, size: int) -> Gau
     return integer_noise(noise_multiplier, size=size, steps=table.steps)
 
 
-def _integers(table: RecordTable, noise_multiplier: float, size: int, randomness: Randomness) -> IntegerRecords | None:
+def _integer_records(
+    table: RecordTable, noise_multiplier: float, size: int, randomness: Randomness
+) -> IntegerRecords | None:
     if table.noise == "gaussian":
         return None
     return IntegerRecords.sized(
@@ -130,12 +132,12 @@ def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, 
     batches, rounds = local.poisson_batches, _most_rounds(config)
     sizes = [int(size) for size in np.unique(local.partition.sizes) if size > 0]
 
-    def cost(z: float) -> float:
+    def epsilon_of_worst_client(z: float) -> float:
         noise = noise_of_step(table, z, local.course.size)
         runs = (Composed(parts=((step_of(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
         return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
 
-    return calibrate.smallest(cost, table.epsilon, name="noise multiplier")
+    return calibrate.smallest(epsilon_of_worst_client, table.epsilon, name="noise multiplier")
 
 
 def _most_rounds(config: Config) -> int:

@@ -16,9 +16,9 @@ from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
-from dpfed.methods.catalogue import every_method, federated_method
-from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples
-from dpfed.methods.keys import idle_keys, not_taken
+from dpfed.methods.catalogue import all_methods, federated_method
+from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
+from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
 from dpfed.methods.schemes import check_scheme
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
@@ -28,33 +28,33 @@ _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": 
 
 def refuse(config: Config, specification: MethodSpecification) -> None:
     """Raise ConfigError for the first setting that cannot be combined with the others, or would have no effect."""
-    for message in problems(config, specification):
+    for message in refusal_messages(config, specification):
         raise ConfigError(message)
 
 
-def problems(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def refusal_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield a message for each setting that cannot be combined with the others, or would have no effect."""
     return chain(
-        not_taken(config, specification, every_method()),
-        _privacy_of(config, specification),
-        _masks_and_public_data(config, specification),
-        _options(config, specification),
-        noise_refusals.noise_of_method(config, specification),
+        unsupported_key_messages(config, specification, all_methods()),
+        _privacy_messages(config, specification),
+        _mask_and_public_data_messages(config, specification),
+        _option_messages(config, specification),
+        noise_refusals.noise_kind_messages(config, specification),
         federated_method(specification.name).refusals(config),
-        idle_keys(config, specification),
-        _cap(config),
-        _units(config),
-        _sums(config, specification),
-        noise_refusals.noise(config, specification),
-        noise_refusals.dithered(config, specification),
-        noise_refusals.randomness(config, specification),
-        _schedules(config),
-        noise_refusals.correlated(config, specification),
-        noise_refusals.changing_noise(config, specification),
+        idle_key_messages(config, specification),
+        _cohort_cap_messages(config),
+        _unit_messages(config),
+        _aggregation_messages(config, specification),
+        noise_refusals.missing_share_messages(config, specification),
+        noise_refusals.dithered_noise_messages(config, specification),
+        noise_refusals.randomness_messages(config, specification),
+        _schedule_messages(config),
+        noise_refusals.correlated_noise_messages(config, specification),
+        noise_refusals.noise_schedule_messages(config, specification),
     )
 
 
-def _privacy_of(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _privacy_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for [privacy] with methods that are never private, and for a missing [privacy] that is required.
 
     Noise shares of clients are refused, too, with a compressor whose uploads cannot be decoded from their sum.
@@ -81,11 +81,12 @@ def _privacy_of(config: Config, specification: MethodSpecification) -> Iterator[
         )
 
 
-def _masks_and_public_data(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _mask_and_public_data_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for the posterior rule without masks, and for public data that are missing or not public."""
     if not specification.coins and config.server.rule == "posterior":
         yield (
-            f"server.rule='posterior' with method.name={specification.name!r}: this rule is for masks (fedpm, fedmask). "
+            f"server.rule='posterior' with method.name={specification.name!r}: this rule is for masks (fedpm, "
+            "fedmask). "
             "Remove it."
         )
     if specification.needs_public_data and config.data.public == 0:
@@ -100,11 +101,11 @@ def _masks_and_public_data(config: Config, specification: MethodSpecification) -
         )
 
 
-def _options(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _option_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for options that the compressor does not have, or that have a key of their own."""
     table = config.method
     if table.error_feedback:
-        yield from _error_feedback(config, specification)
+        yield from _error_feedback_messages(config, specification)
     if specification.scheme is None:
         return
     for option in table.options:
@@ -118,7 +119,7 @@ def _options(config: Config, specification: MethodSpecification) -> Iterator[str
     check_scheme(config, specification)
 
 
-def _error_feedback(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _error_feedback_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for error feedback that is not supported, or that no account covers.
 
     The account requires that a client's earlier rounds influence the uploads of that client only
@@ -133,7 +134,8 @@ def _error_feedback(config: Config, specification: MethodSpecification) -> Itera
     if not isinstance(table, GaussianPrivacy) or table.release != "sum" or table.placement != "server":
         yield (
             f"method.error_feedback with privacy.noise={table.noise!r}, privacy.placement={table.placement!r} and "
-            f"privacy.release={table.release!r}: {remembered}which has an account with Gaussian noise of the server on a "
+            f"privacy.release={table.release!r}: {remembered}which has an account with Gaussian noise of the server "
+            "on a "
             "sum only. Remove one of them."
         )
     if sampling == "fixed" or table.adjacency == "replace-one":
@@ -148,19 +150,21 @@ def _error_feedback(config: Config, specification: MethodSpecification) -> Itera
     ):
         if given:
             yield (
-                f"method.error_feedback with {key} and [privacy]: {remembered}and with a fixed number of clients that take "
+                f"method.error_feedback with {key} and [privacy]: {remembered}and with a fixed number of clients that "
+                "take "
                 "part or drop out, one client may replace another. Remove one of them."
             )
     if config.audit.canaries:
         yield "method.error_feedback with audit.canaries: is not built. Remove one of them."
 
 
-def _cap(config: Config) -> Iterator[str]:
+def _cohort_cap_messages(config: Config) -> Iterator[str]:
     """Yield messages for federation.cohort_cap without Poisson sampling, or with uploads that are all visible."""
     federation, cap = config.federation, config.federation.cohort_cap
     if cap is not None and federation.sampling != "poisson":
         yield (
-            f"federation.cohort_cap={cap} with federation.sampling={federation.sampling!r}: only 'poisson' draws cohorts "
+            f"federation.cohort_cap={cap} with federation.sampling={federation.sampling!r}: only 'poisson' draws "
+            "cohorts "
             "of random size, which a cap limits. Remove it."
         )
     elif cap is not None and config.privacy is not None and config.privacy.release == "uploads":
@@ -170,17 +174,18 @@ def _cap(config: Config) -> Iterator[str]:
         )
 
 
-def _units(config: Config) -> Iterator[str]:
+def _unit_messages(config: Config) -> Iterator[str]:
     if config.local.record is not None and config.privacy is not None:
         yield "[local.record] with [privacy]: a run has one unit of privacy, a record or a client. Remove one of them."
     if config.audit.canaries and (config.privacy is None or config.privacy.release == "uploads"):
         yield (
-            "audit.canaries: the audit searches for them in a private sum, and this run has none. Set [privacy] with release 'sum', or audit "
+            "audit.canaries: the audit searches for them in a private sum, and this run has none. Set [privacy] with "
+            "release 'sum', or audit "
             "single uploads with `dpfed audit upload`."
         )
 
 
-def _sums(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _aggregation_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for settings of [aggregation] that cannot be combined with the other tables."""
     table, privacy = config.aggregation, config.privacy
     if table.lost and table.dropout:
@@ -190,9 +195,10 @@ def _sums(config: Config, specification: MethodSpecification) -> Iterator[str]:
             f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload "
             "is visible and charged, with or without a sum. Use kind 'plain' without a tolerance, or release 'sum'."
         )
-    if privacy is not None and privacy.adaptive is not None and in_integers(config):
+    if privacy is not None and privacy.adaptive is not None and sums_integers(config):
         yield (
-            "privacy.adaptive with integer sums: the integer steps require a fixed clip norm. Use aggregation.kind='plain' "
+            "privacy.adaptive with integer sums: the integer steps require a fixed clip norm. Use "
+            "aggregation.kind='plain' "
             "and Gaussian noise, or a fixed clip norm."
         )
     if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
@@ -202,10 +208,11 @@ def _sums(config: Config, specification: MethodSpecification) -> Iterator[str]:
             "default of a secure sum) or 'skellam', which are added before the sum is reduced, or "
             "aggregation.kind='plain'."
         )
-    numbers = in_integers(config) and not sends_bernoulli_samples(config, specification)
+    numbers = sums_integers(config) and not sends_bernoulli_samples(config, specification)
     if numbers and is_linear(config, specification) and privacy is None and table.clip_norm is None:
         yield (
-            f"aggregation.kind={table.kind!r} without [privacy]: integers have a bounded range, so updates need a bound. Set "
+            f"aggregation.kind={table.kind!r} without [privacy]: integers have a bounded range, so updates need a "
+            "bound. Set "
             "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
         )
     if numbers and not is_linear(config, specification) and privacy is not None:
@@ -217,7 +224,7 @@ def _sums(config: Config, specification: MethodSpecification) -> Iterator[str]:
         )
 
 
-def _schedules(config: Config) -> Iterator[str]:
+def _schedule_messages(config: Config) -> Iterator[str]:
     """Yield messages for settings that schedules of participation over many rounds do not support."""
     name = config.federation.sampling
     if name in ("poisson", "fixed", "all"):
@@ -242,7 +249,7 @@ def refuse_network(config: Config, specification: MethodSpecification, model: Fl
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
-    symbols = in_integers(config) and not specification.coins and not is_linear(config, specification)
+    symbols = sums_integers(config) and not specification.coins and not is_linear(config, specification)
     if symbols and len(model.dense):
         raise ConfigError(
             f"aggregation.kind={config.aggregation.kind!r} with method.name={specification.name!r} and BatchNorm: its "
@@ -260,4 +267,6 @@ def refuse_ranks(config: Config, ranks: Ranks) -> None:
         (config.method.purge == "clients", "method.purge='clients'"),
     ):
         if wrong:
-            raise ConfigError(f"{what} with {ranks.count} processes: is supported in one process only. Start without torchrun.")
+            raise ConfigError(
+                f"{what} with {ranks.count} processes: is supported in one process only. Start without torchrun."
+            )

@@ -12,7 +12,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
 from dpfed.methods.fedpm import mask_server, mask_training
 from dpfed.methods.fedpm import refusals as refusals_of_masks
-from dpfed.methods.method import FederatedMethod, refuses_nothing, steps_the_model, trains_the_model
+from dpfed.methods.method import FederatedMethod, refuse_nothing, step_model, train_model
 from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def register(
     a scheme that does not exist.
     """
 
-    def known(makes: MakesStages) -> MakesStages:
+    def register_function(makes: MakesStages) -> MakesStages:
         if not callable(makes):
             raise ConfigError(
                 f"method {name!r}: is {type(makes).__name__}; must be a function from settings to stages."
@@ -80,14 +80,14 @@ def register(
         made = FederatedMethod(
             specification=specification,
             stages=makes,
-            course=course or (mask_training if masks else trains_the_model),
-            server=server or (mask_server if masks else steps_the_model),
-            refusals=refusals_of_masks if masks else refuses_nothing,
+            course=course or (mask_training if masks else train_model),
+            server=server or (mask_server if masks else step_model),
+            refusals=refusals_of_masks if masks else refuse_nothing,
         )
         registered.register_object("method", name, made, taken=METHODS)
         return makes
 
-    return known
+    return register_function
 
 
 def _update_properties(name: str, scheme: str, bits: float | None, sparse: Literal["no", "yes"]) -> dict[str, Any]:
@@ -117,7 +117,8 @@ def _most_bits(name: str, scheme: str) -> float:
 
     if scheme not in compress.names():
         raise ConfigError(
-            f"method {name!r} with scheme {scheme!r}: there is no such scheme. Register it before the method, or use one of "
+            f"method {name!r} with scheme {scheme!r}: there is no such scheme. Register it before the method, or use "
+            "one of "
             f"{', '.join(compress.names())}."
         )
     return most_bits(partial(compress.get, scheme))

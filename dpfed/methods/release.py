@@ -8,7 +8,7 @@ from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples
-from dpfed.methods.refusals import problems
+from dpfed.methods.refusals import refusal_messages
 from dpfed.methods.specification import MethodSpecification
 
 
@@ -21,10 +21,10 @@ def check_release(config: Config, specification: MethodSpecification) -> None:
     """
     if not config.run.release:
         return
-    reasons, checked = list(_reasons(config, specification)), config
+    reasons, checked = list(_refusal_reasons(config, specification)), config
     if reasons:  # errors of `problems` about secure randomness would repeat these reasons
         checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
-    reasons += problems(checked, specification)
+    reasons += refusal_messages(checked, specification)
     if reasons:
         listed = "\n  ".join(reasons)
         raise ConfigError(
@@ -32,7 +32,7 @@ def check_release(config: Config, specification: MethodSpecification) -> None:
         )
 
 
-def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iterator[str]:
     table, coins = config.privacy, sends_bernoulli_samples(config, specification)
     if config.run.randomness != "secure":
         yield (
@@ -89,4 +89,7 @@ def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str
         (table.noise_schedule is not None, "privacy.noise_schedule"),
     ):
         if wrong:
-            yield f"{key}: is supported with floating-point Gaussian noise only, not with exact noise. Remove it, or run.release."
+            yield (
+                f"{key}: is supported with floating-point Gaussian noise only, not with exact noise. Remove it, or "
+                "run.release."
+            )

@@ -15,7 +15,7 @@ from dpfed.methods.specification import MethodSpecification
 from dpfed.stages.shared_mask import kept_coordinates
 
 
-def scheme(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
+def scheme_of_method(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
     """Return the compressor for rows of `size` coordinates, with the options of [method]."""
     table = config.method
     sparse = specification.scheme in ("topk", "randk")
@@ -50,7 +50,7 @@ def sparsity_schedule(config: Config) -> Callable[[int], float]:
     If both are equal, the sparsity is constant, as in FedMRN's comparison (Section 5.1.3).
     """
     final, initial = (
-        _share(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
+        _sparsity_option(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
     )
     if initial > final:
         raise ConfigError(
@@ -60,14 +60,14 @@ def sparsity_schedule(config: Config) -> Callable[[int], float]:
     return partial(cubic_sparsity, initial=initial, final=final, rounds=config.federation.rounds)
 
 
-def _share(config: Config, name: str, default: float) -> float:
+def _sparsity_option(config: Config, name: str, default: float) -> float:
     given = config.method.options.get(name, default)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
         raise ConfigError(f"method.options.{name}={given!r}: must be a number in [0, 1).")
     return float(given)
 
 
-def sparse_scheme(config: Config, number: int) -> compress.Scheme:
+def fedsparsify_scheme(config: Config, number: int) -> compress.Scheme:
     """Return the compressor of FedSparsify's clients in round `number`; client and server derive the number of
     weights."""
     return FedSparsify(sparsity=sparsity_schedule(config)(number + 1 if config.method.purge == "clients" else number))

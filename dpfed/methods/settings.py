@@ -20,11 +20,11 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.methods.choices import bound_of_moves, in_integers, is_linear, weighs_samples
-from dpfed.methods.privacy_target import PrivacyTarget, target_of
-from dpfed.methods.schemes import scheme, sparse_scheme
+from dpfed.methods.choices import bound_of_moves, is_linear, sums_integers, weights_by_samples
+from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
+from dpfed.methods.schemes import fedsparsify_scheme, scheme_of_method
 from dpfed.methods.specification import MethodSpecification
-from dpfed.methods.sums import filled_to, integers_of, most_uploads
+from dpfed.methods.sums import clients_in_filled_sum, integer_encoding, most_uploads
 from dpfed.models.flat import FlatModel
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler
@@ -86,7 +86,7 @@ class Settings:
     @property
     def whole_numbers(self) -> bool:
         """True if rows are rounded to integers before they are summed."""
-        return in_integers(self.config)
+        return sums_integers(self.config)
 
     @property
     def signs_are_private(self) -> bool:
@@ -120,14 +120,14 @@ class Settings:
         project = Project(choice=choice)
         privacy_target = self.privacy_target(choice.sent)
         if self.whole_numbers and self.linear:
-            return self._integers(project, privacy_target, own)
+            return self._integer_chain(project, privacy_target, own)
         if self.whole_numbers:
-            return self._symbols(project, privacy_target, own)
-        encode = self._encode(choice)
+            return self._symbol_chain(project, privacy_target, own)
+        encode = self._encode_stage(choice)
         if privacy_target is None:
             norm = self.config.aggregation.clip_norm
             bound = DropNotFinite() if norm is None else FixedClip(norm=norm)
-            return Stages(project, *own, bound, encode, *self._weigh())
+            return Stages(project, *own, bound, encode, *self._weigh_stages())
         if self.linear or privacy_target.private.in_every_upload:
             return Stages(project, *own, *privacy_target.stages, encode)
         return Stages(project, *own, encode, *privacy_target.stages)
@@ -136,13 +136,16 @@ class Settings:
         """Return the stage of a private run's Gaussian noise; a custom chain has it directly after `Clip`."""
         privacy_target = self.privacy_target(choice.sent)
         if privacy_target is None:
-            raise ConfigError("a chain with noise, without [privacy]: add [privacy], or make a chain without noise if config.privacy is None.")
+            raise ConfigError(
+                "a chain with noise, without [privacy]: add [privacy], or make a chain without noise if "
+                "config.privacy is None."
+            )
         assert isinstance(privacy_target.private, GaussianNoise)
         return privacy_target.private
 
     def encode(self, choice: MapChoice) -> Encode:
         """Return the stage that encodes rows by the method's scheme, for a custom chain."""
-        return self._encode(choice)
+        return self._encode_stage(choice)
 
     def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
         """Return the chain for masks, or for private stochastic signs.
@@ -156,7 +159,7 @@ class Settings:
         secure = self.config.aggregation.kind != "plain"
         table = self.config.privacy
         trials = 1 if table is None else table.trials
-        most = trials * most_uploads(self.config, filled_to(self.config, privacy_target))
+        most = trials * most_uploads(self.config, clients_in_filled_sum(self.config, privacy_target))
         bits = most.bit_length() if secure else None
         if privacy_target is None:
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
@@ -189,7 +192,7 @@ class Settings:
 
     def shared_directions(self) -> MapChoice:
         """Return the map to inner products with FedScalar's directions of the round, which all clients share."""
-        made = scheme(self.config, self.specification, self.size)
+        made = scheme_of_method(self.config, self.specification, self.size)
         assert isinstance(made, FedScalar)
         return SharedProjection(size=self.size, scheme=made, purpose="code", stays=self.config.method.stays)
 
@@ -220,7 +223,7 @@ class Settings:
         if self.config.privacy is None:
             return None
         if sent not in self._privacy_targets:
-            self._privacy_targets[sent] = target_of(self.config, self.specification, sent, self.randomness)
+            self._privacy_targets[sent] = privacy_target_of(self.config, self.specification, sent, self.randomness)
         return self._privacy_targets[sent]
 
     goal = privacy_target  # old name, up to version 0.3
@@ -244,11 +247,13 @@ class Settings:
             seeds=self.seeds,
         )
 
-    def _integers(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _integer_chain(
+        self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()
+    ) -> Stages:
         if privacy_target is None or privacy_target.integer_rows is None:
             clip = self.config.aggregation.clip_norm if privacy_target is None else privacy_target.clip_norm
-            integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
-            largest = self._weights()
+            integers = integer_encoding(self.config, clip, project.sent, self.randomness, self.seeds)
+            largest = self._sample_weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
             bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)
         else:
@@ -256,30 +261,34 @@ class Settings:
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         return Stages(project, *own, *bound, words)
 
-    def _symbols(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _symbol_chain(
+        self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()
+    ) -> Stages:
         """Return the chain that sums the scheme's symbols; raises ConfigError for a scheme without symbols."""
-        made = scheme(self.config, self.specification, project.sent)
+        made = scheme_of_method(self.config, self.specification, project.sent)
         alphabet = alphabet_of(made, project.sent)
-        bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, privacy_target))).bit_length()
+        bits = (
+            (alphabet - 1) * most_uploads(self.config, clients_in_filled_sum(self.config, privacy_target))
+        ).bit_length()
         symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.specification.seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
         )
 
-    def _encode(self, choice: MapChoice) -> Encode:
+    def _encode_stage(self, choice: MapChoice) -> Encode:
         config, pruned = self.config, self.specification.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.specification.scheme == "dense" or isinstance(choice, SharedProjection):
             dense = dense[:0]  # no coordinates are sent outside of the scheme
         if pruned:
-            made = sparse_scheme(config, 0)
+            made = fedsparsify_scheme(config, 0)
         elif isinstance(choice, SharedProjection):
             made = compress.get("dense")
         else:
-            made = scheme(config, self.specification, choice.sent - len(dense))
+            made = scheme_of_method(config, self.specification, choice.sent - len(dense))
         return Encode(
             scheme=made,
-            scheme_of=partial(sparse_scheme, config) if pruned else None,
+            scheme_of=partial(fedsparsify_scheme, config) if pruned else None,
             dense=dense.to(self.device) if len(dense) else None,
             seeds=self.seeds,
             seed_purpose=self.specification.seed_purpose,
@@ -289,13 +298,13 @@ class Settings:
             feedback=config.federation.clients if config.method.error_feedback else None,
         )
 
-    def _weigh(self) -> tuple[Weigh, ...]:
-        weights = self._weights()
+    def _weigh_stages(self) -> tuple[Weigh, ...]:
+        weights = self._sample_weights()
         return () if weights is None else (Weigh(weights=weights),)
 
-    def _weights(self) -> NDArray[np.float64] | None:
+    def _sample_weights(self) -> NDArray[np.float64] | None:
         """Return the weights of clients, their numbers of samples [clients]; None if all weights are equal."""
-        if not weighs_samples(self.config, self.specification) or self.config.aggregation.weights == "uniform":
+        if not weights_by_samples(self.config, self.specification) or self.config.aggregation.weights == "uniform":
             return None
         return self.clients.partition.sizes.astype(np.float64)
 

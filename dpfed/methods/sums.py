@@ -11,9 +11,9 @@ from dpfed.config.server_tables import Aggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
-from dpfed.methods.choices import in_integers, tolerance_of
+from dpfed.methods.choices import sums_integers, tolerated_fraction
 from dpfed.methods.least_participants import least_participants
-from dpfed.methods.privacy_target import PrivacyTarget, slots_of
+from dpfed.methods.privacy_target import PrivacyTarget, fixed_uploads_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
@@ -32,7 +32,7 @@ def sums_of(
 ) -> PlainSums | SecureSums:
     table = config.aggregation
     if table.kind == "plain":
-        return PlainSums(tolerance=tolerance_of(config))
+        return PlainSums(tolerance=tolerated_fraction(config))
     wire = stages.wire
     assert isinstance(wire, Words)
     _check_neighbours(config, table.neighbours, privacy_target)
@@ -41,8 +41,8 @@ def sums_of(
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
-        tolerance=tolerance_of(config),
-        least_participants=least_participants(config, table, _named(config, privacy_target)),
+        tolerance=tolerated_fraction(config),
+        least_participants=least_participants(config, table, _clients_of_secure_sum(config, privacy_target)),
         seeds=seeds,
     )
 
@@ -61,19 +61,21 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
     )
 
 
-def _named(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
+def _clients_of_secure_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
     """Return the fixed number of clients that every secure sum starts with; None if it is the random cohort."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
-    return filled_to(config, privacy_target)
+    return clients_in_filled_sum(config, privacy_target)
 
 
 def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
     """Raise ConfigError for an aggregation.neighbours that is too small for the number of clients of a round."""
     federation = config.federation
     usual = (
-        federation.clients if federation.sampling == "all" else filled_to(config, privacy_target) or federation.cohort
+        federation.clients
+        if federation.sampling == "all"
+        else clients_in_filled_sum(config, privacy_target) or federation.cohort
     )
     if neighbours:
         try:
@@ -82,7 +84,7 @@ def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTa
             raise ConfigError(f"aggregation.{error}") from None
 
 
-def filled_to(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
+def clients_in_filled_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
     """Return the fixed number of clients in every sum; None if the sum contains the drawn clients only.
 
     A private sum under Poisson sampling is filled up with clients that were not drawn if it is secure or the clients
@@ -92,14 +94,14 @@ def filled_to(config: Config, privacy_target: PrivacyTarget | None) -> int | Non
     if privacy_target is None or config.federation.sampling != "poisson":
         return None
     summed = config.privacy is not None and config.privacy.release == "sum"
-    return slots_of(privacy_target) if summed and in_integers(config) else None
+    return fixed_uploads_of(privacy_target) if summed and sums_integers(config) else None
 
 
 def most_uploads(config: Config, slots: int | None) -> int:
     """Return the largest number of rows in a sum, including canaries.
 
-    slots: fixed number of uploads of a sum (`filled_to`); None under Poisson sampling without it, where all clients
-        may take part
+    slots: fixed number of uploads of a sum (`clients_in_filled_sum`); None if there is none: then under Poisson
+        sampling all clients may take part
     """
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
@@ -108,7 +110,7 @@ def most_uploads(config: Config, slots: int | None) -> int:
     return canaries + (slots or federation.clients)
 
 
-def integers_of(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
+def integer_encoding(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
     """Return the integer encoding of rows of `sent` numbers in an integer sum without integer noise.
 
     Without privacy, the default number of steps fills 32 bits, the size of a float in a plain upload; the rounding
@@ -132,7 +134,7 @@ def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
     Returns 1 if no power of two fits.
     """
 
-    def fits(steps: int) -> bool:
+    def fits_into_float_bits(steps: int) -> bool:
         bits = sum_bits(
             law="discrete-gaussian",
             uploads=uploads,
@@ -145,6 +147,6 @@ def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
         return bits <= _BITS_OF_A_FLOAT
 
     steps = _MOST_STEPS
-    while steps > 1 and not fits(steps):
+    while steps > 1 and not fits_into_float_bits(steps):
         steps //= 2
     return steps

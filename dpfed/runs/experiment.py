@@ -32,7 +32,7 @@ from dpfed.data.samples import (
 )
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.mechanisms.soundness import is_user_defined, require_forgetful, require_form, require_sound
-from dpfed.methods.catalogue import federated_method, method
+from dpfed.methods.catalogue import federated_method, method_specification
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.parts import ServerParts, TrainingParts
 from dpfed.methods.privacy_target import PrivacyTarget
@@ -41,7 +41,7 @@ from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
 from dpfed.methods.specification import MethodSpecification
-from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
+from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.participation.lanes import ids_of_turns, with_lanes
 from dpfed.participation.sampling import sampler_of
@@ -101,7 +101,7 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
-    chosen = method(config.method.name)
+    chosen = method_specification(config.method.name)
     if own is None or own.data is None:
         data.check_name(config.data.name)
     if own is None or own.model is None:
@@ -181,7 +181,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     stages = _chain(settings)
     privacy_target = _charged(settings, stages)
     method = _method(settings, stages, privacy_target, ranks)
-    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, privacy_target)))
+    beside = method.aggregation.overhead_bits(most_uploads(config, clients_in_filled_sum(config, privacy_target)))
     stated = privacy_target or records
     if records is not None:
         config = config.with_delta(records.delta)
@@ -229,7 +229,7 @@ def ids_of(holdings: Holdings) -> ClientIds | None:
 
 def own_code_of(config: Config) -> tuple[UserCodeFile, ...]:
     """Return the user's files that a run of this configuration needs."""
-    method_of, scheme_of = config.method.name, method(config.method.name).scheme
+    method_of, scheme_of = config.method.name, method_specification(config.method.name).scheme
     return code_files_of_run(
         [
             ("method", method_of),
@@ -298,7 +298,7 @@ def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | 
         server=_averaging_models(config, _server(settings)),
         group=group_of(config, settings.model),
         divisor=settings.sampler.expected if privacy_target else None,
-        fill=filled_to(config, privacy_target),
+        fill=clients_in_filled_sum(config, privacy_target),
         dropouts=dropouts_of(config, settings.randomness),
         canaries=settings.canaries(privacy_target),
         ranks=ranks,

@@ -12,8 +12,8 @@ from accounting.compose import accountant
 from accounting.mechanisms import CappedPoissonSampling, Composed, Sampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.tables import Config
-from dpfed.methods.catalogue import method
-from dpfed.methods.choices import edge_of, others_of, sends_bernoulli_samples
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.choices import bound_on_other_clients, edge_of_probabilities, sends_bernoulli_samples
 from dpfed.methods.records import AnyTarget
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
@@ -45,7 +45,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
             "(privacy.release = 'uploads' needs no such trust)"
         )
-    if method(config.method.name).dithered:
+    if method_specification(config.method.name).dithered:
         notes.append(
             "uploads, from the server that sums: it decodes each one and knows the noise on it, so it must be trusted, "
             "and the clients must draw their noise (dp-fedavg with aggregation.kind = 'protocol' needs no such trust)"
@@ -102,16 +102,16 @@ def _other_clients_assumption(config: Config) -> list[str]:
     """Return the assumption on Bernoulli samples of other clients, which hide a client's samples in a sum."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
-    edge = edge_of(config, method(config.method.name))
+    edge = edge_of_probabilities(config, method_specification(config.method.name))
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
-    if others_of(config) == "near-reference":
+    if bound_on_other_clients(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
     return [f"against other clients that deviate: epsilon relies on their Bernoulli samples, of probabilities {kept}"]
 
 
 def _by_coins(config: Config) -> bool:
     """Return True if the noise of a private run is the clients' Bernoulli samples."""
-    return config.privacy is not None and sends_bernoulli_samples(config, method(config.method.name))
+    return config.privacy is not None and sends_bernoulli_samples(config, method_specification(config.method.name))
 
 
 _SHARE_OF_DELTA = 0.02

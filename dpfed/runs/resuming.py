@@ -14,7 +14,7 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.config.own_code import UserCodeFile, files_not_loaded
 from dpfed.config.tables import Config, override, parse_written_config
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.privacy_target import target_of
+from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.methods.records import AnyTarget
 from dpfed.methods.specification import MethodSpecification
 
@@ -134,7 +134,7 @@ def require_same_rounds(
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
-        shorter = target_of(parse_written_config(before, source="config.toml"), specification, sent)
+        shorter = privacy_target_of(parse_written_config(before, source="config.toml"), specification, sent)
     except ConfigError as error:
         raise RunError(f"{said} what it began with is refused: {error}") from None
     if not shorter.is_like(privacy_target):

@@ -101,7 +101,7 @@ def _settings(experiment: ExperimentFile, row: Row) -> RowSettings:
     preset = row.preset or preset
     if not isinstance(drop, list) or not isinstance(preset, str | None):
         raise ConfigError("[base]: preset must be a name, drop a list of keys.")
-    start = RowSettings(where=f"row {row.name!r}", tables=presets.tables(preset) if preset else {})
+    start = RowSettings(where=f"row {row.name!r}", tables=presets.preset_tables(preset) if preset else {})
     common = start.without(drop).with_settings(flat_tables(base)).with_axes(experiment.axes)
     return common.without(row.drop, must_be_there=True).with_settings(row.set).with_axes(row.axes)
 

@@ -54,7 +54,7 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 def run_row(name: str, seed: int) -> dict[str, Any]:
     preset, settings = ROWS[name]
     config = parse(
-        override(presets.tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]),
+        override(presets.preset_tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]),
         source=name,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -52,7 +52,7 @@ def _saved_mask(content: bytes) -> None:
 
 
 def _config_seeds() -> list[bytes]:
-    return [tomli_w.dumps(presets.tables(name)).encode() for name in presets.names()[::9]]
+    return [tomli_w.dumps(presets.preset_tables(name)).encode() for name in presets.preset_names()[::9]]
 
 
 def _config(content: bytes) -> None:

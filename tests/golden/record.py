@@ -28,7 +28,7 @@ from dpfed.audit.round.method_setting import audit_upload
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import parse, set_key
 from dpfed.errors import DpfedError, RunInterrupted
-from dpfed.methods.presets import tables
+from dpfed.methods.presets import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
 
@@ -65,7 +65,7 @@ def answer_of(name: str, folder: Path) -> dict[str, Any]:
 
 def _run(name: str, folder: Path) -> dict[str, Any]:
     preset, settings = SETTINGS[name]
-    plain = tables(preset)
+    plain = preset_tables(preset)
     for key, value in (SMALL | settings).items():
         set_key(plain, key, value, given=key, form="table.key=value")
     if "privacy" in plain:

@@ -19,7 +19,7 @@ from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, na
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
-from dpfed.methods.choices import tolerance_of
+from dpfed.methods.choices import tolerated_fraction
 from dpfed.records.reading import Misread, Unavailable
 from dpfed.records.round import RoundRecord
 from dpfed.runs.certificate import claim_of
@@ -118,7 +118,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
 def rounds_charged(files: RunFiles) -> Finding:
     """Check that every round is in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
-    may_end = aborts.may_end(files.config, tolerance_of(files.config))
+    may_end = aborts.may_abort_round(files.config, tolerated_fraction(files.config))
     left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # where it was interrupted
     problems: dict[str, list[int]] = {}
     for one in files.published:

@@ -12,7 +12,7 @@ from dpfed.audit.evidence.saved import sha256_of, values_of
 from dpfed.audit.verdict import Finding
 from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import method_specification
 from dpfed.records.reading import Unavailable
 from dpfed.runs.binding import configuration_hash
 from dpfed.runs.experiment import own_code_of
@@ -82,7 +82,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
             False,
             f"checkpoint.safetensors: its clip norm is {files.checkpoint.clip_norm:.6g}, metrics.jsonl has {norm:.6g}.",
         )
-    if method(files.config.method.name).coins:
+    if method_specification(files.config.method.name).coins:
         return (
             True,
             "the model has the hash that summary.json states; a mask's network is not compared with probabilities.",

@@ -16,8 +16,8 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding
 from dpfed.config.tables import Config
 from dpfed.errors import DpfedError
-from dpfed.methods.catalogue import method
-from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
 from dpfed.records.reading import Unavailable
 from dpfed.runs.binding import population_of, start_of
 from dpfed.runs.experiment import Experiment
@@ -230,8 +230,8 @@ def protection_problem(files: RunFiles) -> str | None:
 
 def decodes_first(config: Config) -> bool:
     """Return True if a trusted server decodes every upload before it clips."""
-    chosen = method(config.method.name)
-    if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
+    chosen = method_specification(config.method.name)
+    if config.privacy is None or config.privacy.release != "sum" or sums_integers(config):
         return False
     if sends_bernoulli_samples(config, chosen) or chosen.dithered:
         return False

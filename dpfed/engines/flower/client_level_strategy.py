@@ -23,7 +23,7 @@ from accounting.budget.plan import SAMPLINGS
 from dpfed.engines.flower.asked_round import AskedRound
 from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
 from dpfed.engines.flower.directory import Population
-from dpfed.engines.round_terms import RoundTerms, masked, options_of
+from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.private_loop import Sampling
@@ -116,7 +116,7 @@ class ClientLevelStrategy(Strategy):
             "randomness": randomness,
             "seed": seed,
         }
-        self._keep, self._scheme, self._options = keep, compress, options_of(compress, options)
+        self._keep, self._scheme, self._options = keep, compress, json_of_options(compress, options)
         count = clients if isinstance(clients, int) else len(clients)
         self._population = Population(count=count, named=None if isinstance(clients, int) else sorted(clients))
         self._patience = patience
@@ -215,7 +215,7 @@ class ClientLevelStrategy(Strategy):
     def _begin_loop(self, arrays: ArrayRecord) -> ClientLevel:
         size = size_of(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
-        stages = None if self._kept == size else masked(self._kept)
+        stages = None if self._kept == size else masked_chain(self._kept)
         self._private = ClientLevel(**self._plan, dimension=size, stages=stages)
         self._steps = self._private.rounds()
         return self._private

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.engines.round_terms import RoundTerms, checked
+from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 
 RECORD = "dpfed"
@@ -50,7 +50,7 @@ def read_terms(content: RecordDict) -> RoundTerms:
             f"a message without the record {RECORD!r}: client_mod needs dpfed's ClientLevelStrategy on the server. "
             "Wrap its strategy, or take the mod out of ClientApp(mods=[...])."
         )
-    return checked(dict(content.config_records[RECORD]))
+    return checked_terms(dict(content.config_records[RECORD]))
 
 
 def size_of(start: ArrayRecord) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from accounting import Guarantee, require
 from dpfed.engines.nvflare.model_vectors import Arrays, arrays_of, moved, size_of
 from dpfed.engines.nvflare.update_filters import META, sent_update
-from dpfed.engines.round_terms import RoundTerms, masked, options_of
+from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.stages.shared_mask import kept_coordinates
@@ -78,7 +78,7 @@ class ClientLevelFedAvg(ModelController):
         # A client's error never ends the job: otherwise the end of the job would depend on that client's data.
         super().__init__(persistor_id=persistor_id, ignore_result_error=True)
         _require_supported(sampling, patience)
-        options_of(compress, options)
+        json_of_options(compress, options)
         self.clients, self.cohort, self.clip_norm, self.rounds = clients, cohort, clip_norm, rounds
         self.epsilon, self.noise_multiplier, self.delta = epsilon, noise_multiplier, delta
         self.sampling, self.adjacency, self.ledger = sampling, adjacency, ledger
@@ -130,7 +130,7 @@ class ClientLevelFedAvg(ModelController):
             randomness=self.randomness,
             seed=self.seed,
             dimension=size,
-            stages=None if kept == size else masked(kept),
+            stages=None if kept == size else masked_chain(kept),
         )
 
     def _terms(self, size: int) -> RoundTerms:
@@ -142,7 +142,7 @@ class ClientLevelFedAvg(ModelController):
             kept=size if self.keep is None else kept_coordinates(size, keep=self.keep, k=None),
             seed=self.seed,
             scheme=self.compress,
-            options=options_of(self.compress, self.options),
+            options=json_of_options(self.compress, self.options),
         )
 
     def _population(self) -> list[str]:

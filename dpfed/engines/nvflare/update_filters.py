@@ -20,7 +20,7 @@ from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
 from dpfed.engines.nvflare.model_vectors import Arrays, apart, arrays_of, difference, vector_of
-from dpfed.engines.round_terms import RoundTerms, checked
+from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 from dpfed.stages.clip import clip_rows
 
@@ -51,7 +51,7 @@ class KeepTerms(Filter):
         names, me = list(given.pop("clients", [])), fl_ctx.get_identity_name()
         if me not in names:
             raise WireError(f"{me!r}: is none of the job's clients {names!r:.200}.")
-        asked = _Asked(terms=checked({**given, "client": names.index(me)}), start=arrays_of(dxo.data))
+        asked = _Asked(terms=checked_terms({**given, "client": names.index(me)}), start=arrays_of(dxo.data))
         fl_ctx.set_prop(META, asked, private=True, sticky=False)
         return shareable
 

@@ -20,8 +20,8 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.soundness import require_sound
-from dpfed.methods.catalogue import method
-from dpfed.methods.privacy_target import PrivacyTarget, target_of
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
 from dpfed.participation.lanes import ids_of_turns, turns_are_public
 from dpfed.participation.sampling import Sampler, sampler_of
@@ -55,7 +55,7 @@ def config_of(tables: Mapping[str, object], *, source: str) -> Config:
     if not set(tables) <= {"federation", "privacy", "run"}:
         raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
     config = parse_written_config({**_NOT_OURS, **tables}, source=source)
-    refuse(config, method(config.method.name))
+    refuse(config, method_specification(config.method.name))
     if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
         raise ConfigError(
             f"sampling={config.federation.sampling!r} with randomness='secure': a custom loop stores no key of "
@@ -80,7 +80,7 @@ class Parts:
 
     def privacy_target(self, sent: int) -> PrivacyTarget:
         """Return the privacy target for updates of which `sent` numbers are sent."""
-        return target_of(self.config, method(self.config.method.name), sent, self.randomness)
+        return privacy_target_of(self.config, method_specification(self.config.method.name), sent, self.randomness)
 
     goal = privacy_target  # its name up to version 0.3
 

@@ -175,7 +175,7 @@ def test_a_sum_of_more_uploads_than_shares_is_an_error():
 
 
 def small(*settings):
-    tables = override(presets.tables("dp-dithered-digits"), ["federation.rounds=3", *settings])
+    tables = override(presets.preset_tables("dp-dithered-digits"), ["federation.rounds=3", *settings])
     return parse(tables, source="test")
 
 

@@ -67,7 +67,7 @@ def test_calibrated_as_the_preset(epsilon, randomness):
 
 def preset(epsilon, randomness, noise):
     settings = [f"privacy.epsilon={epsilon}", f"run.randomness={randomness}", f"privacy.noise={noise}"]
-    return parse(override(presets.tables("dp-fedavg-digits"), settings), source="test")
+    return parse(override(presets.preset_tables("dp-fedavg-digits"), settings), source="test")
 
 
 def test_the_release_is_the_one_of_a_run(tiny_config, tmp_path):

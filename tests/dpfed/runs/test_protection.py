@@ -11,7 +11,7 @@ WORDS = "against other clients that deviate"
 
 def of_coins(*, kind="plain", partition="iid", **privacy):
     """What FedPM's private preset on digits with such sums says of other clients' coins."""
-    tables = presets.tables("fedpm-digits")
+    tables = presets.preset_tables("fedpm-digits")
     tables["privacy"] = {"linf_clip": 0.1, "clip_norm": 1.0, "noise": "coins", **privacy}
     tables["aggregation"] = {"kind": kind}
     tables["data"] = {**tables["data"], "partition": partition}

@@ -12,7 +12,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of, unsampled
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.privacy_target import target_of
+from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
@@ -31,7 +31,7 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     experiment = build(config)
     sent = experiment.method.stages.project.choice.sent
     assert (
-        experiment.privacy_target.mechanism == target_of(config, experiment.specification, sent).mechanism
+        experiment.privacy_target.mechanism == privacy_target_of(config, experiment.specification, sent).mechanism
     )  # so that it can be prolonged
     whole = federation.run(build(config), tmp_path / "whole")
     book = Ledger.read(tmp_path / "whole" / "ledger.jsonl")
