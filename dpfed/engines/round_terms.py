@@ -35,7 +35,7 @@ _OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """Terms of one client in a round. All terms are public, but not the fact that this client takes part.
+    """Terms of one client in a round. All terms are public; that this client takes part is not.
 
     round, client: number of the round, and id of the client, both from 0
     dimension:     d, the number of floating-point numbers in the model

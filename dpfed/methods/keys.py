@@ -28,8 +28,8 @@ def unsupported_key_messages(
         if key not in specification.takes and differs_from_default(config, key):
             given = f"{key}={value_text(value_of_setting(config, key))}" if "." in key else f"[{key}]"
             yield (
-                f"{given} with method.name={specification.name!r}: {specification.name} does not take this key; "
-                f"{', '.join(names)} do. Remove {'the key' if '.' in key else 'the table'}, or use one of them."
+                f"{given} with method.name={specification.name!r}: {specification.name} does not take it, it is for "
+                f"{', '.join(names)}. Remove {'the key' if '.' in key else 'the table'}, or use one of them."
             )
 
 

@@ -1,4 +1,4 @@
-"""Reading of records: JSON objects of unknown origin, validated key by key against the fields of a class."""
+"""Reading of records: JSON objects of untrusted files, validated key by key against the fields of a class."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from accounting.ledger.regular_file import LARGEST_LINES, open_input, read_text
 from dpfed.errors import RunError
 
 LONGEST_LINE = 2**24
-"""Bytes of a line of a JSON-lines file: parsed, a line takes several times its length in memory."""
+"""Largest number of bytes of a line in a JSON-lines file; a parsed line takes several times its length in memory."""
 
 LARGEST = 1e100
-"""Largest magnitude of a number of a run; squares of larger ones would overflow."""
+"""Bound on the magnitude of a number in a record; squares of larger numbers could overflow."""
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 64)]
 Real = Annotated[float, Field(strict=True, gt=-LARGEST, lt=LARGEST)]
 Size = Annotated[float, Field(strict=True, ge=0, lt=LARGEST)]
 Exact = Annotated[int, Field(strict=True, gt=-(1 << 64), lt=1 << 64)] | Real
-"""Number as written: integers of 64 bits are not rounded."""
+"""Integer of up to 64 bits, not rounded to a float, or a real number."""
 Flag = Annotated[bool, Field(strict=True)]
 Word = Annotated[str, Field(strict=True, max_length=1000)]
 Text = Annotated[str, Field(strict=True)]
 Texts = Annotated[tuple[Text, ...], Field(fail_fast=True)]
-"""Sequences validated up to their first error, so that errors take no more memory than the file."""
+"""Texts that are validated up to the first error only, so that errors need no more memory than the file."""
 
 SCORES = ("test_", "best_test_", "last_test_", "validation_")
-"""Prefixes of keys that hold scores: test_accuracy, test_loss and test_NAME of user-defined metrics."""
+"""Prefixes of the keys of scores, such as test_accuracy, test_loss, and test_NAME of a user-defined metric."""
 
 _MOST_SCORES = 1000
 
@@ -43,7 +43,7 @@ class Unavailable(RunError):
 
 
 class Misread(Unavailable):
-    """Value that no version of this package writes; the message names file, line and key."""
+    """A value that no version of this package writes; the message names file, line and key."""
 
 
 class Line(Protocol):
@@ -61,9 +61,11 @@ OneLine = TypeVar("OneLine", bound=Line)
 
 
 def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kind:
-    """Return an instance of the dataclass `kind` with these values; keys that it does not have are ignored.
+    """Return an instance of the dataclass `kind` with these values; keys that are no fields of `kind` are ignored.
 
-    where: file and line, for errors. Scores (`SCORES`) are collected in the field of this name, if there is one.
+    Values whose key has a prefix in `SCORES` are collected in the field `scores`, if `kind` has it.
+
+    where: file and line, for error messages
     """
     scores = scores_of(values)
     if len(scores) > _MOST_SCORES:
@@ -93,12 +95,12 @@ def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
 
 
 def scores_of(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the scores (`SCORES`) of a JSON object."""
+    """Return the scores in a JSON object: the values whose key has a prefix in `SCORES`."""
     return {key: value for key, value in values.items() if key.startswith(SCORES)}
 
 
 def json_object(text: str, where: str) -> dict[str, object]:
-    """Parse one JSON object. Raise Unavailable for any other text."""
+    """Return the JSON object in a text. Raises Unavailable for a text that is not a JSON object."""
     try:
         found = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -113,7 +115,7 @@ def _refuse(constant: str) -> None:
 
 
 def text_of(file: Path, *, at_most: int) -> str:
-    """Return the text of a regular file of bounded size. Raise Unavailable otherwise."""
+    """Return the text of a file. Raises Unavailable if it is not a regular text file of at most `at_most` bytes."""
     try:
         return read_text(file, at_most=at_most)
     except OSError as error:
@@ -123,9 +125,12 @@ def text_of(file: Path, *, at_most: int) -> str:
 
 
 def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[OneLine]:
-    """Return the lines of a JSON-lines file. Raise Unavailable if it cannot be read, or a line is not one of `kind`.
+    """Return the lines of a JSON-lines file as records of the class `kind`.
 
-    running: True drops an unfinished last line, as another process or a crash leaves it; else such a line is an error.
+    Raises Unavailable if the file cannot be read, or if a line is not a record of this class.
+
+    running: True drops an unfinished last line, left by a crash or a process that is writing; False raises Unavailable
+        for it
     """
     found: list[OneLine] = []
     try:

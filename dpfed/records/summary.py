@@ -31,15 +31,19 @@ from dpfed.records.reading import (
 )
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
-"""Keys of runs whose model is a mask; other summaries do not have them."""
+"""Keys of summaries of runs whose model is a mask; other summaries do not contain them."""
 _IF_ANY = (*_OF_MASKS, "certificate", "gpu")
-"""Keys that are left out if they have no value."""
+"""Keys that summary.json does not contain if their value is None."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """Plan of the clients' training (`dpfed.clients.plan.TrainingPlan`), and its precision. chunk: None in a loop."""
+    """Plan of the clients' training (`dpfed.clients.plan.TrainingPlan`), and its precision.
+
+    chunk: number of clients in one vectorised pass; None if clients train one after another
+    why: reason for the strategy
+    """
 
     strategy: Word = ""
     chunk: Count | None = None
@@ -48,7 +52,7 @@ class LocalTraining:
 
     @property
     def words(self) -> str:
-        """Return a description of the plan for a reader."""
+        """Description of the plan, for reports."""
         how = "one after the other, one a core"
         if self.chunk is not None:
             how = f"side by side, {self.chunk:,} at a time"
@@ -57,9 +61,11 @@ class LocalTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianSummary:
-    """Smallest mu whose Gaussian profile is above the run's wherever delta is at least delta_min; no guarantee.
+    """Summary of the privacy profile by Gaussian DP: the smallest mu that covers it where delta is at least delta_min.
 
-    mu: None if no mu describes the profile down to delta_min
+    The profile of mu lies above that of the run for such delta only, so mu is not a guarantee.
+
+    mu: None if no mu covers the profile down to delta_min
     """
 
     mu: Size | None = None
@@ -68,11 +74,12 @@ class GaussianSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Keys of summary.json, on which scripts rely. Fields with a default are missing in files of older versions.
+    """Content of summary.json, on whose keys scripts rely. Files of older versions may lack fields with a default.
 
-    scores:  by key, as in `MetricsLine`: of the last round; best_test_accuracy: over rounds
-    epsilon: upper bound, from the ledger alone; None if nothing is private, or if bounds contradict (no_statement)
-    others:  keys that this version does not know
+    scores:  score of the last round by its key, as in `MetricsLine`, and best_test_accuracy, the best of all rounds
+    epsilon: upper bound computed from the ledger alone; None in a run without privacy, or if the upper bound is below a
+        lower bound (`no_statement` has the reason)
+    others:  values of keys that this version does not define
     """
 
     method: Word
@@ -154,12 +161,12 @@ class Summary:
 
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
-        """Read summary.json of a run's folder. Raise Unavailable if it is missing, or not what a run writes."""
+        """Return the summary of a run's folder. Raises Unavailable if summary.json is missing or invalid."""
         return cls.read(json_object(text_of(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
 
     @classmethod
     def read(cls, values: Mapping[str, object], where: str = "summary.json") -> Self:
-        """Validate the JSON object of summary.json. Raise Unavailable if it is not one."""
+        """Return the summary with these values. Raises Unavailable for values that no summary.json has."""
         known = {one.name for one in fields(cls)} | scores_of(values).keys()
         others = {key: value for key, value in values.items() if key not in known}
         found = validated(cls, {**values, "others": others}, where)
@@ -172,7 +179,7 @@ class Summary:
             raise Misread(f"{where}: {error}") from None
         rates = found.tpr_at_fpr or {}
         if not all(_is_rate(rate) for rate in rates):
-            raise Misread(f"{where}: tpr_at_fpr has a key that is no rate.")
+            raise Misread(f"{where}: tpr_at_fpr has a key that is not a rate in (0, 1).")
         return found
 
     def to_dict(self) -> dict[str, object]:
@@ -187,7 +194,7 @@ class Summary:
 
     @property
     def readings(self) -> Readings | None:
-        """Readings of membership tests and Gaussian DP; None in files of older versions."""
+        """Readings of epsilon as bounds on membership tests and as Gaussian DP; None in files of older versions."""
         if self.advantage is None or self.tpr_at_fpr is None or self.gaussian_dp is None:
             return None
         mu, delta_min = self.gaussian_dp.mu, self.gaussian_dp.delta_min
@@ -201,7 +208,7 @@ class Summary:
         )
 
     def number(self, key: str) -> float | None:
-        """Return the number under a key of summary.json; None if there is none."""
+        """Return the number with this key in summary.json; None if the key is missing or has no number."""
         value = self.scores.get(key) if key in self.scores else getattr(self, key, None)
         return float(value) if isinstance(value, int | float) else None
 

@@ -1,4 +1,4 @@
-"""The ledger of a run that may have been interrupted between charging a round and saving its result."""
+"""Charges of a run in its ledgers, also if the run is interrupted between charging a round and saving its result."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.runs.binding import PARTS, Heads
 
 TAKEN_BACK = "the project was not charged for the line of this nonce, so nothing was released"
-"""Reason in a run's ledger for the mark of a charge that released nothing."""
+"""Reason in a run's ledger of the line that marks an earlier charge as one that released nothing."""
 
 
 class Book:
-    """Charges of one run, in its own ledger and in its project's.
+    """Charges of one run, in its own ledger and in that of its project.
 
-    With simulated randomness an interrupted round is repeated with the same noise: the same release, so its line is
-    kept, in the project too, which is charged first. With secure randomness the repetition is a new release and is
-    charged on top. In a project each charge of such fresh noise has a nonce. Under the project's lock the run's line is
-    written, then the project's line with the same nonce, then the round is released. A project's line whose nonce the
-    folder lacks shows an old copy of the folder. A run's line whose nonce the project lacks released nothing.
+    With simulated randomness an interrupted round is repeated with the same noise. It is the same release, so the lines
+    of both ledgers are kept; the project is charged first. With secure randomness the repeated round is a new release
+    and is charged in addition.
+
+    In a project each charge of such fresh noise has a nonce. The run's line is written first, under the project's lock,
+    then the project's line with the same nonce, and then the round is released. If the project's ledger has a nonce
+    that the folder lacks, the folder is an old copy. If the run's ledger has a nonce that the project lacks, that line
+    released nothing.
     """
 
     def __init__(self, ledger: Ledger, project: ProjectLedger | None = None) -> None:
@@ -47,24 +50,24 @@ class Book:
     ) -> Book:
         """Open a new ledger, or continue an existing one.
 
-        RunError if it, or the project, holds less than was done or seen (`heads`), or if it is of another run or
-        project. LedgerError if the project is on other clients.
+        Raises RunError if a ledger lacks lines of finished rounds or a line in `heads`, or if it belongs to another run
+        or project. Raises LedgerError if the project has other clients.
         """
         if project is not None and project.ledger.header.clients != header.clients:
             raise RunError(
                 f"{project.ledger.path}: is for {project.ledger.header.clients} clients, this run has "
-                f"{header.clients}: runs of one project are on the same clients. Use another ledger."
+                f"{header.clients}: all runs of a project have the same clients. Use another ledger."
             )
         if project is not None:
             project.look()
-        if has_no_header(path):  # the process ended while it created the ledger, before the first round
+        if has_no_header(path):  # an earlier process ended while it created the ledger, before the first round
             path.unlink()
         if path.exists():
             book = cls(Ledger.resume(path), project)
             book._check_header(header)
             book._check_project(heads.project, rounds_done)
         elif rounds_done:
-            raise RunError(f"{path}: is gone, the checkpoint holds {rounds_done} rounds. Restore it from a copy.")
+            raise RunError(f"{path}: is missing, but the checkpoint has {rounds_done} rounds. Restore it from a copy.")
         else:
             if project is not None:
                 project.require_population(header.population)
@@ -72,36 +75,41 @@ class Book:
         missing = [round for round in range(rounds_done) if round not in book._written]
         if missing:
             raise RunError(
-                f"{path}: has no line for round {missing[0]}, the checkpoint {rounds_done} rounds. Rounds "
-                "were released without a charge or lines were lost; nothing true can be said about this run."
+                f"{path}: has no line for round {missing[0]}, but the checkpoint has {rounds_done} rounds. Rounds "
+                "were released without a charge, or lines were lost; no guarantee can be stated for this run."
             )
         book._check_seen(heads.ledger)
         book._take_back()
         return book
 
     def _check_header(self, header: Header) -> None:
-        """Raise RunError unless the ledger is this run's, and is charged to a project or not as before."""
+        """Raise RunError if the ledger belongs to another run, or if the run was charged to a project and now is not,
+        or the reverse.
+        """
         path, there = self.ledger.path, self.ledger.header
         for name in ("unit", "clients", "randomness"):
             if getattr(there, name) != getattr(header, name):
                 raise RunError(
-                    f"{path}: its {name} is {getattr(there, name)!r}, this run's {getattr(header, name)!r}: the ledger "
-                    "of another run. Restore this run's from a copy."
+                    f"{path}: its {name} is {getattr(there, name)!r}, that of this run is {getattr(header, name)!r}: "
+                    "it is the "
+                    "ledger of another run. Restore the ledger of this run from a copy."
                 )
         if other := _differing(there, header):
             raise RunError(
-                f"{path}: is the ledger of another run, or this one has changed since in {other}. Put back what it "
-                "began with, or start a new run."
+                f"{path}: is the ledger of another run, or this run has changed since it began in {other}. Restore "
+                "what "
+                "the run began with, or start a new run."
             )
         if ("run" in there.about) != (self.project is not None):
-            was, do = ("draws", "give") if self.project is None else ("does not draw", "leave out")
+            was, do = ("is", "give") if self.project is None else ("is not", "leave out")
             raise RunError(
-                f"{path}: the run {was} from a project, and must go on like that: its rounds are charged there or "
-                f"nowhere. To resume, {do} --ledger."
+                f"{path}: the run {was} charged to a project, which must not change: either all its rounds are charged "
+                f"there, or none. To resume, {do} --ledger."
             )
 
     def _check_seen(self, head: str) -> None:
-        """Raise RunError unless the ledger has the line that was its last line when the checkpoint was written."""
+        """Raise RunError unless the ledger still has its line of hash `head`, its last one when the checkpoint was
+        saved."""
         if head and self.ledger.entries_after(head) is None:
             raise RunError(
                 f"{self.ledger.path}: has no line of hash {head[:12]}..., its last one when the checkpoint was "
@@ -109,10 +117,10 @@ class Book:
             )
 
     def _check_project(self, seen: str, rounds_done: int) -> None:
-        """Raise RunError unless the project and this folder have all charges of this run.
+        """Raise RunError unless both the project's ledger and the run's ledger contain all charges of this run.
 
-        A missing charge in the project means another project, or lost lines. A missing charge in the folder means an
-        old copy.
+        If the project lacks a charge, it is another project or has lost lines. If the run's ledger lacks a charge, the
+        folder is an old copy.
         """
         if self.project is None:
             return
@@ -121,19 +129,20 @@ class Book:
         paid = {line.nonce for line in charged}
         before = Counter(
             one.round for one in own if one.nonce is None
-        )  # a line without a nonce is simulated, or of version 0.2
+        )  # lines without a nonce have simulated noise, or are of version 0.2
         there = Counter(line.round for line in charged if line.nonce is None)
         lost = sorted((before - there).keys())
         lost += [one.round for one in own if one.nonce not in paid and one.round < rounds_done]
         if lost:
             raise RunError(
-                f"{project.path}: has no charge of round {lost[0]} of run {self.run}, whose ledger says "
-                "that it was released. Give the project's ledger that the run began with, with all its lines."
+                f"{project.path}: has no charge of round {lost[0]} of run {self.run}, whose ledger contains "
+                "its release. Give the project's ledger that the run began with, with all its lines."
             )
         for head in (str(self.ledger.header.about.get("project_head", "")), seen):
             if head and project.entries_after(head) is None:
                 raise RunError(
-                    f"{project.path}: has no line of hash {head[:12]}..., which this run has seen in its project. "
+                    f"{project.path}: has no line of hash {head[:12]}..., which its project had when this run was "
+                    "last saved. "
                     "Lines were cut off, or it is another project. Give the ledger that the run began with."
                 )
         self._refuse_old_copy()
@@ -142,7 +151,8 @@ class Book:
             raise self._old_copy(beyond[0])
 
     def _refuse_old_copy(self) -> None:
-        """Raise RunError if the project was charged for fresh noise of this run by another copy of its folder."""
+        """Raise RunError if the project has a charge for fresh noise of this run that another copy of its folder
+        made."""
         assert self.project is not None
         entries = self.project.ledger.entries
         for line in entries[self._compared :]:
@@ -156,14 +166,16 @@ class Book:
         assert self.project is not None
         return RunError(
             f"{self.ledger.path}: has no line for a charge of round {number} that {self.project.ledger.path} has of "
-            f"run {self.run}: the folder is an old copy, and another one has gone on. Nothing was released. Resume the "
-            "newest folder of this run, or start a new run."
+            f"run {self.run}: the folder is an old copy, and the run continued in another one. Nothing was released. "
+            "Resume the newest folder of this run, or start a new run."
         )
 
     def _take_back(self) -> None:
-        """Mark the run's lines that the project was not charged for: a crash between the two lines released nothing.
+        """Mark the lines of the run for which the project was not charged; a crash before the project's line released
+        nothing.
 
-        A round of a schedule that only the project holds (version 0.2 wrote that line first) is entered as charged.
+        Version 0.2 wrote the project's line first. If only the project has the line of a scheduled round, the run's
+        ledger is charged for the round, too.
         """
         if self.project is None or self._repeatable:
             return
@@ -181,11 +193,12 @@ class Book:
         self._nonces = {one.nonce for one in self.ledger.shared_releases}
 
     def record(self, entry: Entry) -> None:
-        """Charge a round: write its line, unless this line was written before the interruption."""
+        """Charge a round by writing its line, unless an interrupted simulated round has already written an equal
+        line."""
         before = self._written.get(entry.round) if self._repeatable else None
         if before is not None and before != entry:
             raise RunError(
-                f"{self.ledger.path}, round {entry.round}: the repeated round is not the one that was charged. The "
+                f"{self.ledger.path}, round {entry.round}: the repeated round differs from the charged round. The "
                 "package or the machine has changed since; start a new run."
             )
         if before is not None:
@@ -202,25 +215,24 @@ class Book:
             try:
                 charge(line, first=partial(self._write, line))
             except BudgetSpent:
-                self._refuse_old_copy()  # a copy of the folder that continued has used this stream
+                self._refuse_old_copy()  # a copy of the folder may have spent the budget
                 raise
 
     def _write(self, line: Release) -> None:
-        """Write the run's line of a charge that the project pays; under the project's lock."""
+        """Write the run's line of a charge, before the project's line; the caller holds the project's lock."""
         self._refuse_old_copy()
         self.ledger.record(line)
         self._nonces.add(line.nonce)
 
     def charged_before_interruption(self, rounds_done: int) -> bool:
-        """Return True if the next round was charged before an interruption, and repeating it would be another
-        release.
-        """
+        """Return True if the next round was charged before an interruption, and repeating it would be a second
+        release."""
         return not self._repeatable and rounds_done in self._written
 
     def require_own_stream(self, release: SingleRelease) -> None:
-        """Raise RunError if another run of the project has drawn from the stream of this run's schedule.
+        """Raise RunError if another run of the project draws its schedule from the same random stream as this run.
 
-        Accounted together, one run's rounds would be the next rounds of the other.
+        The project's account would treat the rounds of both runs as rounds of one schedule.
         """
         schedule = schedule_of(release)
         lines = [] if schedule is None or self.project is None else self.project.ledger.shared_releases
@@ -228,14 +240,15 @@ class Book:
             other, name = schedule_of(line.mechanism), line.detail.get("run")
             if other is not None and schedule is not None and other.stream == schedule.stream and name != self.run:
                 raise RunError(
-                    f"{self.ledger.path}: run {name} of the project has a schedule that is drawn from "
-                    f"{schedule.stream!r}, too. Give this run another run.seed."
+                    f"{self.ledger.path}: the schedule of run {name} of the project is drawn from "
+                    f"{schedule.stream!r}, too. Use a different run.seed for this run."
                 )
 
     def begin(self, privacy_target: PrivacyTarget, *, first: int, rounds: int) -> None:
-        """Charge the project for the rounds that it was not charged for yet. BudgetSpent if it cannot pay.
+        """Reserve the planned rounds in the project that it is not charged for yet. Raises BudgetSpent if its budget is
+        too small.
 
-        If a charge depends on the shares that arrive, a round is charged with the fewest shares.
+        If a charge depends on the noise shares that arrive, the fewest possible shares are assumed.
         """
         self.worst = privacy_target.mechanism if privacy_target.varies else None
         if self.project is not None:
@@ -247,7 +260,7 @@ class Book:
 
     @property
     def heads(self) -> Heads:
-        """Last hashes of the ledgers, for a checkpoint."""
+        """Hashes of the last lines of both ledgers, for a checkpoint."""
         return Heads(ledger=self.ledger.head, project=self.project.ledger.head if self.project is not None else "")
 
     @property
@@ -256,17 +269,21 @@ class Book:
         return str(self.ledger.header.about.get("run", "unnamed"))
 
     def standing(self, rounds_done: int) -> list[Release | LocalRelease]:
-        """Return the releases that count before the next round: an interrupted simulated round is charged once."""
+        """Return the releases of finished rounds and, with secure randomness, of interrupted ones.
+
+        An interrupted simulated round is left out, because its repetition is the same release.
+        """
         return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
 
     def paid(self, number: int) -> bool:
-        """Return True if the project was charged for this round before an interruption."""
+        """Return True if the project was charged for this simulated round before an interruption."""
         return self._repeatable and number in self._of_project
 
     def interrupted(self, rounds_done: int) -> int:
-        """Return the number of charges without a finished round, in the ledger or the project.
+        """Return the number of charges in either ledger that do not belong to a finished round.
 
-        They are of rounds that were interrupted after their charge, and repeated with new noise or not at all.
+        They were made by rounds that were interrupted after their charge. Such a round was repeated with new noise, or
+        not repeated.
         """
         charges = Counter(entry.round for entry in self.ledger.releases)
         for round, count in Counter(line.round for line in lines_of(self.run, self.project)).items():
@@ -275,7 +292,7 @@ class Book:
 
 
 def _differing(there: Header, header: Header) -> str:
-    """Describe the differences between the runs of two headers; empty if there are none."""
+    """Return a description of the parts in which the runs of two ledger headers differ; empty if they are equal."""
     if there.binding is None:
         return PARTS["format"]
     before, now = ({**(one.binding or {}), "population": one.population} for one in (there, header))
@@ -283,7 +300,7 @@ def _differing(there: Header, header: Header) -> str:
 
 
 def has_no_header(path: Path) -> bool:
-    """Return True if the file ends before its first line does."""
+    """Return True if the first line of the file is incomplete."""
     try:
         with open_input(path) as file:
             return not file.readline(LONGEST_LINE).endswith(b"\n")
@@ -294,6 +311,6 @@ def has_no_header(path: Path) -> bool:
 
 
 def lines_of(run: str, project: ProjectLedger | None) -> list[Release]:
-    """Return the project's charges of the run."""
+    """Return the releases of this run in the project's ledger."""
     lines = [] if project is None else project.ledger.shared_releases
     return [line for line in lines if line.detail.get("run") == run]

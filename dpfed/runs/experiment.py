@@ -1,4 +1,4 @@
-"""The composition root: makes the objects of a run from a checked configuration."""
+"""Construction of all objects of a run from its configuration (composition root)."""
 
 from __future__ import annotations
 
@@ -71,11 +71,15 @@ from dpfed.stages.encode import Encode
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
-    """The objects of a run (`dpfed.runs.loop`).
+    """All objects of a run, for its loop (`dpfed.runs.loop`).
 
-    readout turns the server's state into the weights that are evaluated and saved. downlink_bits are received by a
-    client in a round, uplink_bits are sent (None: measured), of which secure_sum_bits are keys and shares. own_code:
-    the user-defined code of the run.
+    readout:         maps the server's state to the weights that are evaluated and saved
+    start:           state of the server before the first round
+    not_protected:   limitations of the stated epsilon, as texts
+    uplink_bits:     bits that a client sends in a round; None if they are measured
+    secure_sum_bits: part of uplink_bits for keys and shares of a secure sum
+    downlink_bits:   bits that a client receives in a round
+    own_code:        files of user-defined code of the run
     """
 
     config: Config
@@ -98,7 +102,7 @@ class Experiment:
 
 
 def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodSpecification:
-    """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
+    """Return the method's specification after all checks that need no data. Raises ConfigError, as `build` does."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
     chosen = method_specification(config.method.name)
@@ -113,7 +117,7 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 
 
 def resolved(config: Config) -> Config:
-    """Return the configuration with derived settings written out: privacy.delta, cohort_cap, lanes, bands."""
+    """Return the configuration with derived defaults filled in: privacy.delta, cohort_cap, lanes and bands."""
     config = with_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
         config = config.with_delta(default_delta(config.federation.clients))
@@ -121,10 +125,10 @@ def resolved(config: Config) -> Config:
 
 
 def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
-    """Return the objects of a run; the caller may give some as `own`.
+    """Return all objects of a run; `own` has the objects that the caller gives in Python.
 
-    ConfigError for a choice that cannot work, with the nearest one that does; AccountingError for one that no account
-    of privacy covers.
+    Raises ConfigError for settings that are invalid or cannot be combined, AccountingError for settings that no privacy
+    account covers.
     """
     ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
     if (replay := replayed.current()) is not None:
@@ -214,7 +218,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 def _samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
-    """Return the clients' data set, and the samples that are public or set aside for validation."""
+    """Return the clients' data set, the public samples, and the samples that are set aside for validation."""
     whole = whole_data(config) if given is None else with_features(config.data, given)
     check_letters(config.model.name, whole)
     rest, validation = validation_samples(config, whole, division, device)
@@ -223,12 +227,12 @@ def _samples(
 
 
 def ids_of(holdings: Holdings) -> ClientIds | None:
-    """Return the public ids of the clients, if their data name them."""
+    """Return the public ids of the clients; None if the data set does not name its clients."""
     return holdings.ids if isinstance(holdings, Partition) else None
 
 
 def own_code_of(config: Config) -> tuple[UserCodeFile, ...]:
-    """Return the user's files that a run of this configuration needs."""
+    """Return the files of user-defined code that a run of this configuration needs."""
     method_of, scheme_of = config.method.name, method_specification(config.method.name).scheme
     return code_files_of_run(
         [
@@ -243,7 +247,7 @@ def own_code_of(config: Config) -> tuple[UserCodeFile, ...]:
 
 
 def _chain(settings: Settings) -> Stages:
-    """Return the method's chain; ConfigError with its line if a custom function fails."""
+    """Return the method's chain of stages. Raises ConfigError with the source line if a custom function raises."""
     specification = settings.specification
     try:
         return require_form(federated_method(specification.name).stages(settings))
@@ -252,14 +256,13 @@ def _chain(settings: Settings) -> Stages:
     except Exception as error:  # a user's function may raise anything
         if registered.registering_file("method", specification.name) is None:
             raise
-        raise ConfigError(f"method.name={specification.name!r}: its function fails: {error_text(error)}.") from error
+        raise ConfigError(f"method.name={specification.name!r}: its function raises {error_text(error)}.") from error
 
 
 def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
-    """Return the privacy target with the mechanism of the stage that makes rounds private; no other code sets a run's
-    charge.
+    """Return the privacy target whose mechanism is that of the chain's private stage; no other code sets the charge.
 
-    ConfigError if that charge does not cover the chain, or a custom scheme.
+    Raises ConfigError if this charge does not cover the chain, or if a custom scheme fails its check.
     """
     privacy_target = settings.privacy_target(stages.project.sent)
     if privacy_target is None:
@@ -272,8 +275,9 @@ def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
 
 
 def _check_own_scheme(stages: Stages) -> None:
-    """Raise ConfigError if a custom scheme fails the test that rows do not depend on each other, which a private run
-    needs.
+    """Raise ConfigError if a custom scheme fails `compress.check`.
+
+    A private run requires that a scheme encodes each row independently of the others.
     """
     encode = stages.find(Encode)
     if encode is None or registered.registering_file("scheme", encode.scheme.name) is None:
@@ -282,7 +286,8 @@ def _check_own_scheme(stages: Stages) -> None:
     if not found.passed:
         words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
         raise ConfigError(
-            f"scheme {encode.scheme.name!r} with [privacy]: does not do what it claims ({words}) See `dpfed audit "
+            f"scheme {encode.scheme.name!r} with [privacy]: does not have the properties that it claims ({words}) See "
+            "`dpfed audit "
             f"scheme {encode.scheme.name}`."
         )
 
@@ -307,9 +312,10 @@ def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | 
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:
-    """Return the bits that a client receives in a round.
+    """Return the number of bits that a client receives in a round.
 
-    With a reset in every round and a fixed cohort of K clients, the probabilities are multiples of 1/K.
+    With the posterior rule, a reset in every round and a fixed cohort of K clients, probabilities are multiples of 1/K.
+    The server then sends counts from 0 to K.
     """
     config, choice = settings.config, stages.project.choice
     server = config.server

@@ -1,4 +1,5 @@
-"""The loop of a run: rounds, evaluation, checkpoints, and its end before a round that exceeds the budget."""
+"""The loop of a run: rounds, evaluation and checkpoints, until all rounds are done or the next would exceed a
+budget."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Folder and records of a finished run. `summary` and `metrics` are their JSON objects, for scripts."""
+    """Folder and records of a finished run; for scripts, `summary` and `metrics` have the records as JSON objects."""
 
     folder: Path
     record: Summary
@@ -80,21 +81,25 @@ def run(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run or resume the experiment in folder `out`; `on_round` gets each line of metrics.jsonl.
+    """Run or resume the experiment in folder `out`.
 
-    A `project` is charged too and ends the run when its budget is spent; `stop` is called before every round.
+    on_round: called with each line of metrics.jsonl, as a JSON object
+    project:  ledger of a project, which is charged too; its budget can end the run
+    stop:     called before every round; if it returns True, the run ends with RunInterrupted
 
-    Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
-    whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
-    LedgerError if the folder or the ledger cannot be trusted or written, or if training fails; files written before are
-    valid and the run can be resumed. RunInterrupted if `stop` returns True.
+    Claim: the summary's epsilon is recomputed from the ledger alone, which contains every release that was made. No
+    round is run whose epsilon would exceed privacy.epsilon (local.record.epsilon, for any client). Raises RunError or
+    LedgerError if a file is invalid or cannot be written, or if training fails. Files written before such an error are
+    valid, and the run can be resumed.
     """
     opened: Run | None = None
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
         outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
-    except TrainingFailed:  # the other processes wait for this one's part, not for a message: its end ends them
+    except (
+        TrainingFailed
+    ):  # other processes are waiting for this process's rows, so a message would block; its end ends them
         raise
     except BaseException:
         _let_go(experiment)
@@ -107,7 +112,7 @@ def run(
 
 
 def follow(experiment: Experiment) -> None:
-    """Train this process's part of every round that rank 0 leads."""
+    """Train this process's share of the clients in every round that process 0 leads."""
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
         for task in method.ranks.follow(experiment.start):
@@ -115,14 +120,16 @@ def follow(experiment: Experiment) -> None:
 
 
 def _let_go(experiment: Experiment) -> None:
-    """End the other processes; a process that has ended already does not answer."""
+    """Tell the other processes of the run to end; a process that has already ended is ignored."""
     with suppress(RuntimeError):
         experiment.method.ranks.stop()
 
 
 class Run:
-    """A run, round by round, with clients of this process or of another engine (its source of rows). Claims: see
-    `run`."""
+    """A run, executed round by round.
+
+    Its source of rows is the clients of this process, or those of another engine. The claims of `run` hold here, too.
+    """
 
     def __init__(
         self,
@@ -144,7 +151,7 @@ class Run:
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        if saved.report is not None:  # in case the other files lack it
+        if saved.report is not None:  # a crash may have prevented these lines
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
@@ -160,8 +167,10 @@ class Run:
         on_round: OnRound = lambda record: None,
         project: ProjectLedger | None = None,
     ) -> Run:
-        """Open a run in a new folder, or in the folder of an interrupted run, which is locked until `release` or
-        `close` (or the end of this process)."""
+        """Open a run in a new folder, or in the folder of an interrupted run.
+
+        The folder is locked until `release`, `close` or the end of this process.
+        """
         _check_project(experiment, project)
         if not resume and experiment.privacy_target is not None:
             experiment.privacy_target.require_statement(experiment.config.federation.rounds)
@@ -195,21 +204,24 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True if all rounds are done, or no budget pays for another round."""
+        """True if all rounds are done, or another round would exceed a budget."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
     def all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
-        """Run every remaining round that a budget pays for, and write the summary. RunInterrupted if `stop` returns
-        True."""
+        """Run the remaining rounds within the budgets, and write the summary.
+
+        Raises RunInterrupted if `stop`, called before every round, returns True.
+        """
         while not self.finished:
             if stop():
                 done, rounds = self.state.round, self.experiment.config.federation.rounds
-                raise RunInterrupted(f"interrupted after round {done} of {rounds}, which is saved.")
+                raise RunInterrupted(f"interrupted after round {done} of {rounds}; all finished rounds are saved.")
             self.one_round(source)
         return self.close()
 
     def one_round(self, source: Source) -> None:
-        """Run one round: affordable, charged, saved, reported, in this order. No effect if no budget pays for it."""
+        """Run one round: check the budgets, charge the round, save its result, report it. Do nothing if a budget is
+        spent."""
         experiment, state = self.experiment, self.state
         cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
         if not self._affordable(cohort):
@@ -217,13 +229,13 @@ class Run:
             return
         try:
             done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
-        except BudgetSpent as why:  # another run has spent the budget meanwhile
+        except BudgetSpent as why:  # another run of the project has spent the budget meanwhile
             self._project_refuses(why)
             return
         self._save(done, time.monotonic() - started)
 
     def _save(self, done: RoundResult, seconds: float) -> None:
-        """Write the checkpoint, which holds the lines of the round as well; then these lines in their files."""
+        """Write the checkpoint, which contains the lines of the round; then write these lines into their files."""
         self.state, record = done.state, done.record
         report = CheckpointReport(
             uplink=self._uplink + (record.uplink_bytes or 0),
@@ -236,22 +248,20 @@ class Run:
         self._write_report(report, self._spent.charge(done.release))
 
     def _leave_out(self) -> None:
-        """Skip the next round, which was charged before an interruption and has no result.
+        """Record the next round as one without a result, because an interruption ended it after its charge.
 
-        A round of a schedule is not repeated with other noise, but remains charged.
+        A round of a participation schedule is not repeated with new noise; it remains charged.
         """
         self._save(left_out(self.state, self.experiment.method), 0.0)
 
     def _masks_with(self, record: RoundRecord) -> int | None:
-        """Return the bits of all rounds by FedPM's measure; None after the first round whose uploads were not
-        measured.
-        """
+        """Return the bits of the uploads of all rounds by FedPM's measure; None if a round was not measured."""
         if self._mask_entropy is None or (record.mask_entropy is None and record.aborted is None):
             return None
         return self._mask_entropy + (record.mask_entropy or 0)
 
     def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
-        """Write the lines of a saved round."""
+        """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
         self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
         line = self._line(epsilon, report.diagnostics.aborted)
         self._folder.append(line, report.record)
@@ -259,7 +269,10 @@ class Run:
         self._on_round(line.to_dict())
 
     def _line(self, epsilon: float, aborted: str | None) -> MetricsLine:
-        """Return the public line of the last round; `aborted`: why it has no result, for the operator."""
+        """Return the line of metrics.jsonl of the last round.
+
+        aborted: operator's reason why the round has no result; the line has the public reason
+        """
         experiment, state = self.experiment, self.state
         scores: Scores = {"test_accuracy": None, "test_loss": None}
         majority = None
@@ -280,7 +293,7 @@ class Run:
         )
 
     def close(self) -> Outcome:
-        """Write the model and the summary. RunError if the budget did not pay for a single round."""
+        """Write the model and the summary. Raises RunError if the budget is too small for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.privacy_target and self.state.round == 0:
             if self._book is not None and not self._book.ledger.entries:
@@ -309,14 +322,14 @@ class Run:
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
     def _project_refuses(self, why: BudgetSpent) -> None:
-        """Stop because of the project's budget, which could still pay when the round began."""
+        """Stop the run because another run has spent the project's budget since this round began."""
         self._stopped_by, privacy_target = "budget", self.experiment.privacy_target
         assert self._project is not None
         assert privacy_target is not None
         self._exceeded = partial(over_project_budget, privacy_target, self._project, str(why))
 
     def _affordable(self, cohort: NDArray[np.int64]) -> bool:
-        """Return True if the run's own budget and its project's pay for one more round."""
+        """Return True if one more round exceeds neither the budget of the run nor that of its project."""
         privacy_target, project, book, number = (
             self.experiment.privacy_target,
             self._project,
@@ -344,8 +357,8 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
         )
     if project is not None and certified(experiment.config):
         raise RunError(
-            f"{project.ledger.path}: privacy.certificate='sampled' is about one run by itself, a project about all "
-            "runs on its clients. Remove one of them."
+            f"{project.ledger.path}: privacy.certificate='sampled' certifies one run only, but a project accounts "
+            "for all runs on its clients. Remove one of them."
         )
 
 

@@ -1,7 +1,8 @@
-"""A run's numbers for Prometheus, and its health, over HTTP; by default on the loopback interface.
+"""HTTP server of a run's metrics for Prometheus, and of its health; by default on the loopback interface.
 
-It serves numbers of metrics.jsonl and of the configuration: the expected cohort, never the cohort that took part, which
-Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator.
+It serves numbers of metrics.jsonl and of the configuration, such as the expected cohort. It never serves the realised
+cohort, which Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator
+only.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _DEFAULT = "127.0.0.1:9464"
 
 
 class MetricsEndpoint:
-    """/metrics in Prometheus' format and /health as JSON, until `close`. A tracker (`dpfed.api.track`).
+    """Tracker (`dpfed.api.track`) that serves /metrics for Prometheus and /health as JSON until it is closed.
 
-    config: tables of the run. The address is HOST:PORT of $DPFED_METRICS_ADDRESS, default 127.0.0.1:9464; port 0 takes
-    a free one. Errors: ConfigError without prometheus-client, or if the address is taken.
+    The address is HOST:PORT of $DPFED_METRICS_ADDRESS, by default 127.0.0.1:9464; port 0 selects a free port.
+
+    config: tables of the run's configuration
+
+    Raises ConfigError if prometheus-client is not installed, or if the address is in use.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -49,12 +53,12 @@ class MetricsEndpoint:
 
     @property
     def address(self) -> str:
-        """Return http://HOST:PORT."""
+        """URL of the server, http://HOST:PORT."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def line(self, record: Mapping[str, object]) -> None:
-        """Record a line of metrics.jsonl."""
+        """Update the served numbers from a line of metrics.jsonl."""
         now = time.time()
         self._set("round", record["round"], "last round that has ended")
         self._set("round_seconds", now - self._last, "seconds of the last round")
@@ -85,7 +89,7 @@ class MetricsEndpoint:
         return bytes(generate_latest(self._registry))
 
     def health(self) -> dict[str, float]:
-        """Return the content of /health: seconds since the begin, and since the last round."""
+        """Return the content of /health: seconds since this process began, and since the last round ended."""
         now = time.time()
         return {"seconds": round(now - self._begun, 1), "seconds_since_round": round(now - self._last, 1)}
 
@@ -114,21 +118,23 @@ def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, *args: object) -> None:
-            """Log no requests."""
+            """Do nothing, so that requests are not logged."""
 
     given = os.environ.get(ADDRESS, _DEFAULT)
     host, _, port = given.rpartition(":")
     try:
         return ThreadingHTTPServer((host, int(port)), Handler)
     except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{ADDRESS}={given}: no server there ({error}). Give HOST:PORT, as in {_DEFAULT}.") from None
+        raise ConfigError(
+            f"{ADDRESS}={given}: the server cannot start there ({error}). Give HOST:PORT, as in {_DEFAULT}."
+        ) from None
 
 
 class JsonLines(logging.Formatter):
-    """Log formatter with one JSON object a line: time, level, message."""
+    """Log formatter that writes one JSON object per line: time, level, message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the JSON line of a log record."""
         return json.dumps({"time": record.created, "level": record.levelname, "message": record.getMessage()})
 
 

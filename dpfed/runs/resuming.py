@@ -1,4 +1,4 @@
-"""Configurations of runs that continue: as written in a run's folder, compared, and prolonged by more rounds."""
+"""Configurations of resumed runs: reading them from a run's folder, comparing them, and prolonging a run."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ OWN_CODE = "own_code.json"
 
 
 def configuration_in(path: Path) -> dict[str, object]:
-    """Return the tables of the configuration that a run wrote into its folder, unchecked; RunError if there are
-    none.
-    """
+    """Return the tables of config.toml in a run's folder, not validated. Raises RunError if it cannot be read."""
     try:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+        raise RunError(f"{path}: has no run to resume ({error}). Start a run without --resume.") from None
 
 
 def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
-    """Return `tables` with the delta of the run in this folder, if neither has one: the run is then of 0.2.
+    """Return `tables` with the delta of a run of version 0.2, if neither its folder nor `tables` sets delta.
 
-    For clients it is the default of 0.2 (`parse_written`). For records the ledger states it, because no configuration
-    has their number.
+    For clients it is the default of version 0.2 (`parse_written_config`). For records it is read from the ledger,
+    because the default depends on the number of records, which the configuration does not contain.
     """
     written, ledger = configuration_in(path), path / "ledger.jsonl"
     for key in ("privacy", "local.record"):
@@ -53,7 +51,7 @@ def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
 
 
 def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
-    """Return the table of a dotted key; None if there is none."""
+    """Return the table with this dotted name; None if it is missing."""
     found: object = tables
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -61,7 +59,8 @@ def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | Non
 
 
 def own_code_in(path: Path) -> tuple[UserCodeFile, ...]:
-    """Return the files that own_code.json in this folder names; RunError if it cannot be read."""
+    """Return the files of user-defined code in own_code.json of a run's folder. Raises RunError if it cannot be
+    read."""
     file = path / OWN_CODE
     try:
         listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
@@ -72,9 +71,11 @@ def own_code_in(path: Path) -> tuple[UserCodeFile, ...]:
 
 @contextmanager
 def naming_own_code(path: Path | None) -> Iterator[None]:
-    """Add to a ConfigError inside which files of own_code.json in this folder are not loaded. path: None does nothing.
+    """Context manager that adds the files of own_code.json that are not loaded to the message of a ConfigError.
 
-    Without them, names of the configuration are unknown, and the plain error lists what dpfed has by itself.
+    Without these files, names in the configuration are unknown, and the original message lists built-in names only.
+
+    path: folder of the run; None leaves every error unchanged
     """
     try:
         yield
@@ -88,7 +89,7 @@ def naming_own_code(path: Path | None) -> Iterator[None]:
 
 
 def differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:
-    """Describe every key in which two configurations differ."""
+    """Return a text for every key in which two configurations differ: the key with its old and its new value."""
     found = []
     for key in sorted(before.keys() | after.keys()):
         old, new, name = before.get(key), after.get(key), f"{path}{key}"
@@ -100,7 +101,7 @@ def differences(before: Mapping[str, object], after: Mapping[str, object], path:
 
 
 def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the second configuration is the first with more rounds."""
+    """Return True if both configurations are equal except for more rounds in `now`."""
     then, later = before["federation"]["rounds"], now["federation"]["rounds"]
     return bool(later > then and {**now, "federation": {**now["federation"], "rounds": then}} == dict(before))
 
@@ -112,11 +113,11 @@ def require_same_rounds(
     privacy_target: AnyTarget | None,
     sent: int,
 ) -> None:
-    """Raise RunError unless a longer run has equal rounds, and a budget that was fixed before the first one.
+    """Raise RunError unless the prolonged run has equal rounds, and a budget that was fixed before the first round.
 
-    Claim: a run that is prolonged after its results were seen has a length chosen by them. Under a budget fixed before
-    the first round this is sound: the releases are a part of those of the longest run within the budget, so its epsilon
-    covers them. Without a budget no epsilon stated before covers them.
+    Claim: if a run is prolonged after its results were seen, its length depends on the results. With a budget that was
+    fixed before the first round this is sound. The releases are a part of those of the longest run within the budget,
+    whose epsilon covers them. Without such a budget, no epsilon stated before covers them.
     """
     rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
     said = f"federation.rounds: cannot be prolonged from {rounds}, since"
@@ -128,15 +129,17 @@ def require_same_rounds(
         return
     if privacy_target.unit == "record" or privacy_target.budget is None or config.privacy is None:
         raise RunError(
-            f"{said} the run has no budget: its length would be chosen by its results, which its epsilon does not "
-            "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends where either does."
+            f"{said} the run has no budget: its length would depend on its results, which its epsilon does not "
+            "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends after all its rounds, "
+            "or "
+            "when its budget is spent."
         )
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
         shorter = privacy_target_of(parse_written_config(before, source="config.toml"), specification, sent)
     except ConfigError as error:
-        raise RunError(f"{said} what it began with is refused: {error}") from None
+        raise RunError(f"{said} the configuration with which it began is refused: {error}") from None
     if not shorter.is_like(privacy_target):
         raise RunError(
             f"{said} its noise follows from the number of rounds (privacy.epsilon alone, federation.cohort_cap or "

@@ -1,4 +1,5 @@
-"""Epsilon during a run: spent so far, after one more round, and the error texts of a budget too small for a round."""
+"""Epsilon during a run: after the rounds so far, and after one more round; error texts for budgets that are too
+small."""
 
 from __future__ import annotations
 
@@ -22,22 +23,24 @@ from dpfed.runs.book import Book
 from dpfed.runs.experiment import Experiment
 
 _TOLERANCE = 1e-2
-"""Relative tolerance of a running account, beside the account of the whole run."""
+"""Relative difference up to which a running account may exceed the budget before all releases are accounted exactly."""
 
 
 class Spending(Protocol):
-    """A running account of epsilon: read before a round, charged after it."""
+    """A running account of epsilon: `with_round` is called before a round, `charge` after it."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        """Return epsilon if a round of this cohort is charged, with its largest possible charge."""
+        """Return epsilon including one more round of this cohort, with its largest possible charge."""
 
     def charge(self, release: Release | LocalRelease | None) -> float:
-        """Return epsilon after charging a round's release, or None for no release."""
+        """Charge the release of a round, None if it has no release, and return epsilon so far."""
 
 
 def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
-    """Return the running account for the remaining rounds. Every value is an upper bound; NaN in a run without
-    privacy."""
+    """Return the running account for the remaining rounds.
+
+    Every epsilon is an upper bound; it is NaN in a run without privacy.
+    """
     privacy_target = experiment.privacy_target
     if privacy_target is None or book is None:
         return NotSpending()
@@ -55,7 +58,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
 
 
 class NotSpending:
-    """Account of a run without privacy."""
+    """Account of a run without privacy, whose epsilon is NaN."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return math.nan
@@ -65,7 +68,7 @@ class NotSpending:
 
 
 class EqualRounds:
-    """Account of rounds with equal mechanisms: one convolution a round."""
+    """Account of rounds with equal mechanisms, with one convolution of loss distributions per round."""
 
     def __init__(self, privacy_target: PrivacyTarget, rounds: int, charged: int) -> None:
         self._target = privacy_target
@@ -89,9 +92,9 @@ class EqualRounds:
 
 
 class VaryingRounds:
-    """Account of rounds that differ: in noise that arrived, by a noise schedule, or by a participation schedule.
+    """Account of rounds that differ: by the noise that arrived, by a noise schedule, or by a participation schedule.
 
-    The next round is charged at most as `privacy_target.of_round`; rounds of a participation schedule are accounted
+    The next round is assumed to have its largest possible charge; rounds of a participation schedule are accounted
     together.
     """
 
@@ -118,15 +121,19 @@ class VaryingRounds:
 
 
 def _stated(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
-    """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
-    Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
+    """Return the epsilon `found` of a running account, or the exact epsilon of all releases if `found` is just above
+    the budget.
+
+    Both are upper bounds. Noise is calibrated with the exact account, so that the last planned round is within budget.
+    """
     if privacy_target.budget is None or not 0 < found / privacy_target.budget - 1 < _TOLERANCE:
         return found
     return min(found, accountant.epsilon(releases(), delta=privacy_target.delta, accountant=privacy_target.accountant))
 
 
 class RecordSpending:
-    """Account of private records: every client is charged for its steps, and the worst client counts."""
+    """Account of private records: every client is charged for its own steps, and epsilon is that of the worst
+    client."""
 
     def __init__(
         self, experiment: Experiment, privacy_target: RecordTarget, before: list[Release | LocalRelease]
@@ -150,9 +157,7 @@ class RecordSpending:
 
 
 def over_budget(privacy_target: AnyTarget, after: float) -> str:
-    """Return the error text for a run whose epsilon does not pay for the first round, after which it would be
-    `after`.
-    """
+    """Return the error text for a budget that the first round would exceed; `after` is epsilon after this round."""
     return no_round_fits(
         f"{privacy_target.table}.epsilon",
         allowed=privacy_target.budget or 0.0,
@@ -163,7 +168,7 @@ def over_budget(privacy_target: AnyTarget, after: float) -> str:
 
 
 def over_project_budget(privacy_target: AnyTarget, project: ProjectLedger, why: str) -> str:
-    """Return the error text for a run whose project, for the reason `why`, does not pay for the first round."""
+    """Return the error text for a project's budget that the first round would exceed, for the reason `why`."""
     return (
         f"{project.ledger.path} (a project ledger): not even one round fits: {why} {privacy_target.advice}, or do "
         "without the run."

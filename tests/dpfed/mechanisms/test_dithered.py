@@ -185,7 +185,7 @@ def small(*settings):
         ("privacy.adjacency=add-remove", "add-remove"),
         ("privacy.release=uploads", "release='uploads'"),
         ("privacy.placement=clients", "privacy.placement"),
-        ("privacy.noise=discrete-gaussian", "dithered is the noise of dp-dithered"),
+        ("privacy.noise=discrete-gaussian", "dithered noise is the only noise of dp-dithered"),
         ("aggregation.kind=protocol", "protocol"),
         ("run.randomness=secure", "secure"),
         ("audit.canaries=4", "canaries"),

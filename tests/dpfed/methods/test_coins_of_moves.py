@@ -99,8 +99,8 @@ def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
     ]
     assert all(isinstance(each.inside, SharedMask) for pair in maps for each in pair)
     assert not torch.equal(maps[0][0].inside.indices, maps[0][1].inside.indices)
-    assert (maps[0][0].inside.scale, maps[0][0].specification) == (1.0, None)  # what they are worth is public: no d / k
-    assert maps[1][0].specification is not None  # which samples ranked them
+    assert (maps[0][0].inside.scale, maps[0][0].description) == (1.0, None)  # what they are worth is public: no d / k
+    assert maps[1][0].description is not None  # which samples ranked them
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,11 @@ def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
         (("method.name=fedmask",), ["privacy"], "mask.bound"),
         (("server.rule=posterior",), [], "posterior"),
         (("privacy.trials=4", "privacy.noise_std=0.1"), [], "noise_std"),
-        (("method.name=stochastic-sign", "method.keep=0.1"), ["mask", "privacy"], "is for private stochastic signs"),
+        (
+            ("method.name=stochastic-sign", "method.keep=0.1"),
+            ["mask", "privacy"],
+            "for private stochastic signs",
+        ),
     ],
 )
 def test_what_it_is_not_for_is_refused(settings, without, named):

@@ -111,7 +111,7 @@ def test_fedsparsify_at_one_sparsity_sends_the_same_share_in_every_round(tmp_pat
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("method.options.initial=0.98", "never filled again"),
+        ("method.options.initial=0.98", "never decreases"),
         ("method.options.initial=1.0", r"must be a number in \[0, 1\)"),
         ("method.options.initial=half", r"must be a number in \[0, 1\)"),
         ("method.options.sparsity=true", r"must be a number in \[0, 1\)"),

@@ -84,7 +84,7 @@ def test_its_upload_is_audited(registered):
 @pytest.mark.parametrize(
     ("settings", "privacy", "words"),
     [
-        (("server.rule=adam",), None, "would not keep probabilities"),
+        (("server.rule=adam",), None, "would leave the range of probabilities"),
         (("local.weight_decay=0.1",), None, "would pull masks' scores to 0"),
         (("method.shared=true",), None, "does not take it"),
         ((), {"epsilon": 3.0, "trials": 4}, "for fedpm with mask.bound"),

@@ -88,7 +88,7 @@ def test_presets_hold_the_tables_that_were_given(honest):
 
 def test_names_that_are_taken(honest):
     for name in ("qsgd", "dp-fedavg"):
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="is the name of an existing"):
             registered_as(name, whole)
     registered_as("mine", whole)
     with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_methods\.py, line"):

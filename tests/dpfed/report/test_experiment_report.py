@@ -225,7 +225,7 @@ def test_a_resumed_runs_seconds_are_those_of_all_its_rounds(tmp_path):
         (lambda path: [path / "nothing"], 1, "no folder of a finished run"),
         (lambda path: [path / "out", path / "other"], 2, "is the folder of a sweep. Make a report of it alone"),
         (lambda path: [path / "empty"], 1, "no run of it is finished"),
-        (lambda path: [path / "broken"], 1, "is no description of a sweep"),
+        (lambda path: [path / "broken"], 1, "is not a valid description of a sweep"),
     ],
 )
 def test_what_cannot_be_reported(sweep_folder, tmp_path, capsys, make, code, words):

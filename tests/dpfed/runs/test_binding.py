@@ -306,7 +306,7 @@ def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp
         content += line
     path.write_bytes(content)
     head.write_text(chain)
-    with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which this run has seen"):
+    with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which its project had"):
         resume(tiny_config, folder, project=ProjectLedger.open(path))
 
 

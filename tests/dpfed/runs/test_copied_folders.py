@@ -163,7 +163,7 @@ def test_a_copy_that_was_open_already_is_refused_when_the_other_has_charged(fold
     folder.release(project, kind, [])
     one, other = folder.copy("one").opened(project), folder.copy("other").opened(project)
     one.record(line(1, kind))
-    with pytest.raises(RunError, match="another one has gone on"):
+    with pytest.raises(RunError, match="the run continued in another one"):
         other.record(line(1, kind))
     assert charges(project) == {0: 1, 1: 1}
     assert len(other.ledger.entries) == 1

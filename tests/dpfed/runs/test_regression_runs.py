@@ -185,7 +185,7 @@ def test_what_does_not_fit_labels_is_refused(tiny_config):
     with pytest.raises(ConfigError, match="give one of them"):
         build(tiny_config("local.loss=cross-entropy"), own=Own(loss=logcosh))
     for name in ("loss", "accuracy", "two words", ""):
-        with pytest.raises(ConfigError, match="is no name for one"):
+        with pytest.raises(ConfigError, match="cannot be the name of a metric"):
             build(tiny_config(), own=Own(metrics={name: worst}))
 
 

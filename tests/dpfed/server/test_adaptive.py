@@ -69,7 +69,7 @@ def test_a_moving_average_follows_the_models_and_leaves_them_alone():
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        (["server.rule=adam", "method.name=fedpm"], "would not keep probabilities"),
+        (["server.rule=adam", "method.name=fedpm"], "would leave the range of probabilities"),
         (["server.average=0.9", "method.name=fedsparsify", "method.options.sparsity=0.5"], "is not sparse"),
         (["server.beta1=0.5"], "is for adam, yogi, adagrad"),
         (["server.rule=adam", "server.momentum=0.5"], "is for step"),
