@@ -215,7 +215,7 @@ class Book:
             try:
                 charge(line, first=partial(self._write, line))
             except BudgetSpent:
-                self._refuse_old_copy()  # a copy of the folder may have spent the budget
+                self._refuse_old_copy()  # a copy of the folder that continued may have used this stream
                 raise
 
     def _write(self, line: Release) -> None:
@@ -245,8 +245,7 @@ class Book:
                 )
 
     def begin(self, privacy_target: PrivacyTarget, *, first: int, rounds: int) -> None:
-        """Reserve the planned rounds in the project that it is not charged for yet. Raises BudgetSpent if its budget is
-        too small.
+        """Ensure that the project pays for the rounds that it is not charged for yet; raises BudgetSpent if it cannot.
 
         If a charge depends on the noise shares that arrive, the fewest possible shares are assumed.
         """

@@ -1,4 +1,4 @@
-"""A complete Flower app for one configuration."""
+"""Folder of a complete Flower app that runs one configuration."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data{ow
 def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[UserCodeFile] = ()) -> None:
     """Write pyproject.toml and a package of server app, client app, configuration and user-defined files.
 
-    RunError if a file is in the folder already, or cannot be written.
+    Raises RunError if the folder already contains a file, or if a file cannot be written.
     """
     tables = tomli_w.dumps(config.to_dict())
     copies = _copies(own_code)
@@ -88,9 +88,9 @@ def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[Use
 
 
 def _copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
-    """Return the copies of the user's files that every node gets, by name.
+    """Return the content of the user's files by name; the app contains copies of them for every node.
 
-    RunError for a file that has changed since it ran.
+    Raises RunError for a file that has changed since it ran.
     """
     copies: dict[str, str] = {}
     for place, one in enumerate(own_code):
@@ -99,7 +99,7 @@ def _copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
         except OSError as error:
             raise RunError(f"{one.path}: own code that cannot be read ({error.strerror}).") from None
         if hashlib.sha256(content).hexdigest() != one.sha256:
-            raise RunError(f"{one.path}: has changed while it was used. Start again.")
+            raise RunError(f"{one.path}: the file has changed since it was loaded. Start again.")
         copies[f"own_code_{place}_{Path(one.path).stem}.py"] = content.decode("utf-8")
     return copies
 
@@ -110,7 +110,7 @@ def _own_argument(copies: Iterable[str]) -> str:
 
 
 def run_folder(folder: Path) -> Path:
-    """Return the default folder of the app's run: beside the app, since all files in the app are sent to every node."""
+    """Return the default run folder: next to the app's folder, because all files in the app are sent to every node."""
     whole = folder.resolve()
     return whole.with_name(f"{whole.name}-run")
 

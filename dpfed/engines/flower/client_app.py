@@ -1,4 +1,4 @@
-"""The client app: a node is one client, and builds its method from the same configuration as the server."""
+"""The client app of a run on Flower: each node is one client, and builds its method from the server's configuration."""
 
 from __future__ import annotations
 
@@ -45,17 +45,19 @@ _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 def client_app(
     config: Path | Mapping[str, Any], *, load_data: LoadData | None = None, own_code: Sequence[Path] = ()
 ) -> ClientApp:
-    """Return a ClientApp for this configuration: a TOML file beside the app, or its tables.
+    """Return a ClientApp for this configuration, given as its tables or as a TOML file in the app's package.
 
-    `load_data` returns the node's samples, only with data.partition = "nodes". own_code: Python files that register
-    names in the configuration. ConfigError.
+    load_data: returns the samples of the node; required with data.partition = "nodes", and refused otherwise
+    own_code:  Python files that register names in the configuration
+
+    Raises ConfigError.
     """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     own = tables.get("data", {}).get("partition") == "nodes"
     if own != (load_data is not None):
         raise ConfigError(
             f"load_data {'missing' if own else 'given'} with data.partition={'' if own else 'not '}'nodes': it is the "
-            "node's own samples, there and only there. See docs/deploy.md."
+            "samples of the node, required there and refused elsewhere. See docs/deploy.md."
         )
     text = json.dumps({"tables": tables, "own_code": list(map(str, own_code))})
     app = ClientApp()
@@ -67,8 +69,7 @@ def client_app(
 
 
 def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Report to the server which client this node is. A node with unusable local samples fails here, before any
-    round.
+    """Report this node's client to the server. A node with unusable local samples fails here, before the first round.
     """
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
@@ -79,7 +80,7 @@ def introduce(config: str, load_data: LoadData | None, message: Message, context
 
 
 def take_part(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Return this client's upload."""
+    """Return the reply with this client's upload to a training instruction."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     instruction = read_instruction(
@@ -100,10 +101,10 @@ def take_part(config: str, load_data: LoadData | None, message: Message, context
 def _upload_or_zeros(
     experiment: Experiment, load_data: LoadData | None, client: int, instruction: Instruction, context: Context
 ) -> tuple[Round, UploadMessage]:
-    """Return the upload of a client's part in a round.
+    """Return a client's upload for a round, or the upload of an update that is not finite if an exception occurs.
 
-    An exception that its samples may have caused (in training, load_data or a custom stage) would be visible in an
-    error reply. The upload of an update that is not finite is sent instead, unless run.on_error is "raise".
+    Samples may have caused the exception (in training, load_data or a custom stage), and an error reply would reveal
+    it. With run.on_error = "raise" the exception is raised.
     """
     counts = counts_errors(experiment.config, on_nodes=True)
     experiment = replace(experiment, method=replace(experiment.method, counts_errors=counts))
@@ -122,7 +123,7 @@ def _upload_or_zeros(
 
 
 def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
-    """Return this client's message in a step of the secure sum."""
+    """Return this client's message for a step of the secure sum."""
     experiment = _experiment(config)
     client = client_of(context, experiment.config)
     said = step(experiment, client, *read_question(message, fingerprint(experiment.config)), context)
@@ -130,7 +131,7 @@ def answer(config: str, step: Callable[..., bytes], message: Message, context: C
 
 
 def announced(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
-    """Return the announced round for this client alone, which is in the cohort if it is to train."""
+    """Return the announced round with this client as its only participant; it is in the cohort if it must train."""
     ids = np.array([client], dtype=np.int64)
     state = replace(instruction.state, stages=_client_memory(experiment, client, context))
     task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
@@ -140,8 +141,10 @@ def announced(experiment: Experiment, client: int, instruction: Instruction, con
 
 
 def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
-    """Return a client's upload: train (or send zeros, or take the update `learnt` [1, d]), then apply the client
-    halves of the stages.
+    """Return a client's upload: its update after the client halves of the stages.
+
+    The update is `learnt` [1, d] if it is given, else that of local training, or zeros for a client that only fills
+    the sum up.
     """
     method, ids, trains = experiment.method, now.task.participants, len(now.task.cohort) > 0
     if learnt is not None:
@@ -165,7 +168,7 @@ def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | 
 
 
 def client_of(context: Context, config: Config) -> int:
-    """Return the client that this node is: its partition-id. ConfigError for a node that is no client of the run."""
+    """Return the number of this node's client, its partition-id. Raises ConfigError if the run has no such client."""
     client, clients = context.node_config.get("partition-id"), config.federation.clients
     if not require.is_whole(client) or not 0 <= client < clients:
         raise ConfigError(
@@ -176,7 +179,7 @@ def client_of(context: Context, config: Config) -> int:
 
 
 def _require_first_upload(client: int, number: int, rounds: int, context: Context) -> None:
-    """Refuse a second upload of a round, or one more round: its fresh noise would be a release that is not charged."""
+    """Raise an error for a second upload of a round, or a round beyond the last: it would be an uncharged release."""
     last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
     if not isinstance(last, int) or number <= last or number >= rounds:
         raise WireError(f"client {client}: asked for round {number} of {rounds} after round {last!r}; refused.")
@@ -198,7 +201,7 @@ def _experiment(config: str) -> Experiment:
 
 
 def _client_memory(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
-    """Return the stages' memory for this client from earlier rounds, and zeros for other clients."""
+    """Return the stages' memory: that of this client from earlier rounds, and zeros for the other clients."""
     memory: dict[str, Tensor] = {}
     for name, array in context.state.array_records.get(_MEMORY, ArrayRecord()).items():
         row = torch.from_numpy(array.numpy().copy()).to(experiment.device)

@@ -1,4 +1,4 @@
-"""The node's half of a ClientLevelStrategy: a Flower mod."""
+"""Flower mod with the node's part of a ClientLevelStrategy: clipping and encoding."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 
 RECORD = "dpfed"
-"""Name of dpfed's ConfigRecord in messages and replies."""
+"""Name of the ConfigRecord with dpfed's data in messages and replies."""
 
 
 def client_mod(message: Message, context: Context, call_next: Any) -> Message:
     """Clip a node's update, keep the round's coordinates and encode it: `ClientApp(mods=[client_mod])`.
 
-    Metrics of training are not sent. Messages other than training pass unchanged.
+    Metrics of training are not sent. Messages that are not about training pass unchanged.
 
-    The server clips again, so that no claim depends on this half. Its use is fewer bytes, and that no update longer
-    than the clip norm leaves the node. ConfigError, WireError (which Flower reports to the server) for a
-    server without `ClientLevelStrategy`, terms that are impossible, or an app that returns other arrays than it got.
+    The server clips again, so that no claim depends on this mod. Its purpose is to send fewer bytes, and to send no
+    update longer than the clip norm. Raises ConfigError or WireError, which Flower reports to the server, in three
+    cases. They are a server without `ClientLevelStrategy`, invalid terms, and an app that returns other arrays than it
+    received.
     """
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
@@ -41,20 +42,20 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
 
 
 def read_terms(content: RecordDict) -> RoundTerms:
-    """Return a round's terms from a message.
+    """Return the round's terms in a message.
 
-    ConfigError if the server is not a ClientLevelStrategy, WireError for terms that such a server never sends.
+    Raises ConfigError if the server is not a ClientLevelStrategy, WireError for terms that it never sends.
     """
     if RECORD not in content.config_records:
         raise ConfigError(
             f"a message without the record {RECORD!r}: client_mod needs dpfed's ClientLevelStrategy on the server. "
-            "Wrap its strategy, or take the mod out of ClientApp(mods=[...])."
+            "Wrap the server's strategy, or remove client_mod from ClientApp(mods=[...])."
         )
     return checked_terms(dict(content.config_records[RECORD]))
 
 
 def size_of(start: ArrayRecord) -> int:
-    """Return d, the number of floating-point numbers in the arrays. ConfigError for a model without any."""
+    """Return d, the number of floating-point numbers in the arrays. Raises ConfigError if d is 0."""
     size = sum(int(np.prod(array.shape)) for array in start.values() if _trained(array))
     if not size:
         raise ConfigError("the model's ArrayRecord has no floating-point array: there is nothing to train.")
@@ -62,9 +63,10 @@ def size_of(start: ArrayRecord) -> int:
 
 
 def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
-    """Return the update, float32 [d], of the floating-point arrays from `start` to the one ArrayRecord of a reply.
+    """Return the update, float32 [d]: the floating-point arrays in a reply's only ArrayRecord minus those in `start`.
 
-    Counters such as num_batches_tracked are left out. WireError unless names and shapes of both records are the same.
+    Integer arrays, such as the counter num_batches_tracked, are left out. Raises WireError unless both records have the
+    same names and shapes.
     """
     ends = list(trained.array_records.values())
     if len(ends) != 1:
@@ -81,7 +83,8 @@ def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
 
 
 def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
-    """Return the arrays `start`, floating-point ones moved by float32 [d], the others unchanged."""
+    """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
+    unchanged."""
     values, place, arrays = move.numpy(), 0, {}
     for name, array in start.items():
         here = array.numpy()
@@ -94,7 +97,7 @@ def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
 
 
 def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
-    """Return arrays with the types that they have in `start`: Flower's weighted means turn integers into floats."""
+    """Return arrays converted to their types in `start`, because Flower's weighted means turn integers into floats."""
     return ArrayRecord(
         {
             name: Array(np.asarray(array.numpy().astype(start[name].dtype)))

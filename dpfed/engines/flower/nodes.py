@@ -1,4 +1,4 @@
-"""Clients on Flower's nodes, as a source of a round's rows."""
+"""Source of a round's rows whose clients train on Flower's nodes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from dpfed.errors import WireError
 from dpfed.round import Method, OpenRound, present_canaries
 
 BYTES = 2**30
-"""Approximate bytes of messages in flight."""
+"""Approximate number of bytes of all messages in flight together."""
 LEAST = 64
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _ROOM_AFTER = 0.1
-"""Part of the time limit after which a silent message frees its place for the next one: its node may be gone."""
+"""Fraction of the time limit after which an unanswered message no longer counts as in flight; its node may be gone."""
 
 
 class Nodes:
-    """Clients on Flower's nodes.
+    """Source of a round's rows: clients on Flower's nodes.
 
-    Uploads are parsed as untrusted bytes: a client whose reply is missing, late, double or damaged drops out.
+    Uploads are parsed as untrusted bytes. A client whose reply is missing, late, duplicate or damaged drops out.
     """
 
     def __init__(self, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
@@ -40,7 +40,8 @@ class Nodes:
         self._fingerprint, self._timeout = fingerprint, timeout
 
     def take_part(self, opened: OpenRound[NodesTotal]) -> None:
-        """Ask the clients that have a node, take their replies, and note who drops out."""
+        """Send instructions to the clients that have a node, add their replies to the sum, and record dropped
+        clients."""
         method, now, total = opened.method, opened.now, opened.total
         self._directory.look_again(timeout=self._timeout)
         ask = partial(self._ask, now.number)
@@ -73,7 +74,8 @@ class Nodes:
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
 
     def _ask(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Send a step of round `number`'s secure sum to the clients that have a node; invalid answers are left out."""
+        """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
+        client."""
         nodes = {client: self._directory.node_of(client) for client in messages}
         common: dict[str, object] = {"round": number, "fingerprint": self._fingerprint}
         clients = {node: client for client, node in nodes.items() if node is not None}
@@ -96,7 +98,7 @@ class Nodes:
 
 
 def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
-    """Return the sums of the configuration; clients of the protocol run on the nodes."""
+    """Return the configured sums; in the secure-sum protocol, clients run on the nodes."""
     if isinstance(method.aggregation, SecureSums):
         return NodeSums(terms=method.aggregation)
     assert isinstance(method.aggregation, PlainSums)
@@ -104,16 +106,17 @@ def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
 
 
 def most_at_once(numbers: int) -> int:
-    """Return the number of messages in flight, each of a model of `dimension` float32."""
+    """Return the largest number of messages in flight, if each contains a model of `dimension` float32 numbers."""
     return max(LEAST, BYTES // (4 * max(numbers, 1)))
 
 
 class InFlight:
-    """A grid whose `send_and_receive` has at most `at_once` messages in flight, and yields replies as they arrive.
+    """Flower grid whose `send_and_receive` has at most `at_once` messages in flight and yields replies as they arrive.
 
     Flower's own `send_and_receive` holds all messages of a round, then all replies, and polls every three seconds: at
-    100,000 clients of 2.3 MB that is 230 GB twice. Here `messages` may be a generator: a message is made when there is
-    room to send it. A silent node holds a place for a tenth of `timeout`, and may answer until `timeout` is over.
+    100,000 clients of 2.3 MB that is 230 GB twice. Here `messages` may be a generator: a message is made when
+    fewer than `at_once` are in flight. An unanswered message counts as in flight for a tenth of `timeout` only, but the
+    node may answer until `timeout` is over.
     """
 
     def __init__(self, grid: Grid, *, at_once: int) -> None:
@@ -123,7 +126,7 @@ class InFlight:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Yield replies in the order of arrival, until all have arrived or `timeout` seconds are over."""
+        """Yield replies in the order of arrival, until all have arrived or `timeout` seconds have passed."""
         waiting, sent, pause = iter(messages), dict[str, float](), _FIRST_PAUSE
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         patience = float("inf") if timeout is None else timeout * _ROOM_AFTER

@@ -1,4 +1,4 @@
-"""The server app: a run of `dpfed.runs.loop` whose clients are Flower's nodes."""
+"""The server app of a run on Flower: the loop of `dpfed.runs.loop`, with clients on Flower's nodes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from dpfed.runs.resuming import with_delta_of
 
 _LOG = logging.getLogger("dpfed")
 TIMEOUT = 3600.0
-"""Seconds that a round waits for its clients."""
+"""Default number of seconds that a round waits for its clients."""
 
 PATIENCE = 300.0
-"""Seconds to wait for all clients to join."""
+"""Default number of seconds to wait for all clients to join."""
 
 
 def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] = ()) -> ServerApp:
-    """Return a ServerApp for this configuration: a TOML file beside the app, or its tables.
+    """Return a ServerApp for this configuration, given as its tables or as a TOML file in the app's package.
 
-    own_code: Python files that register names in the configuration. Keys of the app's run config: `out` (run folder on
-    the server's machine), `resume`, `timeout`, `patience`, and `metrics` (true: `MetricsEndpoint`).
+    own_code: Python files that register names in the configuration
+
+    The app's run config has the keys `out` (run folder on the server's machine), `resume`, `timeout`, `patience`, and
+    `metrics` (true starts a `MetricsEndpoint`).
     """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     app = ServerApp()
@@ -93,11 +95,12 @@ def serve(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run all rounds with Flower's nodes; the run folder is that of `dpfed run`.
+    """Run all rounds with Flower's nodes, and write a run folder like that of `dpfed run`.
 
-    `stop` is called before every round; True ends the run, which can be resumed.
+    stop: called before every round; if it returns True the run ends, and can be resumed
     more_may_join: True if nodes can still start while the server waits for all clients
-    Raises ConfigError, RunError, LedgerError.
+
+    Raises ConfigError, RunError or LedgerError.
     """
     config = experiment.config
     check_engine(config)
@@ -105,7 +108,7 @@ def serve(
     if isinstance(experiment.method.aggregation, SecureSums):
         experiment = replace(experiment, not_protected=tuple(on_nodes(note) for note in experiment.not_protected))
     if resume and config.method.error_feedback:
-        raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
+        raise ConfigError("--resume with method.error_feedback on Flower: nodes do not store compression errors between runs. Start a new run.")
     print_ = fingerprint(config)
     directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
     directory.wait(more_may_join=more_may_join)

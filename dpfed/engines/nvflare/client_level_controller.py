@@ -27,12 +27,12 @@ class ClientLevelFedAvg(ModelController):
 
         job.to_server(ClientLevelFedAvg(clients=8, cohort=4, clip_norm=1.0, rounds=3, epsilon=3.0, ledger="l.jsonl"))
 
-    clients: number, or names, of NVFlare's clients (sites): those connected at the first round are the clients of all
+    clients: number, or names, of NVFlare's clients (sites); the sites connected at the first round are the clients of
+    all
         rounds
-    compress: a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters `KeepTerms` and
+    compress: name of a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters `KeepTerms` and
         `CompressUpdate` on the clients
-    keep: Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs these filters,
-        too
+    keep: fraction of coordinates that a round sends and noises, by Fed-SMP's shared random mask; needs the same filters
     patience: seconds to wait for the clients before the first round, and for the results of each; at least 1
     persistor_id, task_name: as in NVFlare's FedAvg
 
@@ -41,17 +41,18 @@ class ClientLevelFedAvg(ModelController):
     Claim: `guarantee()` is an upper bound for all models that are sent to clients or saved, against observers who see
     these models but not the cohorts, for any messages of clients. Each round draws its cohort with the sampler that is
     charged, clips each update at the server, sums with equal weights, adds noise, writes the ledger and only then moves
-    the model. Unit: one NVFlare client. Neighbours: those of the sampling (`accounting.Plan`). Direction of error:
-    upwards. Fixed-size sampling is accounted under a hypothesis: a client's update does not depend on the earlier
-    rounds it was drawn in (`accounting.compose.adaptive`). So no script may keep state from round to round, which
-    NVFlare allows.
+    the model. Unit: one NVFlare client. Adjacency: that of the sampling (`accounting.Plan`). Direction of error:
+    upwards. The account of fixed-size sampling assumes that a client's update does not depend on the earlier rounds in
+    which it was drawn (`accounting.compose.adaptive`). Client scripts must therefore keep no state between rounds,
+    although NVFlare allows it.
 
-    A client that fails, is late or sends an unreadable message counts as an update of zeros, and the divisor is always
+    The update of a client that fails, is late or sends an unreadable message counts as zeros, and the divisor is always
     that of the plan. Metrics and numbers of steps that clients report are not used. No epsilon covers other components
     of a job that see results at the server, or further streams of clients (logs, metrics, statistics).
 
-    ConfigError, AccountingError: a plan that cannot work. RunError, LedgerError: other clients than planned, or a
-    ledger that is another plan's, or cannot be trusted or written. NVFlare ends the job with the message.
+    Raises ConfigError or AccountingError for settings that cannot be combined or have no account. Raises RunError or
+    LedgerError if planned clients are missing, or for a ledger that belongs to another plan, is invalid, or cannot be
+    written. NVFlare ends the job with the message.
     """
 
     def __init__(
@@ -88,16 +89,17 @@ class ClientLevelFedAvg(ModelController):
         self._private: ClientLevel | None = None
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of all models so far, from the ledger's file alone. RunError before the first round."""
+        """Return the guarantee of all models so far, from the ledger file alone. Raises RunError before the first
+        round."""
         if self._private is None:
             raise RunError("guarantee(): no round has begun, so nothing was released.")
         return self._private.guarantee()
 
     def run(self) -> None:
-        """Run all rounds that epsilon allows; NVFlare calls this method."""
+        """Run rounds until all are done or epsilon is spent; NVFlare calls this method."""
         model = self.load_model()
         if model is None:
-            raise RunError(f"persistor {self.persistor_id!r}: gives no model to start from.")
+            raise RunError(f"persistor {self.persistor_id!r}: returns no initial model.")
         model.params = arrays_of(model.params)
         names = self._population()
         size = size_of(model.params)
@@ -146,7 +148,8 @@ class ClientLevelFedAvg(ModelController):
         )
 
     def _population(self) -> list[str]:
-        """Return the names of the clients, sorted. RunError if planned clients are not connected in time."""
+        """Return the names of the clients, sorted. Raises RunError if planned clients are not connected within
+        `patience`."""
         planned = self.clients if isinstance(self.clients, int) else len(self.clients)
         end = time.monotonic() + self.patience
         while True:
@@ -162,15 +165,15 @@ class ClientLevelFedAvg(ModelController):
             elif len(there) == self.clients:
                 return there
             if time.monotonic() > end or self.abort_signal.triggered:
-                raise RunError(f"{len(there)} clients are there, not all of the {planned} that are planned.")
+                raise RunError(f"{len(there)} clients are connected, but not all of the {planned} that are planned.")
             time.sleep(min(1.0, self.patience / 10))
 
     def _updates(
         self, model: FLModel, step: Step, private: ClientLevel, names: list[str], terms: RoundTerms
     ) -> Iterable[Tensor] | Tensor:
-        """Return one update [d] a client of the cohort, in order.
+        """Return one update [d] per client, in the order of the cohort.
 
-        With an empty cohort no client is asked: NVFlare would send to all clients.
+        For an empty cohort no task is sent, because NVFlare would send it to all clients.
         """
         cohort = private.names_of(step.cohort)
         if not cohort:

@@ -1,4 +1,4 @@
-"""Parameters of an NVFlare model, arrays by name, as one vector, and back."""
+"""Conversion between an NVFlare model, which is arrays by name, and one vector of its floating-point numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def arrays_of(params: Mapping[str, object]) -> Arrays:
-    """Return parameters, numpy or torch, as numpy arrays in their order. WireError for anything else."""
+    """Return numpy arrays or torch tensors by name as numpy arrays, in their order; raises WireError for other
+    values."""
     try:
         return {str(name): np.asarray(value) for name, value in params.items()}
     except Exception as error:  # numpy may raise anything on an untrusted object
@@ -24,7 +25,7 @@ def arrays_of(params: Mapping[str, object]) -> Arrays:
 
 
 def size_of(start: Arrays) -> int:
-    """Return d, the number of floating-point numbers in the arrays. ConfigError for a model without any."""
+    """Return d, the number of floating-point numbers in the arrays. Raises ConfigError if d is 0."""
     size = sum(array.size for array in start.values() if _trained(array))
     if not size:
         raise ConfigError("the model has no floating-point parameters: there is nothing to train.")
@@ -32,9 +33,10 @@ def size_of(start: Arrays) -> int:
 
 
 def vector_of(start: Arrays, moves: Arrays) -> Tensor:
-    """Return differences by name as float32 [d], in the order of the model `start`.
+    """Return differences by name as float32 [d], in the order of the arrays of the model `start`.
 
-    Names of its floating-point arrays are required, other names are left out. WireError unless shapes are the model's.
+    All floating-point arrays of the model are required; other names are ignored. Raises WireError unless shapes are
+    those of the model.
     """
     parts = []
     for name, array in start.items():
@@ -48,7 +50,9 @@ def vector_of(start: Arrays, moves: Arrays) -> Tensor:
 
 
 def difference(start: Arrays, end: Arrays) -> Arrays:
-    """Return the moves of the floating-point arrays. WireError unless `end` has them in the model's shapes."""
+    """Return the differences `end` - `start` of the floating-point arrays, by name.
+
+    Raises WireError unless `end` has all of them, in the shapes of the model."""
     vector_of(start, end)
     return {
         name: (end[name].astype(np.float64) - array).astype(np.float32)
@@ -58,7 +62,8 @@ def difference(start: Arrays, end: Arrays) -> Arrays:
 
 
 def moved(start: Arrays, move: Tensor) -> Arrays:
-    """Return the arrays `start`, floating-point ones moved by float32 [d], the others unchanged."""
+    """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
+    unchanged."""
     values, place, ends = move.numpy(), 0, {}
     for name, array in start.items():
         ends[name] = array
@@ -70,7 +75,7 @@ def moved(start: Arrays, move: Tensor) -> Arrays:
 
 
 def apart(start: Arrays, move: Tensor) -> Arrays:
-    """Return float32 [d] as arrays by name."""
+    """Return a float32 vector [d] as arrays by name, in the shapes of the model's floating-point arrays."""
     nothing = {name: np.zeros(array.shape, dtype=np.float32) for name, array in start.items() if _trained(array)}
     return moved(nothing, move)
 

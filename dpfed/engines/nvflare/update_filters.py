@@ -1,10 +1,10 @@
-"""The client's half of a private NVFlare job: filters of the task "train".
+"""Filters of the task "train" for the clients of a private NVFlare job.
 
     job.to(KeepTerms(), "site-1", tasks=["train"], filter_type=FilterType.TASK_DATA)
     job.to(CompressUpdate(), "site-1", tasks=["train"], filter_type=FilterType.TASK_RESULT)
 
-No claim depends on these filters: `ClientLevelFedAvg` clips again. Their use is fewer bytes, and that no update longer
-than the clip norm, and no metric, leaves the client.
+`ClientLevelFedAvg` clips again, so that no claim depends on these filters. Their purpose is to send fewer bytes, and to
+send no metric and no update longer than the clip norm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpfed.errors import ConfigError, WireError
 from dpfed.stages.clip import clip_rows
 
 META = "dpfed"
-"""Name in a model's meta of the server's terms, and in a result's meta of the compressed bytes."""
+"""Key in the meta of a model for the server's terms, and in the meta of a result for the compressed bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,10 +35,10 @@ class _Asked:
 
 
 class KeepTerms(Filter):
-    """Filter of task data: keeps the model and the round's terms for the filter of the result. Changes nothing.
+    """Filter of task data that stores the model and the round's terms for the filter of the result; data are unchanged.
 
-    ConfigError for a task of another controller than `ClientLevelFedAvg`, WireError for impossible terms: the client
-    then answers with an error, which counts as an update of zeros.
+    Raises ConfigError if the controller is not a `ClientLevelFedAvg`, WireError for invalid terms. The client then
+    answers with an error, which counts as an update of zeros.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -57,9 +57,9 @@ class KeepTerms(Filter):
 
 
 class ClipUpdate(Filter):
-    """Filter of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF, without metrics.
+    """Filter of a task result that replaces it by the update, clipped to the round's clip norm, as WEIGHT_DIFF.
 
-    For a job that sends whole updates: neither keep nor compress.
+    Metrics are removed. It is for jobs that send whole updates, without `keep` and `compress`.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -71,8 +71,9 @@ class ClipUpdate(Filter):
 
 
 class CompressUpdate(Filter):
-    """Filter of a task result: the clipped update on the round's coordinates, in the bytes of its scheme, without
-    metrics.
+    """Filter of a task result that replaces it by the clipped update on the round's coordinates, compressed to bytes.
+
+    Metrics are removed.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -82,9 +83,9 @@ class CompressUpdate(Filter):
 
 
 def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Tensor:
-    """Return, at the server, the update [d] in a result's parameters.
+    """Return the update [d] in a result's parameters (server side).
 
-    kind: "FULL" or "DIFF". WireError for a result that does not follow the terms.
+    kind: "FULL" or "DIFF". Raises WireError for a result that does not follow the terms.
     """
     arrays = arrays_of(params or {})
     if set(arrays) == {META}:
@@ -92,7 +93,7 @@ def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Ten
             raise WireError(f"an upload of {arrays[META].dtype}, {arrays[META].ndim} dimensions: must be bytes.")
         return terms.decode(arrays[META].tobytes())
     if not terms.plain:
-        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates was asked for.")
+        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
     return vector_of(start, arrays if kind == "DIFF" else difference(start, arrays))
 
 
