@@ -41,7 +41,7 @@ from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
 from dpfed.round import cohort_of
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.loop import Run
@@ -171,7 +171,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("cohort", dpfed.runs.loop, "cohort_of"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
-        ("ledger", Book, "record"),
+        ("ledger", LedgerBook, "record"),
         ("evaluation", dpfed.runs.loop, "tested"),
         ("checkpoint", RunFolder, "save_checkpoint"),
         ("metrics", RunFolder, "append"),

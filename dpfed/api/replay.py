@@ -19,7 +19,7 @@ from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods import presets
 from dpfed.runs.experiment import build
-from dpfed.runs.loop import follow
+from dpfed.runs.loop import train_share_of_rounds
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ConfiguredRun:
         def part(among: Ranks) -> None:
             experiment = build(parse(tables, source="the audit's configuration"), among)
             if among.index:
-                follow(experiment)
+                train_share_of_rounds(experiment)
             else:
                 carry_out(experiment, out, engine=self.engine, resume=False, on_round=lambda record: None)
 

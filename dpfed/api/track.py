@@ -25,7 +25,7 @@ from dpfed.config.own_code import errors_of_user_code
 from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import lines_of
+from dpfed.records.reading import read_lines
 from dpfed.runs.durable_files import append, put
 from dpfed.runs.loop import OnRound
 from dpfed.runs.metrics_endpoint import MetricsEndpoint
@@ -136,7 +136,7 @@ class Csv:
         if self._columns:
             append(self._folder / "metrics.csv", self._csv_bytes([record]))
             return
-        lines = [line.to_dict() for line in lines_of(self._folder / "metrics.jsonl", MetricsLine)]
+        lines = [line.to_dict() for line in read_lines(self._folder / "metrics.jsonl", MetricsLine)]
         self._columns = list(dict.fromkeys([*(key for line in lines for key in line), "aborted"]))
         put(
             self._folder / "metrics.csv",

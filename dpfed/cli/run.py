@@ -86,7 +86,7 @@ def run(
         from dpfed.runs import loop as federation
         from dpfed.runs.experiment import build
         from dpfed.runs.folder import free_folder
-        from dpfed.runs.resuming import naming_own_code
+        from dpfed.runs.resuming import naming_missing_code
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     given = out if config is None and resume else config
@@ -94,17 +94,17 @@ def run(
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
     wanted = [*(settings or []), *(["run.release=true"] if release else [])]
     begun = out if resume else None
-    with naming_own_code(begun):
+    with naming_missing_code(begun):
         checked, name = read_configuration(given, wanted, of_run=begun)
     if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
         raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     folder = out or free_folder(Path("runs"), name)
     with ranks.from_environment() as among:
-        with naming_own_code(begun):
+        with naming_missing_code(begun):
             experiment = build(checked, among)
         if among.index:
             with stop_by_signals(lambda words: None):  # the first process waits for the others and prints the outcome
-                federation.follow(experiment)
+                federation.train_share_of_rounds(experiment)
             return 0
         if pay is not None and ledger is None:
             raise ConfigError("--pay without --ledger: units of which project? Name it.")

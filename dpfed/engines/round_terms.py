@@ -19,7 +19,7 @@ from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed import compress
 from dpfed.aggregation.ranks import Task
 from dpfed.errors import ConfigError, WireError
-from dpfed.runs.client_level.plan import Parts
+from dpfed.runs.client_level.plan import PlanParts
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
@@ -112,7 +112,7 @@ def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
     return json.dumps(dict(options or {}))
 
 
-def masked_chain(kept: int) -> Callable[[Parts], Stages]:
+def masked_chain(kept: int) -> Callable[[PlanParts], Stages]:
     """Return a function that makes the server's Fed-SMP chain: the round's k coordinates times d/k, clipped, noised and
     summed."""
     return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))

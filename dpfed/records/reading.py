@@ -42,11 +42,11 @@ class Unavailable(RunError):
     """Missing or unreadable evidence; the message names the file."""
 
 
-class Misread(Unavailable):
+class InvalidRecord(Unavailable):
     """A value that no version of this package writes; the message names file, line and key."""
 
 
-class Line(Protocol):
+class RoundLine(Protocol):
     """Record of a round in a JSON-lines file."""
 
     @property
@@ -57,10 +57,10 @@ class Line(Protocol):
         """Return the JSON object of this line."""
 
 
-OneLine = TypeVar("OneLine", bound=Line)
+RoundLineKind = TypeVar("RoundLineKind", bound=RoundLine)
 
 
-def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kind:
+def validated_record(kind: type[Kind], values: Mapping[str, object], where: str) -> Kind:
     """Return an instance of the dataclass `kind` with these values; keys that are no fields of `kind` are ignored.
 
     Values whose key has a prefix in `SCORES` are collected in the field `scores`, if `kind` has it.
@@ -69,9 +69,9 @@ def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kin
     """
     scores = scores_of(values)
     if len(scores) > _MOST_SCORES:
-        raise Misread(f"{where}: has {len(scores)} scores, must have at most {_MOST_SCORES}.")
+        raise InvalidRecord(f"{where}: has {len(scores)} scores, must have at most {_MOST_SCORES}.")
     try:
-        return _adapter(kind).validate_python({**values, "scores": scores})
+        return _cached_validator(kind).validate_python({**values, "scores": scores})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         parts = [str(part) for part in first["loc"] if part != "scores"]
@@ -83,13 +83,13 @@ def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kin
         words = first["msg"].replace("Input should", "must").replace("valid tuple", "list")
         words = re.sub("dictionary or an instance of .*", "JSON object", words)
         words = re.sub("1[0-9]{99,}", f"{LARGEST:g}", words)
-        raise Misread(f"{where}, {key}: {words}.") from None
+        raise InvalidRecord(f"{where}, {key}: {words}.") from None
 
 
 _ADAPTERS: dict[type[object], TypeAdapter[Any]] = {}
 
 
-def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
+def _cached_validator(kind: type[Kind]) -> TypeAdapter[Kind]:
     """Return the cached validator of a class."""
     return _ADAPTERS.setdefault(kind, _ADAPTERS.get(kind) or TypeAdapter(kind))
 
@@ -102,19 +102,19 @@ def scores_of(values: Mapping[str, object]) -> dict[str, object]:
 def json_object(text: str, where: str) -> dict[str, object]:
     """Return the JSON object in a text. Raises Unavailable for a text that is not a JSON object."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Unavailable(f"{where}: is not JSON ({str(error)[:100]}).") from None
     if not isinstance(found, dict):
-        raise Misread(f"{where}: is not a JSON object.")
+        raise InvalidRecord(f"{where}: is not a JSON object.")
     return found
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def text_of(file: Path, *, at_most: int) -> str:
+def text_of_file(file: Path, *, at_most: int) -> str:
     """Return the text of a file. Raises Unavailable if it is not a regular text file of at most `at_most` bytes."""
     try:
         return read_text(file, at_most=at_most)
@@ -124,7 +124,7 @@ def text_of(file: Path, *, at_most: int) -> str:
         raise Unavailable(f"{file.name}: is not text ({str(error)[:100]}).") from None
 
 
-def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[OneLine]:
+def read_lines(file: Path, kind: type[RoundLineKind], *, running: bool = False) -> list[RoundLineKind]:
     """Return the lines of a JSON-lines file as records of the class `kind`.
 
     Raises Unavailable if the file cannot be read, or if a line is not a record of this class.
@@ -132,7 +132,7 @@ def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[
     running: True drops an unfinished last line, left by a crash or a process that is writing; False raises Unavailable
         for it
     """
-    found: list[OneLine] = []
+    found: list[RoundLineKind] = []
     try:
         with open_input(file, at_most=LARGEST_LINES) as lines:
             while line := lines.readline(LONGEST_LINE):
@@ -143,7 +143,7 @@ def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[
                     if running:
                         break
                     raise Unavailable(f"{place}: was not written to its end.")
-                found.append(validated(kind, json_object(line.decode(), place), place))
+                found.append(validated_record(kind, json_object(line.decode(), place), place))
     except OSError as error:
         raise Unavailable(f"{file.name}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError as error:

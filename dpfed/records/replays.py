@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
-from dpfed.records.reading import Count, Misread, Text, Unavailable, Word, json_object, validated
+from dpfed.records.reading import Count, InvalidRecord, Text, Unavailable, Word, json_object, validated_record
 
 REPLAY_RECORD = "audit-replay.json"
 
 
-def fingerprint(tables: Mapping[str, Any]) -> str:
+def configuration_fingerprint(tables: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a configuration's tables; it does not depend on the order of their keys."""
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -25,7 +25,7 @@ class ReplayRecord:
     """Verdict of a replay audit, and the fingerprint of the audited configuration.
 
     words:         explanation of the verdict
-    configuration: `fingerprint` of the tables of the audited configuration
+    configuration: `configuration_fingerprint` of the tables of the audited configuration
     pairs_tested:  number of pairs of neighbouring datasets with the outcome "pass"
     """
 
@@ -50,10 +50,10 @@ class ReplayRecord:
             raise Unavailable(
                 f"{path}: cannot be read ({error}). Repeat the audit: `dpfed audit replay {folder}`."
             ) from None
-        found = validated(cls, values, str(path))
+        found = validated_record(cls, values, str(path))
         if found.verdict not in ("pass", "fail", "inconclusive"):
-            raise Misread(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
-        return found if found.configuration == fingerprint(tables) else None
+            raise InvalidRecord(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
+        return found if found.configuration == configuration_fingerprint(tables) else None
 
     @property
     def as_text(self) -> str:
@@ -67,7 +67,7 @@ def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
     """Return the verdict of the replay audit in a run's folder as text; if there is none, name the command for it."""
     try:
         found = ReplayRecord.read(folder, tables)
-    except (Misread, Unavailable) as reason:
+    except (InvalidRecord, Unavailable) as reason:
         return str(reason)
     if found is None:
         return "no replay audit of this configuration is recorded: `dpfed audit replay` makes one of this folder"

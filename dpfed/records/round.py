@@ -63,7 +63,7 @@ class Probes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenCoordinates:
     """Coordinates chosen by training on public samples (`dpfed.stages.shared_mask`)."""
 
     samples: Text
@@ -137,7 +137,7 @@ class RoundRecord:
     rounding: Size | None = None
     longest_added: Size | None = None
     probes: Probes | None = None
-    map: Chosen | None = None
+    map: ChosenCoordinates | None = None
     seconds: Size = 0.0
     canaries: Annotated[tuple[CanaryLine, ...], Field(fail_fast=True)] = ()
 

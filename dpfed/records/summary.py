@@ -18,7 +18,7 @@ from dpfed.records.reading import (
     Count,
     Exact,
     Flag,
-    Misread,
+    InvalidRecord,
     Real,
     Size,
     Text,
@@ -26,8 +26,8 @@ from dpfed.records.reading import (
     Word,
     json_object,
     scores_of,
-    text_of,
-    validated,
+    text_of_file,
+    validated_record,
 )
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
@@ -162,24 +162,24 @@ class Summary:
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
         """Return the summary of a run's folder. Raises Unavailable if summary.json is missing or invalid."""
-        return cls.read(json_object(text_of(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
+        return cls.read(json_object(text_of_file(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
 
     @classmethod
     def read(cls, values: Mapping[str, object], where: str = "summary.json") -> Self:
         """Return the summary with these values. Raises Unavailable for values that no summary.json has."""
         known = {one.name for one in fields(cls)} | scores_of(values).keys()
         others = {key: value for key, value in values.items() if key not in known}
-        found = validated(cls, {**values, "others": others}, where)
+        found = validated_record(cls, {**values, "others": others}, where)
         lacking = [key for key in _OF_PRIVATE_RUNS if found.epsilon is not None and getattr(found, key) is None]
         if lacking:
-            raise Misread(f"{where}: has an epsilon and no {lacking[0]!r}.")
+            raise InvalidRecord(f"{where}: has an epsilon and no {lacking[0]!r}.")
         try:
             checked((1.0,) if found.noise_schedule is None else found.noise_schedule)
         except InvalidParameter as error:
-            raise Misread(f"{where}: {error}") from None
+            raise InvalidRecord(f"{where}: {error}") from None
         rates = found.tpr_at_fpr or {}
         if not all(_is_rate(rate) for rate in rates):
-            raise Misread(f"{where}: tpr_at_fpr has a key that is not a rate in (0, 1).")
+            raise InvalidRecord(f"{where}: tpr_at_fpr has a key that is not a rate in (0, 1).")
         return found
 
     def to_dict(self) -> dict[str, object]:

@@ -15,7 +15,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import FinishedRun, read_finished
 from dpfed.report.repeat import ANOTHER, SAME, repeated
 from dpfed.runs.durable_files import put
-from dpfed.runs.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
+from dpfed.runs.sweep_folder import NAME, ListedRun, PublishedNumber, Sweep, read_sweep
 
 SEED = "run.seed"
 _MOST_KEYS = 3
@@ -37,8 +37,8 @@ class Collection:
     runs: tuple[FinishedRun, ...]
     folders: tuple[str, ...] = ()
     differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    missing: tuple[Listed, ...] = ()
-    published: tuple[Published, ...] = ()
+    missing: tuple[ListedRun, ...] = ()
+    published: tuple[PublishedNumber, ...] = ()
     repeat: tuple[str, ...] = ()
     versions: Mapping[str, str]
     commit: str | None = None

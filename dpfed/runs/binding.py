@@ -44,7 +44,7 @@ class Binding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
+class LedgerHeads:
     """Hashes of the last lines of the run's and the project's ledger when a checkpoint was written; empty without
     one."""
 
@@ -72,7 +72,7 @@ def configuration_hash(tables: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def start_hash(tensors: Iterable[Tensor]) -> str:
+def hash_of_tensors(tensors: Iterable[Tensor]) -> str:
     """Return the hash of the tensors with which the first round starts."""
     found = hashlib.sha256()
     for tensor in tensors:
@@ -89,13 +89,13 @@ def binding_of(experiment: Experiment, configuration: str, key: bytes) -> Bindin
     """
     return Binding(
         configuration=configuration,
-        population=population_of(experiment, key),
-        start=start_of(experiment),
+        population=population_fingerprint(experiment, key),
+        start=start_hash_of_run(experiment),
         own_code=code_hash(experiment.own_code),
     )
 
 
-def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
+def new_population_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
     """Return the key of a new run's population fingerprint: the project's key, or a new key.
 
     With simulated randomness a new key is derived from the seed, so that a repeated run has an equal key.
@@ -106,7 +106,7 @@ def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
     return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
 
 
-def population_of(experiment: Experiment, key: bytes) -> str:
+def population_fingerprint(experiment: Experiment, key: bytes) -> str:
     """Return the fingerprint of the run's clients, keyed by the secret `key`."""
     return fingerprint(
         key,
@@ -117,10 +117,10 @@ def population_of(experiment: Experiment, key: bytes) -> str:
     )
 
 
-def start_of(experiment: Experiment) -> str:
+def start_hash_of_run(experiment: Experiment) -> str:
     """Return the hash of the initial model and of all constant tensors of the run."""
     frozen = network_of(experiment.readout)
     constants = [] if frozen is None else [frozen.constants]
-    return start_hash(
+    return hash_of_tensors(
         [experiment.start.broadcast, *constants, *experiment.model.fixed.values(), *experiment.model.constants.values()]
     )

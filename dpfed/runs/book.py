@@ -16,13 +16,13 @@ from accounting.ledger.regular_file import open_input
 from accounting.mechanisms import SingleRelease, schedule_of
 from dpfed.errors import RunError
 from dpfed.methods.privacy_target import PrivacyTarget
-from dpfed.runs.binding import PARTS, Heads
+from dpfed.runs.binding import PARTS, LedgerHeads
 
 TAKEN_BACK = "the project was not charged for the line of this nonce, so nothing was released"
 """Reason in a run's ledger of the line that marks an earlier charge as one that released nothing."""
 
 
-class Book:
+class LedgerBook:
     """Charges of one run, in its own ledger and in that of its project.
 
     With simulated randomness an interrupted round is repeated with the same noise. It is the same release, so the lines
@@ -40,14 +40,14 @@ class Book:
         self.worst: SingleRelease | None = None
         self._repeatable = ledger.header.randomness == "simulated"
         self._written = {entry.round: entry for entry in ledger.standing}
-        self._of_project = Counter(line.round for line in lines_of(self.run, project))
+        self._of_project = Counter(line.round for line in project_releases_of(self.run, project))
         self._nonces = {one.nonce for one in self.ledger.shared_releases}
         self._compared = 0
 
     @classmethod
     def open(
-        cls, path: Path, header: Header, *, rounds_done: int, heads: Heads, project: ProjectLedger | None = None
-    ) -> Book:
+        cls, path: Path, header: Header, *, rounds_done: int, heads: LedgerHeads, project: ProjectLedger | None = None
+    ) -> LedgerBook:
         """Open a new ledger, or continue an existing one.
 
         Raises RunError if a ledger lacks lines of finished rounds or a line in `heads`, or if it belongs to another run
@@ -60,12 +60,12 @@ class Book:
             )
         if project is not None:
             project.look()
-        if has_no_header(path):  # an earlier process ended while it created the ledger, before the first round
+        if has_incomplete_header(path):  # an earlier process ended while it created the ledger, before the first round
             path.unlink()
         if path.exists():
             book = cls(Ledger.resume(path), project)
             book._check_header(header)
-            book._check_project(heads.project, rounds_done)
+            book._require_project_charges(heads.project, rounds_done)
         elif rounds_done:
             raise RunError(f"{path}: is missing, but the checkpoint has {rounds_done} rounds. Restore it from a copy.")
         else:
@@ -78,8 +78,8 @@ class Book:
                 f"{path}: has no line for round {missing[0]}, but the checkpoint has {rounds_done} rounds. Rounds "
                 "were released without a charge, or lines were lost; no guarantee can be stated for this run."
             )
-        book._check_seen(heads.ledger)
-        book._take_back()
+        book._require_last_line(heads.ledger)
+        book._mark_unpaid_charges()
         return book
 
     def _check_header(self, header: Header) -> None:
@@ -94,7 +94,7 @@ class Book:
                     "it is the "
                     "ledger of another run. Restore the ledger of this run from a copy."
                 )
-        if other := _differing(there, header):
+        if other := _differing_parts(there, header):
             raise RunError(
                 f"{path}: is the ledger of another run, or this run has changed since it began in {other}. Restore "
                 "what "
@@ -107,7 +107,7 @@ class Book:
                 f"there, or none. To resume, {do} --ledger."
             )
 
-    def _check_seen(self, head: str) -> None:
+    def _require_last_line(self, head: str) -> None:
         """Raise RunError unless the ledger still has its line of hash `head`, its last one when the checkpoint was
         saved."""
         if head and self.ledger.entries_after(head) is None:
@@ -116,7 +116,7 @@ class Book:
                 "written. Lines were cut off, or it is the ledger of another run. Restore it from a copy."
             )
 
-    def _check_project(self, seen: str, rounds_done: int) -> None:
+    def _require_project_charges(self, seen: str, rounds_done: int) -> None:
         """Raise RunError unless both the project's ledger and the run's ledger contain all charges of this run.
 
         If the project lacks a charge, it is another project or has lost lines. If the run's ledger lacks a charge, the
@@ -125,7 +125,7 @@ class Book:
         if self.project is None:
             return
         project = self.project.ledger
-        own, charged = self.ledger.shared_releases, lines_of(self.run, self.project)
+        own, charged = self.ledger.shared_releases, project_releases_of(self.run, self.project)
         paid = {line.nonce for line in charged}
         before = Counter(
             one.round for one in own if one.nonce is None
@@ -145,12 +145,12 @@ class Book:
                     "last saved. "
                     "Lines were cut off, or it is another project. Give the ledger that the run began with."
                 )
-        self._refuse_old_copy()
+        self._refuse_old_copy_of_folder()
         beyond = [round for round in sorted((there - before).keys()) if round > rounds_done]
         if beyond:
-            raise self._old_copy(beyond[0])
+            raise self._old_copy_error(beyond[0])
 
-    def _refuse_old_copy(self) -> None:
+    def _refuse_old_copy_of_folder(self) -> None:
         """Raise RunError if the project has a charge for fresh noise of this run that another copy of its folder
         made."""
         assert self.project is not None
@@ -159,10 +159,10 @@ class Book:
             if not isinstance(line, Release) or line.detail.get("run") != self.run:
                 continue
             if line.nonce is not None and line.nonce not in self._nonces:
-                raise self._old_copy(line.round)
+                raise self._old_copy_error(line.round)
         self._compared = len(entries)
 
-    def _old_copy(self, number: int) -> RunError:
+    def _old_copy_error(self, number: int) -> RunError:
         assert self.project is not None
         return RunError(
             f"{self.ledger.path}: has no line for a charge of round {number} that {self.project.ledger.path} has of "
@@ -170,7 +170,7 @@ class Book:
             "Resume the newest folder of this run, or start a new run."
         )
 
-    def _take_back(self) -> None:
+    def _mark_unpaid_charges(self) -> None:
         """Mark the lines of the run for which the project was not charged; a crash before the project's line released
         nothing.
 
@@ -179,7 +179,7 @@ class Book:
         """
         if self.project is None or self._repeatable:
             return
-        charged = lines_of(self.run, self.project)
+        charged = project_releases_of(self.run, self.project)
         paid = {line.nonce for line in charged}
         unpaid = [one for one in self.ledger.shared_releases if one.nonce not in paid]
         self.ledger.record_all(Aborted(round=one.round, reason=TAKEN_BACK, nonce=one.nonce) for one in unpaid)
@@ -213,14 +213,14 @@ class Book:
         else:
             line = replace(entry, nonce=secrets.token_hex(16))
             try:
-                charge(line, first=partial(self._write, line))
+                charge(line, first=partial(self._write_run_line, line))
             except BudgetSpent:
-                self._refuse_old_copy()  # a copy of the folder that continued may have used this stream
+                self._refuse_old_copy_of_folder()  # a copy of the folder that continued may have used this stream
                 raise
 
-    def _write(self, line: Release) -> None:
+    def _write_run_line(self, line: Release) -> None:
         """Write the run's line of a charge, before the project's line; the caller holds the project's lock."""
-        self._refuse_old_copy()
+        self._refuse_old_copy_of_folder()
         self.ledger.record(line)
         self._nonces.add(line.nonce)
 
@@ -258,9 +258,11 @@ class Book:
             self.project.begin(left, run=self.run, first=first, population=population)
 
     @property
-    def heads(self) -> Heads:
+    def heads(self) -> LedgerHeads:
         """Hashes of the last lines of both ledgers, for a checkpoint."""
-        return Heads(ledger=self.ledger.head, project=self.project.ledger.head if self.project is not None else "")
+        return LedgerHeads(
+            ledger=self.ledger.head, project=self.project.ledger.head if self.project is not None else ""
+        )
 
     @property
     def run(self) -> str:
@@ -285,12 +287,12 @@ class Book:
         not repeated.
         """
         charges = Counter(entry.round for entry in self.ledger.releases)
-        for round, count in Counter(line.round for line in lines_of(self.run, self.project)).items():
+        for round, count in Counter(line.round for line in project_releases_of(self.run, self.project)).items():
             charges[round] = max(charges[round], count)
         return sum(charges.values()) - sum(round < rounds_done for round in charges)
 
 
-def _differing(there: Header, header: Header) -> str:
+def _differing_parts(there: Header, header: Header) -> str:
     """Return a description of the parts in which the runs of two ledger headers differ; empty if they are equal."""
     if there.binding is None:
         return PARTS["format"]
@@ -298,7 +300,7 @@ def _differing(there: Header, header: Header) -> str:
     return " and ".join(words for name, words in PARTS.items() if before.get(name) != now.get(name))
 
 
-def has_no_header(path: Path) -> bool:
+def has_incomplete_header(path: Path) -> bool:
     """Return True if the first line of the file is incomplete."""
     try:
         with open_input(path) as file:
@@ -309,7 +311,7 @@ def has_no_header(path: Path) -> bool:
         raise RunError(f"{path}: the ledger cannot be read ({error.strerror}).") from None
 
 
-def lines_of(run: str, project: ProjectLedger | None) -> list[Release]:
+def project_releases_of(run: str, project: ProjectLedger | None) -> list[Release]:
     """Return the releases of this run in the project's ledger."""
     lines = [] if project is None else project.ledger.shared_releases
     return [line for line in lines if line.detail.get("run") == run]

@@ -11,19 +11,19 @@ from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 
 
-def certified(config: Config) -> bool:
+def requests_certificate(config: Config) -> bool:
     """Return True if privacy.certificate requests a certificate by simulation."""
     return isinstance(config.privacy, GaussianPrivacy) and config.privacy.certificate == "sampled"
 
 
-def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
+def certificate_claim(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
     """Return the claim about the ledger's releases that a certificate proves; None if the run cannot have a
     certificate.
 
     It can have one if privacy.certificate is set, exactly the planned rounds are released, and no project is charged.
     A run may have ended early or been prolonged because of its results, which its certificate would not cover.
     """
-    if not certified(config) or "run" in ledger.header.about or not ledger.releases:
+    if not requests_certificate(config) or "run" in ledger.header.about or not ledger.releases:
         return None
     mechanism, rounds = ledger.mechanism(), config.federation.rounds
     if ledger.header.plan is None or ledger.header.plan.rounds != rounds:
@@ -36,7 +36,7 @@ def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
 def certificate_of(config: Config, ledger: Ledger, stated: Guarantee) -> Certificate | None:
     """Return the certificate of a finished run; None if it cannot have one, or no certified epsilon is below its
     epsilon."""
-    claim = claim_of(config, ledger, stated)
+    claim = certificate_claim(config, ledger, stated)
     if claim is None:
         return None
     try:

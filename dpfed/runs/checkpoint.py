@@ -15,9 +15,9 @@ from torch import Tensor
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.errors import RunError
-from dpfed.records.reading import Unavailable, json_object, validated
+from dpfed.records.reading import Unavailable, json_object, validated_record
 from dpfed.records.round import CheckpointReport
-from dpfed.runs.binding import PARTS, Binding, Heads
+from dpfed.runs.binding import PARTS, Binding, LedgerHeads
 from dpfed.server.state import ServerState
 
 _FORMAT = "dpfed-checkpoint-5"
@@ -36,10 +36,10 @@ class Checkpoint:
 
     state: ServerState
     report: CheckpointReport | None = None
-    heads: Heads = field(default_factory=Heads)
+    heads: LedgerHeads = field(default_factory=LedgerHeads)
 
 
-def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
+def checkpoint_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
     """Return the bytes of the checkpoint file of the run with this binding."""
     state = checkpoint.state
     tensors = {"broadcast": state.broadcast.cpu()}
@@ -54,10 +54,10 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
         "clip_norm": repr(state.clip_norm),
         "told": json.dumps({} if checkpoint.report is None else checkpoint.report.to_dict(), allow_nan=False),
     }
-    return save(tensors, metadata=facts | {"digest": _digest(facts, tensors)})
+    return save(tensors, metadata=facts | {"digest": _content_digest(facts, tensors)})
 
 
-def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
+def read_checkpoint(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
     """Return the checkpoint in this file, on the device of `start`.
 
     Raises RunError if the file is damaged or edited, or belongs to another run.
@@ -67,7 +67,7 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        _check(facts, tensors)
+        _check_digest(facts, tensors)
         _check_binding(path, facts, binding)
         if tensors["broadcast"].shape != start.broadcast.shape:
             raise ValueError("it is not a checkpoint of this run")
@@ -81,8 +81,8 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         )
         return Checkpoint(
             state=state,
-            report=validated(CheckpointReport, told, "its report") if told else None,
-            heads=Heads(ledger=facts["ledger_head"], project=facts["project_head"]),
+            report=validated_record(CheckpointReport, told, "its report") if told else None,
+            heads=LedgerHeads(ledger=facts["ledger_head"], project=facts["project_head"]),
         )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, Unavailable) as error:
         raise RunError(
@@ -108,18 +108,18 @@ def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> No
         )
 
 
-def _check(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+def _check_digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
     if facts.get("format") != _FORMAT:
         raise ValueError(
             f"its format is {facts.get('format')!r}, this version reads {_FORMAT!r}: finish the run with the version "
             "of dpfed that began it"
         )
     kept = {name: value for name, value in facts.items() if name != "digest"}
-    if facts.get("digest") != _digest(kept, tensors):
+    if facts.get("digest") != _content_digest(kept, tensors):
         raise ValueError("its digest does not match: it is damaged or was edited")
 
 
-def _digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+def _content_digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """Return a digest that detects damage and accidental edits, but not forgery."""
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):

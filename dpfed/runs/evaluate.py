@@ -39,19 +39,19 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return right.flatten(1).mean(dim=1) if right.dim() > 1 else right
 
 
-def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
+def _prediction_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the differences of outputs and targets [n, k], float64."""
     return (outputs.reshape(targets.shape).double() - targets.double()).reshape(len(targets), -1)
 
 
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean absolute error over all entries."""
-    return _errors(outputs, targets).abs().mean()
+    return _prediction_errors(outputs, targets).abs().mean()
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the square root of the mean squared error over all entries."""
-    return _errors(outputs, targets).square().mean().sqrt()
+    return _prediction_errors(outputs, targets).square().mean().sqrt()
 
 
 def r2(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     It is 1 - (sum of squared errors) / (sum of squared deviations of the test targets from their mean).
     """
     rows = targets.double().reshape(len(targets), -1)
-    return 1 - _errors(outputs, targets).square().sum() / (rows - rows.mean(dim=0)).square().sum()
+    return 1 - _prediction_errors(outputs, targets).square().sum() / (rows - rows.mean(dim=0)).square().sum()
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "mae": mae, "rmse": rmse, "r2": r2}
@@ -80,7 +80,7 @@ def metric_named(name: str) -> Metric:
     return METRICS[name]
 
 
-def check_own(metrics: Mapping[str, Metric]) -> None:
+def check_metric_names(metrics: Mapping[str, Metric]) -> None:
     """Raise ConfigError for a metric whose name cannot be used in the key test_NAME of metrics.jsonl."""
     for name in metrics:
         if not (isinstance(name, str) and name.isidentifier() and len(name) <= 100) or name in _TAKEN:
@@ -91,7 +91,7 @@ def check_own(metrics: Mapping[str, Metric]) -> None:
             )
 
 
-def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+def metric_value(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
     """Return the value of the metric as one number. Raises TrainingFailed if it raises, or does not return numbers."""
     try:
         value = torch.as_tensor(metric(outputs, targets))
@@ -105,7 +105,7 @@ def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> flo
         ) from error
 
 
-def as_json(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     """Return the value of a metric for JSON: None (null) if it is not finite."""
     return value if math.isfinite(value) else None
 
@@ -139,7 +139,7 @@ class TestResult:
         """Return the scores {prefix}_accuracy, {prefix}_loss and {prefix}_NAME; None for a number that is not
         finite."""
         named = {"accuracy": self.accuracy, "loss": self.loss, **self.others}
-        return {f"{prefix}_{name}": as_json(value) for name, value in named.items()}
+        return {f"{prefix}_{name}": finite_or_none(value) for name, value in named.items()}
 
 
 @torch.no_grad()
@@ -175,7 +175,7 @@ def evaluate(
     return TestResult(
         accuracy=correct / len(labels) if objective.classes else float("nan"),
         loss=loss / len(labels),
-        others={name: measured(name, metric, whole, labels) for name, metric in objective.metrics.items()},
+        others={name: metric_value(name, metric, whole, labels) for name, metric in objective.metrics.items()},
     )
 
 
@@ -196,8 +196,8 @@ def objective_of(
 
     Raises ConfigError if the shapes or types of network outputs, loss and targets do not match.
     """
-    check_own(metrics)
-    chosen = own_loss(loss) if loss is not None else _configured(config, dataset)
+    check_metric_names(metrics)
+    chosen = own_loss(loss) if loss is not None else _configured_loss(config, dataset)
     of_classes = dataset.classes is not None and chosen.name in (CROSS_ENTROPY.name, OWN)
     form = (dataset.outputs, *dataset.target_shape) if chosen.name == CROSS_ENTROPY.name else None
     inputs, targets = (torch.from_numpy(half[:2]) for half in (dataset.test_inputs, dataset.test_labels))
@@ -210,11 +210,11 @@ def objective_of(
     if len(inputs) > 1:
         check_loss(chosen, outputs, targets)
     classes = of_classes and outputs.shape[1:] == (dataset.outputs, *dataset.target_shape)
-    named = {name: metric_named(name) for name in _names(config, dataset, outputs) if name != "accuracy"}
+    named = {name: metric_named(name) for name in _metric_names(config, dataset, outputs) if name != "accuracy"}
     return Objective(loss=chosen, classes=classes, metrics=named | dict(metrics))
 
 
-def _configured(config: Config, dataset: Dataset) -> Loss:
+def _configured_loss(config: Config, dataset: Dataset) -> Loss:
     name = config.local.loss or ("mse" if dataset.classes is None else CROSS_ENTROPY.name)
     chosen = loss_named(name)
     if (name == CROSS_ENTROPY.name) != (dataset.classes is not None) and name in LOSSES:
@@ -227,7 +227,7 @@ def _configured(config: Config, dataset: Dataset) -> Loss:
     return chosen
 
 
-def _names(config: Config, dataset: Dataset, outputs: torch.Tensor) -> tuple[str, ...]:
+def _metric_names(config: Config, dataset: Dataset, outputs: torch.Tensor) -> tuple[str, ...]:
     if config.run.metrics is not None:
         if dataset.classes is not None and set(config.run.metrics) - {"accuracy"}:
             raise ConfigError(

@@ -48,18 +48,18 @@ from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.runs.evaluate import Objective, objective_of, with_own_loss
-from dpfed.runs.protection import not_protected
+from dpfed.runs.protection import limitations_of_guarantee
 from dpfed.runs.training import (
     TRIAL_LIMITS,
-    Own,
-    after_trial,
+    CustomObjects,
+    clients_trained_together,
     device_of,
     frozen_network,
-    group_of,
     is_custom,
     local_training,
     network_of,
     start_of_rounds,
+    training_after_trial,
 )
 from dpfed.seeds import Seeds
 from dpfed.server.readout import MovingAverage, Readout
@@ -101,7 +101,9 @@ class Experiment:
     own_code: tuple[UserCodeFile, ...] = ()
 
 
-def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodSpecification:
+def check_configuration(
+    config: Config, ranks: Ranks | None = None, own: CustomObjects | None = None
+) -> MethodSpecification:
     """Return the method's specification after all checks that need no data. Raises ConfigError, as `build` does."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
@@ -116,7 +118,7 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     return chosen
 
 
-def resolved(config: Config) -> Config:
+def with_derived_defaults(config: Config) -> Config:
     """Return the configuration with derived defaults filled in: privacy.delta, cohort_cap, lanes and bands."""
     config = with_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
@@ -124,23 +126,23 @@ def resolved(config: Config) -> Config:
     return config if config.cohort_cap is None else config.with_cap(config.cohort_cap)
 
 
-def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
+def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None = None) -> Experiment:
     """Return all objects of a run; `own` has the objects that the caller gives in Python.
 
     Raises ConfigError for settings that are invalid or cannot be combined, AccountingError for settings that no privacy
     account covers.
     """
-    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    ranks, own = Alone() if ranks is None else ranks, CustomObjects() if own is None else own
     if (replay := replayed.current()) is not None:
         own = replay.own(own, config)
     if own.loss is not None:
         config = with_own_loss(config)
-    specification = check(config, ranks, own)
-    config = resolved(config)
+    specification = check_configuration(config, ranks, own)
+    config = with_derived_defaults(config)
     seeds = Seeds(root=config.run.seed)
     device = device_of(config.run.device, ranks)
     division = Seeds(root=config.data.partition_seed)
-    dataset, public, validation = _samples(config, own.data, division, device)
+    dataset, public, validation = _load_samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
     unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
     if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
@@ -170,21 +172,21 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         )
     broadcast, readout = start_of_rounds(config, network, model, dataset, seeds)
     if start is not None:
-        clients = after_trial(config, clients, broadcast.to(device), dataset, start)
+        clients = training_after_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
         config=config,
         specification=specification,
         clients=clients,
-        sampler=sampler_of(config, ids_of_turns(config, ids_of(clients.partition))),
+        sampler=sampler_of(config, ids_of_turns(config, public_client_ids(clients.partition))),
         randomness=randomness,
         seeds=seeds,
         model=model,
         device=device,
         public=public,
     )
-    stages = _chain(settings)
-    privacy_target = _charged(settings, stages)
-    method = _method(settings, stages, privacy_target, ranks)
+    stages = _chain_of_stages(settings)
+    privacy_target = _charged_target(settings, stages)
+    method = _round_method(settings, stages, privacy_target, ranks)
     beside = method.aggregation.overhead_bits(most_uploads(config, clients_in_filled_sum(config, privacy_target)))
     stated = privacy_target or records
     if records is not None:
@@ -207,15 +209,15 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         privacy_target=stated,
         validation=validation,
-        not_protected=not_protected(notes, config, stages.decodes_before_the_clip),
+        not_protected=limitations_of_guarantee(notes, config, stages.decodes_before_the_clip),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
         downlink_bits=_downlink_bits(settings, stages),
-        own_code=own_code_of(config),
+        own_code=user_code_of_run(config),
     )
 
 
-def _samples(
+def _load_samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
     """Return the clients' data set, the public samples, and the samples that are set aside for validation."""
@@ -226,12 +228,12 @@ def _samples(
     return dataset, public, validation
 
 
-def ids_of(holdings: Holdings) -> ClientIds | None:
+def public_client_ids(holdings: Holdings) -> ClientIds | None:
     """Return the public ids of the clients; None if the data set does not name its clients."""
     return holdings.ids if isinstance(holdings, Partition) else None
 
 
-def own_code_of(config: Config) -> tuple[UserCodeFile, ...]:
+def user_code_of_run(config: Config) -> tuple[UserCodeFile, ...]:
     """Return the files of user-defined code that a run of this configuration needs."""
     method_of, scheme_of = config.method.name, method_specification(config.method.name).scheme
     return code_files_of_run(
@@ -246,7 +248,7 @@ def own_code_of(config: Config) -> tuple[UserCodeFile, ...]:
     )
 
 
-def _chain(settings: Settings) -> Stages:
+def _chain_of_stages(settings: Settings) -> Stages:
     """Return the method's chain of stages. Raises ConfigError with the source line if a custom function raises."""
     specification = settings.specification
     try:
@@ -259,7 +261,7 @@ def _chain(settings: Settings) -> Stages:
         raise ConfigError(f"method.name={specification.name!r}: its function raises {error_text(error)}.") from error
 
 
-def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
+def _charged_target(settings: Settings, stages: Stages) -> PrivacyTarget | None:
     """Return the privacy target whose mechanism is that of the chain's private stage; no other code sets the charge.
 
     Raises ConfigError if this charge does not cover the chain, or if a custom scheme fails its check.
@@ -292,7 +294,7 @@ def _check_own_scheme(stages: Stages) -> None:
         )
 
 
-def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | None, ranks: Ranks) -> Method:
+def _round_method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | None, ranks: Ranks) -> Method:
     config = settings.config
     return Method(
         stages=stages,
@@ -300,8 +302,8 @@ def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | 
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, privacy_target, settings.seeds),
-        server=_averaging_models(config, _server(settings)),
-        group=group_of(config, settings.model),
+        server=_with_moving_average(config, _server_rule(settings)),
+        group=clients_trained_together(config, settings.model),
         divisor=settings.sampler.expected if privacy_target else None,
         fill=clients_in_filled_sum(config, privacy_target),
         dropouts=dropouts_of(config, settings.randomness),
@@ -325,12 +327,12 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
     return choice.downlink_bits
 
 
-def _server(settings: Settings) -> ServerRule:
+def _server_rule(settings: Settings) -> ServerRule:
     parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
     return federated_method(settings.specification.name).server(parts)
 
 
-def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
+def _with_moving_average(config: Config, rule: ServerRule) -> ServerRule:
     decay = config.server.average
     return rule if decay is None else MovingAverage(rule=rule, decay=decay)
 

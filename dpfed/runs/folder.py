@@ -40,13 +40,20 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Line, OneLine, Unavailable, lines_of
+from dpfed.records.reading import RoundLine, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs import checkpoint, durable_files
 from dpfed.runs.binding import Binding, configuration_hash
 from dpfed.runs.checkpoint import Checkpoint
-from dpfed.runs.resuming import OWN_CODE, configuration_in, differences, own_code_in, prolonged, with_delta_of
+from dpfed.runs.resuming import (
+    OWN_CODE,
+    configuration_differences,
+    configuration_of_run,
+    is_prolonged,
+    read_own_code,
+    with_delta_of_run,
+)
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
@@ -84,12 +91,12 @@ class RunFolder:
             folder._made = tuple(one for one in (path, *path.parents) if not one.exists())
             path.mkdir(parents=True, exist_ok=True)
             folder._refuse_content()
-            folder._hold()
+            folder._lock_folder()
             folder._refuse_content()
         except OSError as error:
             raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
         try:
-            folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
+            folder._write_file("config.toml", tomli_w.dumps(dict(config)).encode())
         except RunError:
             folder.discard()
             raise
@@ -102,16 +109,16 @@ class RunFolder:
         Raises RunError if the folder has no run, or if its configuration differs from `config` in more than the number
         of rounds. `parse_written_config` has the defaults of settings that an older version did not write.
         """
-        before = configuration_in(path)
-        written = parse_written_config(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
-        changed = differences(written, dict(config))
-        if changed and not prolonged(written, config):
+        before = configuration_of_run(path)
+        written = parse_written_config(with_delta_of_run(path, before), source=str(path / "config.toml")).to_dict()
+        changed = configuration_differences(written, dict(config))
+        if changed and not is_prolonged(written, config):
             raise RunError(
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
                 "or undo the changes."
             )
         folder = cls(path, before)  # the hash in the run's files is that of the configuration as written
-        folder._hold()
+        folder._lock_folder()
         folder.shorter = before if changed else None
         return folder
 
@@ -119,7 +126,7 @@ class RunFolder:
         """Write the new number of rounds into config.toml."""
         assert self.shorter is not None
         tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
-        self._write("config.toml", tomli_w.dumps(tables).encode())
+        self._write_file("config.toml", tomli_w.dumps(tables).encode())
 
     def key(self, new: Callable[[], bytes]) -> bytes:
         """Return the key of the population's fingerprint.
@@ -156,7 +163,7 @@ class RunFolder:
         path = self.path / CLIENT_IDS
         if not resume:
             if content:
-                self._write(CLIENT_IDS, content)
+                self._write_file(CLIENT_IDS, content)
         elif content != (path.read_bytes() if path.is_file() else b""):
             raise RunError(
                 f"{path}: cannot resume with other client ids, because they determine the turns of clients. Use the "
@@ -168,11 +175,11 @@ class RunFolder:
         if not resume:
             if files:
                 content = json.dumps([one.to_dict() for one in files], indent=2) + "\n"
-                self._write(OWN_CODE, content.encode())
+                self._write_file(OWN_CODE, content.encode())
             return
-        before = own_code_in(self.path)
+        before = read_own_code(self.path)
         if code_hash(before) != code_hash(files):
-            began, now = (", ".join(map(_named, each)) or "none" for each in (before, files))
+            began, now = (", ".join(map(_file_description, each)) or "none" for each in (before, files))
             raise RunError(
                 f"{self.path}: cannot resume with other code of your own: the run began with {began}; now it is {now}. "
                 "Load the original files (--load), or start a new run."
@@ -204,7 +211,7 @@ class RunFolder:
             self.release()
             raise RunError(f"{self.path}: is not empty. Use --resume to continue the run in it, or another --out.")
 
-    def _hold(self) -> None:
+    def _lock_folder(self) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -217,42 +224,42 @@ class RunFolder:
 
     def append(self, line: MetricsLine, record: RoundRecord) -> None:
         """Append the lines of one round to diagnostics.jsonl, canaries.jsonl and metrics.jsonl, in this order."""
-        self._append(self._diagnostics, record)
+        self._append_lines(self._diagnostics, record)
         if record.canaries:
-            self._append(self._canaries, *record.canaries)
-        self._append(self._metrics, line)
+            self._append_lines(self._canaries, *record.canaries)
+        self._append_lines(self._metrics, line)
 
     def metrics(self, before_round: int) -> list[MetricsLine]:
         """Return the lines of metrics.jsonl up to round `before_round`, inclusive.
 
         Lines of later rounds are removed from metrics.jsonl, diagnostics.jsonl and canaries.jsonl.
         """
-        self._drop_after(before_round, self._diagnostics, RoundRecord)
-        self._drop_after(before_round, self._canaries, CanaryLine)
-        return self._drop_after(before_round, self._metrics, MetricsLine)
+        self._drop_lines_after(before_round, self._diagnostics, RoundRecord)
+        self._drop_lines_after(before_round, self._canaries, CanaryLine)
+        return self._drop_lines_after(before_round, self._metrics, MetricsLine)
 
-    def _drop_after(self, last: int, file: Path, kind: type[OneLine]) -> list[OneLine]:
+    def _drop_lines_after(self, last: int, file: Path, kind: type[RoundLineKind]) -> list[RoundLineKind]:
         """Return the lines of a file up to round `last`; remove later lines, and an incomplete line, from the file."""
         if not file.exists():
             return []
         try:
-            kept = [one for one in lines_of(file, kind, running=True) if one.round <= last]
+            kept = [one for one in read_lines(file, kind, running=True) if one.round <= last]
         except Unavailable as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
-        self._write(file.name, b"".join(_line(one) for one in kept))
+        self._write_file(file.name, b"".join(_json_line(one) for one in kept))
         return kept
 
     def save_checkpoint(self, saved: Checkpoint) -> None:
         """Save a checkpoint atomically: a crash leaves either the previous checkpoint or this one."""
         assert self._binding is not None
-        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
+        self._write_file(self._checkpoint.name, checkpoint.checkpoint_bytes(saved, binding=self._binding))
 
     def load_checkpoint(self, start: ServerState) -> Checkpoint:
         """Return the last checkpoint; if none is saved, a checkpoint with the state `start`."""
         if not self._checkpoint.exists():
             return Checkpoint(state=start)
         assert self._binding is not None
-        return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
+        return checkpoint.read_checkpoint(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
         """Save the final weights and the fixed weights by parameter name; return the SHA-256 of the file.
@@ -263,39 +270,39 @@ class RunFolder:
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
         fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
         about = {"fixed": json.dumps(sorted(fixed))} if fixed else None
-        return self._hashed("model.safetensors", save(tensors | fixed, metadata=about))
+        return self._write_hashed("model.safetensors", save(tensors | fixed, metadata=about))
 
     def save_mask(self, content: bytes) -> str:
         """Save the final mask and the seed of the frozen weights, which determine the network; return the file's
         SHA-256."""
-        return self._hashed("model.mask.safetensors", content)
+        return self._write_hashed("model.mask.safetensors", content)
 
     def save_summary(self, summary: Summary) -> None:
         """Write summary.json."""
-        self._write("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
+        self._write_file("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
 
-    def _hashed(self, name: str, content: bytes) -> str:
-        self._write(name, content)
+    def _write_hashed(self, name: str, content: bytes) -> str:
+        self._write_file(name, content)
         return hashlib.sha256(content).hexdigest()
 
-    def _append(self, file: Path, *records: Line) -> None:
+    def _append_lines(self, file: Path, *records: RoundLine) -> None:
         try:
-            durable_files.append(file, b"".join(_line(record) for record in records))
+            durable_files.append(file, b"".join(_json_line(record) for record in records))
         except OSError as error:
-            raise _not_written(file, error) from None
+            raise _write_error(file, error) from None
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write_file(self, name: str, content: bytes) -> None:
         try:
             durable_files.put(self.path / name, content)
         except OSError as error:
-            raise _not_written(self.path / name, error) from None
+            raise _write_error(self.path / name, error) from None
 
 
-def _named(one: UserCodeFile) -> str:
+def _file_description(one: UserCodeFile) -> str:
     return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
 
 
-def _not_written(file: Path, error: OSError) -> RunError:
+def _write_error(file: Path, error: OSError) -> RunError:
     return RunError(
         f"{file}: cannot be written ({error.strerror}). Files written before are complete; free space or fix the "
         "folder, then --resume."
@@ -308,5 +315,5 @@ def free_folder(parent: Path, name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _line(record: Line) -> bytes:
+def _json_line(record: RoundLine) -> bytes:
     return (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode()

@@ -37,15 +37,15 @@ from dpfed.round import (
     run_round,
     share_of_round,
 )
-from dpfed.runs.binding import Binding, Heads, binding_of, new_key
-from dpfed.runs.book import Book
-from dpfed.runs.certificate import certified
+from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_key
+from dpfed.runs.book import LedgerBook
+from dpfed.runs.certificate import requests_certificate
 from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.resuming import require_same_rounds
-from dpfed.runs.scores import Scores, majority_accuracy, scores_of, tested, validated
-from dpfed.runs.spending import over_budget, over_project_budget, spending
+from dpfed.runs.scores import Scores, majority_accuracy, scores_of_summary, scores_on_test_half, scores_on_validation
+from dpfed.runs.spending import over_budget_text, over_project_budget_text, spending_account
 from dpfed.runs.summary import summary_of, uplink_megabytes
 from dpfed.sources import InProcess, Trained, training_errors
 from dpfed.version import __version__
@@ -102,16 +102,16 @@ def run(
     ):  # other processes are waiting for this process's rows, so a message would block; its end ends them
         raise
     except BaseException:
-        _let_go(experiment)
+        _stop_other_processes(experiment)
         raise
     finally:
         if opened is not None:
             opened.release()
-    _let_go(experiment)
+    _stop_other_processes(experiment)
     return outcome
 
 
-def follow(experiment: Experiment) -> None:
+def train_share_of_rounds(experiment: Experiment) -> None:
     """Train this process's share of the clients in every round that process 0 leads."""
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
@@ -119,7 +119,7 @@ def follow(experiment: Experiment) -> None:
             share_of_round(task, method, Trained(seeds=seeds), seeds)
 
 
-def _let_go(experiment: Experiment) -> None:
+def _stop_other_processes(experiment: Experiment) -> None:
     """Tell the other processes of the run to end; a process that has already ended is ignored."""
     with suppress(RuntimeError):
         experiment.method.ranks.stop()
@@ -146,7 +146,7 @@ class Run:
         privacy_target = experiment.privacy_target
         self._book = _open_book(experiment, privacy_target, folder, saved, binding, project) if privacy_target else None
         self._lines = folder.metrics(before_round=saved.state.round - 1)
-        self._spent = spending(experiment, self._book, saved.state.round)
+        self._spent = spending_account(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
@@ -155,7 +155,7 @@ class Run:
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
-            self._leave_out()
+            self._skip_charged_round()
 
     @classmethod
     def open(
@@ -186,7 +186,7 @@ class Run:
                     folder.shorter, experiment.config, experiment.specification, experiment.privacy_target, sent
                 )
                 folder.prolong(experiment.config.federation.rounds)
-            key = folder.key(partial(new_key, experiment, project))
+            key = folder.key(partial(new_population_key, experiment, project))
             binding = binding_of(experiment, folder.configuration, key)
             folder.bind(binding)
             saved = folder.load_checkpoint(experiment.start)
@@ -224,37 +224,37 @@ class Run:
         spent."""
         experiment, state = self.experiment, self.state
         cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
-        if not self._affordable(cohort):
+        if not self._is_affordable(cohort):
             self._stopped_by = "budget"
             return
         try:
             done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
         except BudgetSpent as why:  # another run of the project has spent the budget meanwhile
-            self._project_refuses(why)
+            self._stop_for_project(why)
             return
-        self._save(done, time.monotonic() - started)
+        self._save_round(done, time.monotonic() - started)
 
-    def _save(self, done: RoundResult, seconds: float) -> None:
+    def _save_round(self, done: RoundResult, seconds: float) -> None:
         """Write the checkpoint, which contains the lines of the round; then write these lines into their files."""
         self.state, record = done.state, done.record
         report = CheckpointReport(
             uplink=self._uplink + (record.uplink_bytes or 0),
-            mask_entropy=self._masks_with(record),
+            mask_entropy=self._mask_entropy_with(record),
             diagnostics=replace(record, seconds=seconds),
             canaries=record.canaries,
         )
-        heads = self._book.heads if self._book is not None else Heads()
+        heads = self._book.heads if self._book is not None else LedgerHeads()
         self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
         self._write_report(report, self._spent.charge(done.release))
 
-    def _leave_out(self) -> None:
+    def _skip_charged_round(self) -> None:
         """Record the next round as one without a result, because an interruption ended it after its charge.
 
         A round of a participation schedule is not repeated with new noise; it remains charged.
         """
-        self._save(left_out(self.state, self.experiment.method), 0.0)
+        self._save_round(left_out(self.state, self.experiment.method), 0.0)
 
-    def _masks_with(self, record: RoundRecord) -> int | None:
+    def _mask_entropy_with(self, record: RoundRecord) -> int | None:
         """Return the bits of the uploads of all rounds by FedPM's measure; None if a round was not measured."""
         if self._mask_entropy is None or (record.mask_entropy is None and record.aborted is None):
             return None
@@ -263,12 +263,12 @@ class Run:
     def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
         """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
         self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
-        line = self._line(epsilon, report.diagnostics.aborted)
+        line = self._metrics_line(epsilon, report.diagnostics.aborted)
         self._folder.append(line, report.record)
         self._lines.append(line)
         self._on_round(line.to_dict())
 
-    def _line(self, epsilon: float, aborted: str | None) -> MetricsLine:
+    def _metrics_line(self, epsilon: float, aborted: str | None) -> MetricsLine:
         """Return the line of metrics.jsonl of the last round.
 
         aborted: operator's reason why the round has no result; the line has the public reason
@@ -280,7 +280,7 @@ class Run:
             state.round % experiment.config.run.evaluate_every == 0
             or state.round == experiment.config.federation.rounds
         ):
-            scores |= tested(experiment, state) | validated(experiment, state)
+            scores |= scores_on_test_half(experiment, state) | scores_on_validation(experiment, state)
             majority = majority_accuracy(experiment)
         return MetricsLine(
             round=state.round,
@@ -304,7 +304,7 @@ class Run:
             self.state,
             self._book,
             self._lines,
-            scores=scores_of(experiment, self.state, self._lines),
+            scores=scores_of_summary(experiment, self.state, self._lines),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
@@ -321,14 +321,14 @@ class Run:
         self.release()
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
-    def _project_refuses(self, why: BudgetSpent) -> None:
+    def _stop_for_project(self, why: BudgetSpent) -> None:
         """Stop the run because another run has spent the project's budget since this round began."""
         self._stopped_by, privacy_target = "budget", self.experiment.privacy_target
         assert self._project is not None
         assert privacy_target is not None
-        self._exceeded = partial(over_project_budget, privacy_target, self._project, str(why))
+        self._exceeded = partial(over_project_budget_text, privacy_target, self._project, str(why))
 
-    def _affordable(self, cohort: NDArray[np.int64]) -> bool:
+    def _is_affordable(self, cohort: NDArray[np.int64]) -> bool:
         """Return True if one more round exceeds neither the budget of the run nor that of its project."""
         privacy_target, project, book, number = (
             self.experiment.privacy_target,
@@ -340,12 +340,12 @@ class Run:
         if privacy_target is None or book is None:
             return True
         if privacy_target.budget is not None and after > privacy_target.budget:
-            self._exceeded = partial(over_budget, privacy_target, after)
+            self._exceeded = partial(over_budget_text, privacy_target, after)
             return False
         if project is None or privacy_target.unit == "record" or book.paid(number):
             return True
         why = project.refusal(privacy_target.of_round(number), run=book.run, number=number)
-        self._exceeded = partial(over_project_budget, privacy_target, project, why or "")
+        self._exceeded = partial(over_project_budget_text, privacy_target, project, why or "")
         return why is None
 
 
@@ -355,7 +355,7 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
         )
-    if project is not None and certified(experiment.config):
+    if project is not None and requests_certificate(experiment.config):
         raise RunError(
             f"{project.ledger.path}: privacy.certificate='sampled' certifies one run only, but a project accounts "
             "for all runs on its clients. Remove one of them."
@@ -369,7 +369,7 @@ def _open_book(
     saved: Checkpoint,
     binding: Binding,
     project: ProjectLedger | None,
-) -> Book:
+) -> LedgerBook:
     rounds = experiment.config.federation.rounds
     about = {"package": f"dpfed {__version__}", "method": experiment.specification.name, "delta": privacy_target.delta}
     if project is not None:
@@ -384,7 +384,7 @@ def _open_book(
         binding=binding.to_header(),
         plan=privacy_target.planned(rounds),
     )
-    book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
+    book = LedgerBook.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if privacy_target.unit == "client":
         book.require_own_stream(privacy_target.mechanism)
         book.begin(privacy_target, first=saved.state.round, rounds=rounds)

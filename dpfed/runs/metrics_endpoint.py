@@ -44,10 +44,12 @@ class MetricsEndpoint:
         self._begun = self._last = time.time()
         self._budget = config.get("privacy", {}).get("epsilon")
         federation = config["federation"]
-        self._set("rounds_planned", federation["rounds"], "rounds of the configuration")
-        self._set("cohort_expected", federation.get("cohort") or federation["clients"], "expected clients a round")
-        self._set("begun_timestamp_seconds", self._begun, "when this process began")
-        self._server = _server(self)
+        self._set_gauge("rounds_planned", federation["rounds"], "rounds of the configuration")
+        self._set_gauge(
+            "cohort_expected", federation.get("cohort") or federation["clients"], "expected clients a round"
+        )
+        self._set_gauge("begun_timestamp_seconds", self._begun, "when this process began")
+        self._server = _start_server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, name="dpfed-metrics", daemon=True)
         self._thread.start()
 
@@ -60,22 +62,22 @@ class MetricsEndpoint:
     def line(self, record: Mapping[str, object]) -> None:
         """Update the served numbers from a line of metrics.jsonl."""
         now = time.time()
-        self._set("round", record["round"], "last round that has ended")
-        self._set("round_seconds", now - self._last, "seconds of the last round")
-        self._set("last_round_timestamp_seconds", now, "when the last round ended")
+        self._set_gauge("round", record["round"], "last round that has ended")
+        self._set_gauge("round_seconds", now - self._last, "seconds of the last round")
+        self._set_gauge("last_round_timestamp_seconds", now, "when the last round ended")
         self._last = now
         epsilon = record.get("epsilon")
         if require.is_number(epsilon):
-            self._set("epsilon_spent", epsilon, "epsilon so far, an upper bound")
+            self._set_gauge("epsilon_spent", epsilon, "epsilon so far, an upper bound")
             if require.is_number(self._budget):
-                self._set(
+                self._set_gauge(
                     "epsilon_left", max(float(self._budget) - float(str(epsilon)), 0.0), "epsilon of the plan left"
                 )
         for key in ("uplink_megabytes", "test_accuracy", "test_loss"):
             if require.is_number(record.get(key)):
-                self._set(key, record[key], f"{key} of metrics.jsonl")
+                self._set_gauge(key, record[key], f"{key} of metrics.jsonl")
         if record.get("aborted"):
-            self._set("aborted_round", record["round"], "last round that ended without a result")
+            self._set_gauge("aborted_round", record["round"], "last round that ended without a result")
 
     def close(self) -> None:
         """Stop the server."""
@@ -93,24 +95,24 @@ class MetricsEndpoint:
         now = time.time()
         return {"seconds": round(now - self._begun, 1), "seconds_since_round": round(now - self._last, 1)}
 
-    def _set(self, name: str, value: Any, words: str) -> None:
+    def _set_gauge(self, name: str, value: Any, words: str) -> None:
         if name not in self._gauges:
             self._gauges[name] = self._gauge(f"dpfed_{name}", words, registry=self._registry)
         self._gauges[name].set(float(value))
 
 
-def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
+def _start_server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             match self.path:
                 case "/metrics":
-                    self._answer(endpoint.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+                    self._send_answer(endpoint.metrics(), "text/plain; version=0.0.4; charset=utf-8")
                 case "/health":
-                    self._answer(json.dumps(endpoint.health()).encode(), "application/json")
+                    self._send_answer(json.dumps(endpoint.health()).encode(), "application/json")
                 case _:
                     self.send_error(404)
 
-        def _answer(self, content: bytes, kind: str) -> None:
+        def _send_answer(self, content: bytes, kind: str) -> None:
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))

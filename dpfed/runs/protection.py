@@ -30,12 +30,12 @@ CHARGED_LOSSES = (
 """Limitation of runs that charge the noise that arrived; summaries of version 0.2 do not contain it."""
 
 
-def on_nodes(note: str) -> str:
+def limitation_on_nodes(note: str) -> str:
     """Return a limitation of a run, adapted to clients that are nodes of an engine, possibly on other machines."""
     return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)
 
 
-def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
+def limitations_of_guarantee(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
     """Return the limitations of a stated epsilon, as texts.
 
     of_samples: limitations for public and validation samples (`public_samples`, `validation_samples`); they come first
@@ -54,7 +54,7 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
         )
     if config.aggregation.kind != "plain":
         notes.append(_secure_sum_limitation(config))
-    if _by_coins(config) and config.privacy is not None and config.privacy.release == "sum":
+    if _has_bernoulli_noise(config) and config.privacy is not None and config.privacy.release == "sum":
         notes.extend(_other_clients_assumption(config))
     if config.privacy is not None and config.privacy.missing_shares == "charged":
         notes.append(CHARGED_LOSSES)
@@ -81,7 +81,7 @@ def _secure_sum_limitation(config: Config) -> str:
     """Return the limitation of a secure sum that is simulated in one process."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
-    coins = _by_coins(config)
+    coins = _has_bernoulli_noise(config)
     own = coins or config.privacy.placement == "clients"
     notes = [
         "" if own else "the noise is the server's, which sees the sum without it; ",
@@ -111,7 +111,7 @@ def _other_clients_assumption(config: Config) -> list[str]:
     return [f"against other clients that deviate: epsilon relies on their Bernoulli samples, of probabilities {kept}"]
 
 
-def _by_coins(config: Config) -> bool:
+def _has_bernoulli_noise(config: Config) -> bool:
     """Return True if the noise of a private run is the randomness of its clients' Bernoulli samples."""
     return config.privacy is not None and sends_bernoulli_samples(config, method_specification(config.method.name))
 
@@ -121,7 +121,7 @@ _SHARE_OF_DELTA = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownCohorts:
+class EpsilonWithKnownCohorts:
     """Epsilon of a client, at the run's delta, against an observer who knows all cohorts.
 
     It composes `rounds` rounds without sampling.
@@ -134,17 +134,21 @@ class KnownCohorts:
     charged: float
 
 
-def server_view(config: Config, privacy_target: AnyTarget | None, released: int) -> KnownCohorts | None:
+def epsilon_against_server(
+    config: Config, privacy_target: AnyTarget | None, released: int
+) -> EpsilonWithKnownCohorts | None:
     """Return epsilon against the server; None unless the run has a secure sum with the clients' noise.
 
     Claim: epsilon holds against a server that is honest but curious and colludes with no client. It sees all but the
     uploads: drawn clients, dropped clients, every sum. Its view of a client is therefore the rounds in which the client
     was drawn, without their sampling. Adjacency: that of the run. Direction of error: upper bound.
     """
-    return _without_sampling(config, privacy_target, released, noise_of="clients")
+    return _epsilon_without_sampling(config, privacy_target, released, noise_of="clients")
 
 
-def hostile_clients_view(config: Config, privacy_target: AnyTarget | None, released: int) -> KnownCohorts | None:
+def epsilon_against_hostile_clients(
+    config: Config, privacy_target: AnyTarget | None, released: int
+) -> EpsilonWithKnownCohorts | None:
     """Return epsilon against observers of the models if all other clients may send arbitrary uploads.
 
     Returns None unless the run has a secure sum with the server's noise. A trusted sum bounds every upload, so the
@@ -156,7 +160,7 @@ def hostile_clients_view(config: Config, privacy_target: AnyTarget | None, relea
     add-remove, a client that takes part in a full round displaces another client, whose upload has no bound. The
     probability of this event is charged to delta.
     """
-    return _without_sampling(config, privacy_target, released, noise_of="server")
+    return _epsilon_without_sampling(config, privacy_target, released, noise_of="server")
 
 
 def _displacement_probability(sampling: Sampling, adjacency: Adjacency) -> float:
@@ -166,13 +170,13 @@ def _displacement_probability(sampling: Sampling, adjacency: Adjacency) -> float
     return max(zeta * p for zeta, p in sampling.full_rounds(adjacency))
 
 
-def _without_sampling(
+def _epsilon_without_sampling(
     config: Config,
     privacy_target: AnyTarget | None,
     released: int,
     *,
     noise_of: Literal["clients", "server"],
-) -> KnownCohorts | None:
+) -> EpsilonWithKnownCohorts | None:
     """Return epsilon of m rounds without sampling, at the run's delta less the charged probability.
 
     A client is drawn in more than m rounds with probability at most delta / 50, which is charged to delta. Draws do not
@@ -200,4 +204,4 @@ def _without_sampling(
         return None
     run = Composed(parts=((once, most),))
     epsilon = accountant.epsilon(run, delta=privacy_target.delta - charged)
-    return KnownCohorts(epsilon=epsilon, rounds=most, charged=charged)
+    return EpsilonWithKnownCohorts(epsilon=epsilon, rounds=most, charged=charged)

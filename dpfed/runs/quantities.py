@@ -59,16 +59,16 @@ class Quantity:
         return shown if value < 0 else f"+{shown}"
 
 
-def _percent(key: str, label: str) -> Quantity:
+def _percent_quantity(key: str, label: str) -> Quantity:
     return Quantity(key=key, label=label, unit="%", scale=100.0)
 
 
 QUANTITIES: dict[str, Quantity] = {
     one.key: one
     for one in (
-        _percent("test_accuracy", "test accuracy, last round"),
-        _percent("best_test_accuracy", "test accuracy, best over rounds"),
-        _percent("validation_accuracy", "validation accuracy, last round"),
+        _percent_quantity("test_accuracy", "test accuracy, last round"),
+        _percent_quantity("best_test_accuracy", "test accuracy, best over rounds"),
+        _percent_quantity("validation_accuracy", "validation accuracy, last round"),
         *(
             Quantity(key=f"{half}_{key}", label=f"{half} {key}, last round", digits=4)
             for half in ("test", "validation")
@@ -105,7 +105,7 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
-def quantity(key: str, *, where: str) -> Quantity:
+def quantity_of_key(key: str, *, where: str) -> Quantity:
     """Return the quantity with this key. Raises ConfigError for an unknown key; its message begins with `where`."""
     if key not in QUANTITIES:
         hint = did_you_mean(key, QUANTITIES)

@@ -21,7 +21,7 @@ from dpfed.methods.specification import MethodSpecification
 OWN_CODE = "own_code.json"
 
 
-def configuration_in(path: Path) -> dict[str, object]:
+def configuration_of_run(path: Path) -> dict[str, object]:
     """Return the tables of config.toml in a run's folder, not validated. Raises RunError if it cannot be read."""
     try:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
@@ -29,15 +29,15 @@ def configuration_in(path: Path) -> dict[str, object]:
         raise RunError(f"{path}: has no run to resume ({error}). Start a run without --resume.") from None
 
 
-def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
+def with_delta_of_run(path: Path, tables: dict[str, object]) -> dict[str, object]:
     """Return `tables` with the delta of a run of version 0.2, if neither its folder nor `tables` sets delta.
 
     For clients it is the default of version 0.2 (`parse_written_config`). For records it is read from the ledger,
     because the default depends on the number of records, which the configuration does not contain.
     """
-    written, ledger = configuration_in(path), path / "ledger.jsonl"
+    written, ledger = configuration_of_run(path), path / "ledger.jsonl"
     for key in ("privacy", "local.record"):
-        begun, given = (_table(one, key) for one in (written, tables))
+        begun, given = (_table_named(one, key) for one in (written, tables))
         if begun is None or given is None or begun.get("delta") is not None or given.get("delta") is not None:
             continue
         delta = None
@@ -50,7 +50,7 @@ def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
     return tables
 
 
-def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
+def _table_named(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
     """Return the table with this dotted name; None if it is missing."""
     found: object = tables
     for name in key.split("."):
@@ -58,7 +58,7 @@ def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | Non
     return found if isinstance(found, Mapping) else None
 
 
-def own_code_in(path: Path) -> tuple[UserCodeFile, ...]:
+def read_own_code(path: Path) -> tuple[UserCodeFile, ...]:
     """Return the files of user-defined code in own_code.json of a run's folder. Raises RunError if it cannot be
     read."""
     file = path / OWN_CODE
@@ -70,7 +70,7 @@ def own_code_in(path: Path) -> tuple[UserCodeFile, ...]:
 
 
 @contextmanager
-def naming_own_code(path: Path | None) -> Iterator[None]:
+def naming_missing_code(path: Path | None) -> Iterator[None]:
     """Context manager that adds the files of own_code.json that are not loaded to the message of a ConfigError.
 
     Without these files, names in the configuration are unknown, and the original message lists built-in names only.
@@ -80,7 +80,7 @@ def naming_own_code(path: Path | None) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        missing = () if path is None else files_not_loaded(own_code_in(path))
+        missing = () if path is None else files_not_loaded(read_own_code(path))
         if not missing:
             raise
         files = [one for one in missing if one.sha256]
@@ -88,19 +88,19 @@ def naming_own_code(path: Path | None) -> Iterator[None]:
         raise ConfigError(f"{path}: needs code of your own ({OWN_CODE}): {how}. Without it: {error}") from error
 
 
-def differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:
+def configuration_differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:
     """Return a text for every key in which two configurations differ: the key with its old and its new value."""
     found = []
     for key in sorted(before.keys() | after.keys()):
         old, new, name = before.get(key), after.get(key), f"{path}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{name}.")
+            found += configuration_differences(old, new, f"{name}.")
         elif old != new:
             found.append(f"{name} was {old!r}, is {new!r}")
     return found
 
 
-def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def is_prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return True if both configurations are equal except for more rounds in `now`."""
     then, later = before["federation"]["rounds"], now["federation"]["rounds"]
     return bool(later > then and {**now, "federation": {**now["federation"], "rounds": then}} == dict(before))

@@ -19,7 +19,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget, RecordTarget
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import Experiment
 
 _TOLERANCE = 1e-2
@@ -36,14 +36,14 @@ class Spending(Protocol):
         """Charge the release of a round, None if it has no release, and return epsilon so far."""
 
 
-def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
+def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_done: int) -> Spending:
     """Return the running account for the remaining rounds.
 
     Every epsilon is an upper bound; it is NaN in a run without privacy.
     """
     privacy_target = experiment.privacy_target
     if privacy_target is None or book is None:
-        return NotSpending()
+        return NoSpending()
     before = book.standing(rounds_done)
     if privacy_target.unit == "record":
         return RecordSpending(experiment, privacy_target, before)
@@ -57,7 +57,7 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
     return EqualRounds(privacy_target, experiment.config.federation.rounds, len(mechanisms))
 
 
-class NotSpending:
+class NoSpending:
     """Account of a run without privacy, whose epsilon is NaN."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
@@ -79,16 +79,18 @@ class EqualRounds:
         self._charged = charged
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        return self._after(self._charged + 1)
+        return self._epsilon_after(self._charged + 1)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         self._charged += release is not None
-        return self._after(self._charged)
+        return self._epsilon_after(self._charged)
 
-    def _after(self, count: int) -> float:
+    def _epsilon_after(self, count: int) -> float:
         while len(self._values) <= count:
             self._values.append(next(self._stream))
-        return _stated(self._target, self._values[count], lambda: Composed(parts=((self._target.mechanism, count),)))
+        return _stated_epsilon(
+            self._target, self._values[count], lambda: Composed(parts=((self._target.mechanism, count),))
+        )
 
 
 class VaryingRounds:
@@ -111,16 +113,18 @@ class VaryingRounds:
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         release = self._target.of_round(number)
-        return _stated(self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release]))
+        return _stated_epsilon(
+            self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release])
+        )
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
             self._running.add(release.mechanism)
             self._released.append(release.mechanism)
-        return _stated(self._target, self._running.epsilon(), lambda: Composed.of(self._released))
+        return _stated_epsilon(self._target, self._running.epsilon(), lambda: Composed.of(self._released))
 
 
-def _stated(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
+def _stated_epsilon(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
     """Return the epsilon `found` of a running account, or the exact epsilon of all releases if `found` is just above
     the budget.
 
@@ -156,7 +160,7 @@ class RecordSpending:
         return self._histories.epsilon(delta=self._target.delta, accountant=self._target.accountant)
 
 
-def over_budget(privacy_target: AnyTarget, after: float) -> str:
+def over_budget_text(privacy_target: AnyTarget, after: float) -> str:
     """Return the error text for a budget that the first round would exceed; `after` is epsilon after this round."""
     return no_round_fits(
         f"{privacy_target.table}.epsilon",
@@ -167,7 +171,7 @@ def over_budget(privacy_target: AnyTarget, after: float) -> str:
     )
 
 
-def over_project_budget(privacy_target: AnyTarget, project: ProjectLedger, why: str) -> str:
+def over_project_budget_text(privacy_target: AnyTarget, project: ProjectLedger, why: str) -> str:
     """Return the error text for a project's budget that the first round would exceed, for the reason `why`."""
     return (
         f"{project.ledger.path} (a project ledger): not even one round fits: {why} {privacy_target.advice}, or do "

@@ -17,10 +17,10 @@ from dpfed.methods.records import RecordTarget
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.certificate import certificate_of
 from dpfed.runs.experiment import Experiment
-from dpfed.runs.protection import hostile_clients_view, server_view
+from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 from dpfed.runs.training import gpu_description
 from dpfed.server.state import ServerState
 
@@ -28,7 +28,7 @@ from dpfed.server.state import ServerState
 def summary_of(
     experiment: Experiment,
     state: ServerState,
-    book: Book | None,
+    book: LedgerBook | None,
     metrics: Sequence[MetricsLine],
     *,
     scores: Mapping[str, float | None],
@@ -68,21 +68,21 @@ def summary_of(
         seed=config.run.seed,
         population=binding.population,
         stopped_by=stopped_by,
-        **_stated(experiment, book, ledger),
+        **_privacy_fields(experiment, book, ledger),
         **_project_fields(book),
-        **bytes_of(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
-        mask_entropy_bits_per_parameter=mask_bits(experiment, state.round, mask_entropy),
+        **communication_fields(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
+        mask_entropy_bits_per_parameter=mask_bits_per_parameter(experiment, state.round, mask_entropy),
     )
 
 
-def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
+def _privacy_fields(experiment: Experiment, book: LedgerBook | None, ledger: Ledger | None) -> dict[str, Any]:
     """Return the fields of summary.json about privacy; empty for a run without privacy."""
     config, privacy_target = experiment.config, experiment.privacy_target
     if privacy_target is None or ledger is None or book is None:
         return {}
     try:
         stated = ledger.guarantee(
-            privacy_target.delta, accountant=privacy_target.accountant, units=records_of(experiment)
+            privacy_target.delta, accountant=privacy_target.accountant, units=number_of_records(experiment)
         )
         found: dict[str, object] = {
             "epsilon": stated.epsilon,
@@ -103,8 +103,8 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
         "noise_multiplier": privacy_target.noise_multiplier,
         "noise_placement": noise_placement(book.ledger.releases),
         "noise": noise_kind(privacy_target),
-        **schedule_factors(privacy_target),
-        **other_epsilons(config, privacy_target, len(ledger.releases)),
+        **noise_schedule_fields(privacy_target),
+        **other_epsilon_fields(config, privacy_target, len(ledger.releases)),
         "ledger_head": ledger.head,
         "ledger_entries": len(ledger.entries),
     }
@@ -116,7 +116,7 @@ def readings_of(stated: Guarantee) -> dict[str, Any] | None:
     return stated.readings().to_dict() if stated.valid else None
 
 
-def _project_fields(book: Book | None) -> dict[str, Any]:
+def _project_fields(book: LedgerBook | None) -> dict[str, Any]:
     """Return the fields of summary.json about the project's ledger; empty for a run without a project."""
     if book is None or book.project is None:
         return {}
@@ -129,7 +129,7 @@ def _project_fields(book: Book | None) -> dict[str, Any]:
     }
 
 
-def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
+def communication_fields(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
     """Return the fields of summary.json about communication.
 
     megabytes: size of all uploads of `rounds` rounds
@@ -145,7 +145,7 @@ def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str,
     }
 
 
-def mask_bits(experiment: Experiment, rounds: int, entropy: int | None) -> float | None:
+def mask_bits_per_parameter(experiment: Experiment, rounds: int, entropy: int | None) -> float | None:
     """Return the bits per parameter of an upload by FedPM's measure, the entropy of the share of ones in a mask.
 
     Source: Isik et al. 2023, Section 3.1. Returns None if uploads are not masks or were not measured.
@@ -165,7 +165,7 @@ def delta_for_failures(ledger: Ledger) -> float:
     return overflow(released) if released is not None else 0.0
 
 
-def records_of(experiment: Experiment) -> int | None:
+def number_of_records(experiment: Experiment) -> int | None:
     """Return the number of all clients' records if the unit of privacy is a record, else None."""
     return experiment.method.clients.partition.total if isinstance(experiment.privacy_target, RecordTarget) else None
 
@@ -187,7 +187,7 @@ def uploads_of_a_round(experiment: Experiment) -> float:
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def schedule_factors(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
+def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
     """Return the fields of summary.json about the noise schedule; their values are None in a run without a schedule."""
     schedule = privacy_target.schedule if isinstance(privacy_target, PrivacyTarget) else None
     return {
@@ -196,11 +196,16 @@ def schedule_factors(privacy_target: PrivacyTarget | RecordTarget | None) -> dic
     }
 
 
-def other_epsilons(config: Config, privacy_target: PrivacyTarget | RecordTarget, releases: int) -> dict[str, object]:
+def other_epsilon_fields(
+    config: Config, privacy_target: PrivacyTarget | RecordTarget, releases: int
+) -> dict[str, object]:
     """Return the fields of summary.json with epsilon against the server and against hostile clients, and their
     rounds."""
     found: dict[str, object] = {}
-    for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
+    for name, view in (
+        ("server_epsilon", epsilon_against_server),
+        ("hostile_clients_epsilon", epsilon_against_hostile_clients),
+    ):
         against = view(config, privacy_target, releases)
         found[name] = against.epsilon if against else None
         found[f"{name}_rounds"] = against.rounds if against else None

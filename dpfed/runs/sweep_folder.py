@@ -13,14 +13,14 @@ from pydantic import Field, TypeAdapter
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.errors import RunError
 from dpfed.runs.durable_files import put
-from dpfed.runs.quantities import quantity
+from dpfed.runs.quantities import quantity_of_key
 
 NAME = "sweep.json"
 _LONGEST = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedNumber:
     """One number published in a paper, in the unit in which the paper prints it (accuracies in percent).
 
     row:   name of the row of the sweep
@@ -36,7 +36,7 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedRun:
     """One run of a sweep.
 
     row:    name of its row
@@ -60,8 +60,8 @@ class Sweep:
     quantities: tuple[str, ...]
     x: str | None
     rows: tuple[str, ...]
-    runs: tuple[Listed, ...]
-    published: tuple[Published, ...]
+    runs: tuple[ListedRun, ...]
+    published: tuple[PublishedNumber, ...]
     command: str
     versions: Mapping[str, str]
     commit: str | None
@@ -86,7 +86,7 @@ def read_sweep(folder: Path) -> Sweep:
     try:
         found = _SWEEP.validate_json(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
         for key in found.quantities:
-            quantity(key, where="quantities")
+            quantity_of_key(key, where="quantities")
         for one in found.runs:
             _check_inside(one.folder)
     except (OSError, ValueError) as error:

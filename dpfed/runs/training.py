@@ -41,7 +41,7 @@ Maker = Callable[..., nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Own:
+class CustomObjects:
     """Objects of a run that are given in Python; an object that is None is made from its name in the configuration.
 
     data:    data set of the clients
@@ -62,7 +62,7 @@ class Own:
         return (*given, "metrics") if self.metrics else given
 
 
-def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
+def model_maker(model: nn.Module | Callable[..., nn.Module]) -> Maker:
     """Return a function of (input_shape, classes) that makes the network.
 
     A module is copied, so that training starts from its weights. A function, without arguments or of
@@ -72,17 +72,17 @@ def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
         return lambda input_shape, classes: copy.deepcopy(model)
     if not callable(model):
         raise ConfigError(f"model: {type(model).__name__}; must be a torch.nn.Module or a function that makes one.")
-    if _takes_nothing(model):
+    if _takes_no_arguments(model):
         return lambda input_shape, classes: model()
     return model
 
 
-def name_of(model: nn.Module | Callable[..., nn.Module]) -> str:
+def model_name(model: nn.Module | Callable[..., nn.Module]) -> str:
     """Return the model's name for reports."""
     return str(getattr(model, "__name__", type(model).__name__))
 
 
-def _takes_nothing(maker: Callable[..., nn.Module]) -> bool:
+def _takes_no_arguments(maker: Callable[..., nn.Module]) -> bool:
     try:
         inspect.signature(maker).bind()
     except (TypeError, ValueError):
@@ -110,7 +110,7 @@ def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch
     ).to(device)
 
 
-def group_of(config: Config, model: FlatModel) -> int:
+def clients_trained_together(config: Config, model: FlatModel) -> int:
     """Return the number of clients that are trained together, whose updates are in memory at the same time."""
     return config.run.group if model.size > 100_000 else max(config.run.group, 100)
 
@@ -138,7 +138,7 @@ def local_training(
         strategy=config.local.strategy,
         chunk=config.local.chunk,
         memory=config.local.memory,
-        at_once=min(config.federation.cohort, group_of(config, model)),
+        at_once=min(config.federation.cohort, clients_trained_together(config, model)),
         precision=config.local.precision,
         not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
     )
@@ -146,13 +146,13 @@ def local_training(
     return training if replay is None else replay.training(training)
 
 
-def is_custom(config: Config, own: Own) -> bool:
+def is_custom(config: Config, own: CustomObjects) -> bool:
     """Return True if the network or the loss is user-defined."""
     given = own.model is not None or own.loss is not None
     return given or config.model.name not in models.MODELS or config.local.loss not in (None, *LOSSES)
 
 
-def after_trial(
+def training_after_trial(
     config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
 ) -> LocalTraining:
     """Return the local training of a custom network or loss, after a trial on test samples.
@@ -173,11 +173,13 @@ def start_of_rounds(
     if network is None:
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
     else:
-        broadcast, readout = _masks(config, network, dataset, seeds)
+        broadcast, readout = _start_of_masks(config, network, dataset, seeds)
     return broadcast, readout if config.server.average is None else Averaged(last=readout)
 
 
-def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
+def _start_of_masks(
+    config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds
+) -> tuple[torch.Tensor, Readout]:
     table = config.mask or MaskTable()
     recipe = Recipe(
         model=config.model.name,

@@ -10,7 +10,7 @@ from typing import Any
 from dpfed.config.tables import Config, flat_tables, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
-from dpfed.runs.experiment import check
+from dpfed.runs.experiment import check_configuration
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put_all, values_at
 
@@ -164,7 +164,7 @@ def _cells(row: str, settings: RowSettings, *, before: Mapping[str, str] | None 
         source = f"{settings.where}{f' at {words}' if words else ''}"
         config = parse(here.to_tables(), source=source)
         try:
-            check(config)
+            check_configuration(config)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from None
         cells.append(Cell(row=row, at=at, config=config, folder=f"{parent}{slug(row)}/{slug(words) or 'run'}"))

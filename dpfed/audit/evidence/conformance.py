@@ -20,9 +20,9 @@ from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
 from dpfed.methods.choices import tolerated_fraction
-from dpfed.records.reading import Misread, Unavailable
+from dpfed.records.reading import InvalidRecord, Unavailable
 from dpfed.records.round import RoundRecord
-from dpfed.runs.certificate import claim_of
+from dpfed.runs.certificate import certificate_claim
 
 _SAME = 1e-6
 """Relative difference of two computations of one epsilon, perhaps by other versions of numpy and scipy."""
@@ -84,7 +84,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
     federation, header = files.config.federation, files.trusted_ledger.header
     try:
         stated = files.summary.to_dict()
-    except Misread as error:
+    except InvalidRecord as error:
         return False, str(error)
     delta = _promised_delta(files)
     expected: dict[str, object] = {
@@ -318,7 +318,7 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
 def certificate_recomputed(files: RunFiles) -> Finding:
     """Check a certificate of summary.json by sampling again, of the ledger's releases, never from a cache."""
     files.compared.add("certificate")
-    stated, claim = files.summary.certificate, claim_of(files.config, files.trusted_ledger, files.guarantee)
+    stated, claim = files.summary.certificate, certificate_claim(files.config, files.trusted_ledger, files.guarantee)
     if claim is None:
         return (
             stated is None,

@@ -22,7 +22,7 @@ from dpfed.audit.evidence.summary_evidence import figures_follow
 from dpfed.audit.verdict import Check, Finding, check
 from dpfed.errors import DpfedError
 from dpfed.methods.catalogue import method_specification
-from dpfed.runs.certificate import certified
+from dpfed.runs.certificate import requests_certificate
 
 STATISTICAL = 7
 """Checks that may fail by probability: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise
@@ -41,7 +41,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         checks += [check("project was charged alike", partial(project_agrees, files, project))]
     elif _charges_taken_back(files):
         checks += [check("charges taken back", partial(_taken_back, files))]
-    if certified(files.config) or _has_certificate(files):
+    if requests_certificate(files.config) or _has_certificate(files):
         checks += [check("certificate is computed again", partial(conformance.certificate_recomputed, files))]
     checks += _make_checks(
         _OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files

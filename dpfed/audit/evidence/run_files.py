@@ -27,12 +27,12 @@ from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.participation.lanes import ids_of_turns
 from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import LARGEST, OneLine, Unavailable, lines_of
+from dpfed.records.reading import LARGEST, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import CLIENT_IDS
-from dpfed.runs.resuming import own_code_in
+from dpfed.runs.resuming import read_own_code
 
 _LONGEST = 1 << 40
 
@@ -73,7 +73,7 @@ class RunFiles:
     def own_code(self) -> tuple[UserCodeFile, ...]:
         """Content of own_code.json; empty if it is missing or unreadable."""
         try:
-            return own_code_in(self.path)
+            return read_own_code(self.path)
         except RunError:
             return ()
 
@@ -250,7 +250,7 @@ class RunFiles:
         """Lines of canaries.jsonl; none if the run was to have none."""
         if not self.has_canaries:
             return ()
-        return tuple(lines_of(self.path / "canaries.jsonl", CanaryLine))
+        return tuple(read_lines(self.path / "canaries.jsonl", CanaryLine))
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
@@ -263,9 +263,9 @@ def clip_norm_before(files: RunFiles, number: int) -> float:
     return norm
 
 
-def _numbered(file: Path, kind: type[OneLine]) -> tuple[OneLine, ...]:
+def _numbered(file: Path, kind: type[RoundLineKind]) -> tuple[RoundLineKind, ...]:
     """Return the lines of a file, which must be rounds 1, 2, ..., each once."""
-    lines = tuple(lines_of(file, kind))
+    lines = tuple(read_lines(file, kind))
     for expected, line in enumerate(lines, 1):
         if line.round != expected:
             raise Unavailable(f"{file.name}, line {expected}: is about round {line.round}; lines were lost or moved.")

@@ -17,7 +17,7 @@ from accounting.errors import InvalidParameter
 from accounting.ledger import Header, Release
 from accounting.mechanisms import SingleRelease
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.engines.flower.noisy_sums import NoisySum, model_of, sum_of
+from dpfed.engines.flower.noisy_sums import NoisySum, noisy_sum_of, privacy_model_of
 from dpfed.errors import RunError
 from dpfed.runs.client_level.book import LoopBook
 from dpfed.version import __version__
@@ -76,10 +76,10 @@ class FlowerAccountant:
         clip_norm: float = 1.0,
         randomness: Literal["simulated", "secure"] = "simulated",
     ) -> None:
-        self._config, self._model = config, model_of(config)
+        self._config, self._model = config, privacy_model_of(config)
         self._clip_norm = require.positive(clip_norm=clip_norm)
         self._composed: list[tuple[NoisySum, int]] = []
-        self._book = None if ledger is None else self._opened(Path(ledger), randomness)
+        self._book = None if ledger is None else self._open_ledger(Path(ledger), randomness)
 
     @property
     def config(self) -> Any:
@@ -93,20 +93,20 @@ class FlowerAccountant:
 
     def compose(self, event: object, count: int = 1) -> None:
         """Charge `count` releases equal to this event; a ledger, if there is one, is written first."""
-        charged, count = self._checked(event), require.count(count=count)
+        charged, count = self._parse_event(event), require.count(count=count)
         if self._book is not None:
             for number in range(self.num_releases, self.num_releases + count):
                 self._book.record(self._ledger_line(charged, number))
-        self._add(charged, count)
+        self._add_releases(charged, count)
 
     def get_epsilon(self, delta: float) -> float:
         """Return epsilon of all releases at this delta; 0 before the first release."""
-        return _epsilon(self._mechanism(), delta)
+        return _epsilon_at_delta(self._composed_mechanism(), delta)
 
     def get_delta(self, epsilon: float) -> float:
         """Return an upper bound on delta of all releases at this epsilon."""
         epsilon = require.nonnegative(epsilon=epsilon)
-        mechanism = self._mechanism()
+        mechanism = self._composed_mechanism()
         return 0.0 if mechanism is None else float(profile(mechanism)(epsilon))
 
     def get_privacy_spent(self, delta: float | None = None) -> Any:
@@ -115,7 +115,7 @@ class FlowerAccountant:
         Its accounting_method names the account with the smallest bound.
         """
         delta = self._model.delta if delta is None else delta
-        mechanism = self._mechanism()
+        mechanism = self._composed_mechanism()
         best = None if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False)
         return _spent_type()(
             epsilon=0.0 if best is None else best.epsilon,
@@ -132,8 +132,8 @@ class FlowerAccountant:
         if limit is None:
             raise InvalidParameter("max_epsilon is missing: give it in the PrivacyConfig or to would_exceed().")
         limit = require.positive(max_epsilon=limit)
-        more = (self._checked(event), require.count(count=count))
-        return _epsilon(self._mechanism(more), self._model.delta) > limit
+        more = (self._parse_event(event), require.count(count=count))
+        return _epsilon_at_delta(self._composed_mechanism(more), self._model.delta) > limit
 
     def state_dict(self) -> dict[str, object]:
         """Return the state of the accountant as a JSON object, for `load_state_dict`."""
@@ -155,13 +155,13 @@ class FlowerAccountant:
             raise InvalidParameter(f"state of {given}: must be one that FlowerAccountant.state_dict() has given.")
         if state.get("config") != self._model.to_dict():
             raise InvalidParameter("state of another PrivacyConfig: give the accountant the one it was saved with.")
-        saved = _compositions(state)
+        saved = _parse_compositions(state)
         for one, _ in saved:
             self._model.require_population(one)
         if self._book is None:
             self._composed = []
             for one, count in saved:
-                self._add(one, count)
+                self._add_releases(one, count)
             return
         there = [one for one, count in self._composed for _ in range(count)]
         said = [one for one, count in saved for _ in range(count)]
@@ -171,22 +171,22 @@ class FlowerAccountant:
                 "ledger that was written beside it; nothing was loaded."
             )
 
-    def _checked(self, event: object) -> NoisySum:
-        charged = sum_of(event)
+    def _parse_event(self, event: object) -> NoisySum:
+        charged = noisy_sum_of(event)
         self._model.require_population(charged)
         return charged
 
-    def _add(self, charged: NoisySum, count: int) -> None:
-        self._composed = _appended(self._composed, charged, count)
+    def _add_releases(self, charged: NoisySum, count: int) -> None:
+        self._composed = _append_release(self._composed, charged, count)
 
-    def _mechanism(self, *more: tuple[NoisySum, int]) -> Composed | None:
+    def _composed_mechanism(self, *more: tuple[NoisySum, int]) -> Composed | None:
         whole = self._composed
         for one, count in more:
-            whole = _appended(whole, one, count)
-        parts = [(self._release(one), count) for one, count in whole]
+            whole = _append_release(whole, one, count)
+        parts = [(self._mechanism_of_release(one), count) for one, count in whole]
         return Composed(parts=tuple(parts)) if parts else None
 
-    def _release(self, one: NoisySum) -> SingleRelease:
+    def _mechanism_of_release(self, one: NoisySum) -> SingleRelease:
         """Return the mechanism of one release, as described by `accounting`."""
         noise = Gaussian(noise_multiplier=one.noise_multiplier, adjacency=Adjacency.of(self._model.adjacency))
         if self._model.sampling == "poisson":
@@ -198,14 +198,14 @@ class FlowerAccountant:
     def _ledger_line(self, one: NoisySum, number: int) -> Release:
         return Release(
             round=number,
-            mechanism=self._release(one),
+            mechanism=self._mechanism_of_release(one),
             clip_norm=self._clip_norm,
             noise_std=one.noise_multiplier * self._clip_norm,
             noise_placement="server",
             detail=one.to_dict(),
         )
 
-    def _opened(self, path: Path, randomness: str) -> LoopBook:
+    def _open_ledger(self, path: Path, randomness: str) -> LoopBook:
         """Open the ledger, and return it with the releases that it already contains."""
         model = self._model
         plan = {
@@ -218,11 +218,11 @@ class FlowerAccountant:
         book = LoopBook.open(path, header)
         for entry in book.ledger.releases:
             assert isinstance(entry, Release)
-            self._add(sum_of(entry.detail), 1)
+            self._add_releases(noisy_sum_of(entry.detail), 1)
         return book
 
 
-def _appended(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -> list[tuple[NoisySum, int]]:
+def _append_release(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -> list[tuple[NoisySum, int]]:
     """Append a release to the list of (release, count); consecutive equal releases are stored once, with their
     count."""
     if composed and composed[-1][0] == one:
@@ -230,14 +230,14 @@ def _appended(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -
     return [*composed, (one, count)]
 
 
-def _epsilon(mechanism: Composed | None, delta: float) -> float:
+def _epsilon_at_delta(mechanism: Composed | None, delta: float) -> float:
     require.open_probability(delta=delta)
     return 0.0 if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False).epsilon
 
 
-def _compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
+def _parse_compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
     try:
-        return [(sum_of(one["event"]), require.count(count=one["count"])) for one in state["compositions"]]
+        return [(noisy_sum_of(one["event"]), require.count(count=one["count"])) for one in state["compositions"]]
     except (KeyError, TypeError):
         raise InvalidParameter(
             "state: compositions must be a list of {event, count}, as state_dict() gives it."

@@ -65,11 +65,11 @@ def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[Use
     Raises RunError if the folder already contains a file, or if a file cannot be written.
     """
     tables = tomli_w.dumps(config.to_dict())
-    copies = _copies(own_code)
-    argument = _own_argument(copies)
+    copies = _code_copies(own_code)
+    argument = _own_code_argument(copies)
     client = _CLIENT_WITH_ITS_OWN_DATA if config.data.partition == "nodes" else _CLIENT
     files = {
-        "pyproject.toml": tomli_w.dumps(_project(folder, name)),
+        "pyproject.toml": tomli_w.dumps(_project_table(folder, name)),
         f"{_PACKAGE}/__init__.py": f'"""{name} on Flower."""\n',
         f"{_PACKAGE}/server_app.py": _SERVER.replace("{own_code}", argument),
         f"{_PACKAGE}/client_app.py": client.replace("{own_code}", argument),
@@ -87,7 +87,7 @@ def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[Use
         raise RunError(f"{folder}: the app cannot be written ({error.strerror}).") from None
 
 
-def _copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
+def _code_copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
     """Return the content of the user's files by name; the app contains copies of them for every node.
 
     Raises RunError for a file that has changed since it ran.
@@ -104,18 +104,18 @@ def _copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
     return copies
 
 
-def _own_argument(copies: Iterable[str]) -> str:
+def _own_code_argument(copies: Iterable[str]) -> str:
     listed = ", ".join(f'Path(__file__).with_name("{copy}")' for copy in copies)
     return f", own_code=[{listed}]" if listed else ""
 
 
-def run_folder(folder: Path) -> Path:
+def default_run_folder(folder: Path) -> Path:
     """Return the default run folder: next to the app's folder, because all files in the app are sent to every node."""
     whole = folder.resolve()
     return whole.with_name(f"{whole.name}-run")
 
 
-def _project(folder: Path, name: str) -> dict[str, object]:
+def _project_table(folder: Path, name: str) -> dict[str, object]:
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     return {
         "project": {
@@ -133,7 +133,7 @@ def _project(folder: Path, name: str) -> dict[str, object]:
                         "clientapp": f"{_PACKAGE}.client_app:app",
                     },
                     "config": {
-                        "out": str(run_folder(folder)),
+                        "out": str(default_run_folder(folder)),
                         "resume": False,
                         "timeout": 3600.0,
                         "patience": 300.0,

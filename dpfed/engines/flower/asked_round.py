@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, Message
 from flwr.supercore import log
 from torch import Tensor
 
-from dpfed.engines.flower.client_mod import RECORD, update_of
-from dpfed.engines.flower.conversation import note_loss
-from dpfed.engines.flower.inbox import only_once
+from dpfed.engines.flower.client_mod import RECORD, update_in_reply
+from dpfed.engines.flower.conversation import log_dropout
+from dpfed.engines.flower.inbox import single_replies
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import WireError
 from dpfed.runs.client_level import Step
@@ -35,15 +35,15 @@ class AskedRound:
     def updates(self, replies: Iterable[Message], size: int) -> Iterator[Tensor]:
         """Return one update [size] per client, in the order of the cohort; a missing or unreadable update is zeros."""
         asked = {node: client for client, node in self.nodes.items()}
-        came = {asked[node]: reply for node, reply in only_once(replies, asked)}
+        came = {asked[node]: reply for node, reply in single_replies(replies, asked)}
         unread = 0
         for client, terms in self.terms.items():
             try:
                 if client not in came:
                     raise WireError("no reply, or more than one.")
-                yield _update_in(came[client], terms, self.start)
+                yield _update_in_reply(came[client], terms, self.start)
             except WireError as error:
-                note_loss(client, f"in round {terms.round}", error)
+                log_dropout(client, f"in round {terms.round}", error)
                 unread += 1
                 yield torch.zeros(size)
         if unread == len(self.terms):
@@ -57,7 +57,7 @@ class AskedRound:
             )
 
 
-def _update_in(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
+def _update_in_reply(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
     """Return the update [d] in a reply; raises WireError for an error reply, or one that does not follow the terms."""
     if reply.has_error():
         raise WireError(f"the node failed: {reply.error.reason}")
@@ -69,4 +69,4 @@ def _update_in(reply: Message, terms: RoundTerms, start: ArrayRecord) -> Tensor:
         return terms.decode(payload)
     if not terms.plain:
         raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
-    return update_of(start, reply.content)
+    return update_in_reply(start, reply.content)

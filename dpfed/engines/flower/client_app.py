@@ -24,15 +24,15 @@ from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (
     Instruction,
     UploadMessage,
-    adapts_clip,
-    padding_to,
+    has_adaptive_clip,
+    padding_bytes,
     read_instruction,
     read_question,
-    tells_clipping,
+    reports_clipping,
 )
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
-from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
-from dpfed.engines.flower.settings import check_engine, fingerprint
+from dpfed.engines.flower.secure_client import publish_keys, send_masked_row, send_shares, send_unmasking_shares
+from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.errors import ConfigError, TrainingFailed, WireError
 from dpfed.methods.choices import counts_errors
 from dpfed.runs.experiment import Experiment, build
@@ -61,40 +61,39 @@ def client_app(
         )
     text = json.dumps({"tables": tables, "own_code": list(map(str, own_code))})
     app = ClientApp()
-    app.query()(partial(introduce, text, load_data))
+    app.query()(partial(introduce_node, text, load_data))
     app.train()(partial(take_part, text, load_data))
-    for name, step in (("advertise", advertise), ("share", share), ("unmask", unmask)):
-        app.query(name)(partial(answer, text, step))
+    for name, step in (("advertise", publish_keys), ("share", send_shares), ("unmask", send_unmasking_shares)):
+        app.query(name)(partial(answer_step, text, step))
     return app
 
 
-def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Report this node's client to the server. A node with unusable local samples fails here, before the first round.
-    """
-    experiment = _experiment(config)
-    client = client_of(context, experiment.config)
+def introduce_node(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
+    """Report this node's client to the server. A node with unusable local samples fails before round 1."""
+    experiment = _experiment_of(config)
+    client = client_of_node(context, experiment.config)
     if load_data is not None:
         with_own_samples(experiment, client, load_data(context))
-    values: dict[str, object] = {"client": client, "fingerprint": fingerprint(experiment.config)}
+    values: dict[str, object] = {"client": client, "fingerprint": agreement_text(experiment.config)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 
 def take_part(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
     """Return the reply with this client's upload to a training instruction."""
-    experiment = _experiment(config)
-    client = client_of(context, experiment.config)
+    experiment = _experiment_of(config)
+    client = client_of_node(context, experiment.config)
     instruction = read_instruction(
         message,
         start=experiment.start,
-        clip_moves=adapts_clip(experiment.method.stages),
-        fingerprint=fingerprint(experiment.config),
+        clip_moves=has_adaptive_clip(experiment.method.stages),
+        fingerprint=agreement_text(experiment.config),
     )
     _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)
     now, upload = _upload_or_zeros(experiment, load_data, client, instruction, context)
     if isinstance(experiment.method.aggregation, SecureSums):
-        hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
+        hidden = send_masked_row(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
-    _remember(now, client, context)
+    _store_client_memory(now, client, context)
     return Message(upload.to_content(), reply_to=message)
 
 
@@ -112,25 +111,25 @@ def _upload_or_zeros(
         trained = experiment
         if load_data is not None and instruction.train:
             trained = with_own_samples(experiment, client, load_data(context))
-        now = announced(trained, client, instruction, context)
-        return now, upload_of(trained, client, now)
+        now = received_announcement(trained, client, instruction, context)
+        return now, upload_of_client(trained, client, now)
     except BaseException as error:
         lacks = isinstance(error, KeyboardInterrupt | MemoryError | torch.OutOfMemoryError | TrainingFailed)
         if lacks or not (counts and instruction.train):
             raise
-    now = announced(experiment, client, instruction, context)
-    return now, upload_of(experiment, client, now, learnt=torch.full((1, len(now.broadcast)), torch.nan))
+    now = received_announcement(experiment, client, instruction, context)
+    return now, upload_of_client(experiment, client, now, learnt=torch.full((1, len(now.broadcast)), torch.nan))
 
 
-def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
+def answer_step(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
     """Return this client's message for a step of the secure sum."""
-    experiment = _experiment(config)
-    client = client_of(context, experiment.config)
-    said = step(experiment, client, *read_question(message, fingerprint(experiment.config)), context)
+    experiment = _experiment_of(config)
+    client = client_of_node(context, experiment.config)
+    said = step(experiment, client, *read_question(message, agreement_text(experiment.config)), context)
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
 
-def announced(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
+def received_announcement(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
     """Return the announced round with this client as its only participant; it is in the cohort if it must train."""
     ids = np.array([client], dtype=np.int64)
     state = replace(instruction.state, stages=_client_memory(experiment, client, context))
@@ -140,7 +139,7 @@ def announced(experiment: Experiment, client: int, instruction: Instruction, con
     return now if replay is None else replace(now, observer=replay.rounds.of_node(experiment.method))
 
 
-def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
+def upload_of_client(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
     """Return a client's upload: its update after the client halves of the stages.
 
     The update is `learnt` [1, d] if it is given, else that of local training, or zeros for a client that only fills
@@ -155,19 +154,19 @@ def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | 
         rows = torch.zeros(1, len(now.broadcast), device=now.broadcast.device)
     rows = client_halves(method.stages.before_wire, rows, ids, now)
     (payload,) = method.stages.wire.messages(rows, ids, now)
-    tells = trains and tells_clipping(method)
+    tells = trains and reports_clipping(method)
     return UploadMessage(
         client=client,
         round=now.number,
         payload=payload,
-        padding=padding_to(method.stages.fixed_bits, payload),
+        padding=padding_bytes(method.stages.fixed_bits, payload),
         inside=now.tally.inside > 0 if tells else None,
         outside=now.tally.outside > 0 if tells else None,
         finite=now.tally.not_finite == 0 if tells else None,
     )
 
 
-def client_of(context: Context, config: Config) -> int:
+def client_of_node(context: Context, config: Config) -> int:
     """Return the number of this node's client, its partition-id. Raises ConfigError if the run has no such client."""
     client, clients = context.node_config.get("partition-id"), config.federation.clients
     if not require.is_whole(client) or not 0 <= client < clients:
@@ -186,7 +185,7 @@ def _require_first_upload(client: int, number: int, rounds: int, context: Contex
     context.state[_ROUNDS] = ConfigRecord({"last": number})
 
 
-def _checked(config: str) -> Config:
+def _parsed_configuration(config: str) -> Config:
     given = json.loads(config)
     load_files([Path(file) for file in given["own_code"]])
     checked = parse(given["tables"], source="the app's config.toml")
@@ -195,9 +194,9 @@ def _checked(config: str) -> Config:
 
 
 @lru_cache(maxsize=1)
-def _experiment(config: str) -> Experiment:
+def _experiment_of(config: str) -> Experiment:
     torch.set_num_threads(1)
-    return equal_weights(build(_checked(config)))
+    return equal_weights(build(_parsed_configuration(config)))
 
 
 def _client_memory(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
@@ -210,7 +209,7 @@ def _client_memory(experiment: Experiment, client: int, context: Context) -> dic
     return memory
 
 
-def _remember(now: Round, client: int, context: Context) -> None:
+def _store_client_memory(now: Round, client: int, context: Context) -> None:
     rows = {name: Array(kept[client].cpu().numpy().copy()) for name, kept in now.memory.items()}
     if rows:
         context.state[_MEMORY] = ArrayRecord(rows)

@@ -21,8 +21,8 @@ from torch import Tensor
 from accounting import Guarantee
 from accounting.budget.plan import SAMPLINGS
 from dpfed.engines.flower.asked_round import AskedRound
-from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
-from dpfed.engines.flower.directory import Population
+from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, with_types_of
+from dpfed.engines.flower.directory import NodePopulation
 from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
@@ -121,14 +121,14 @@ class ClientLevelStrategy(Strategy):
         }
         self._keep, self._scheme, self._options = keep, compress, json_of_options(compress, options)
         count = clients if isinstance(clients, int) else len(clients)
-        self._population = Population(count=count, named=None if isinstance(clients, int) else sorted(clients))
+        self._population = NodePopulation(count=count, named=None if isinstance(clients, int) else sorted(clients))
         self._patience = patience
         self._private: ClientLevel | None = None
         self._steps: Iterator[Step] = iter(())
         self._opened: AskedRound | None = None
-        _require_fits(strategy, count)
+        _require_enough_nodes(strategy, count)
         if hasattr(strategy, "train_metrics_aggr_fn"):
-            strategy.train_metrics_aggr_fn = _no_metrics
+            strategy.train_metrics_aggr_fn = _empty_metrics
         if evaluate_on_clients:
             log(
                 WARNING,
@@ -150,14 +150,14 @@ class ClientLevelStrategy(Strategy):
         self._opened = None
         private = self._private or self._begin_loop(arrays)
         self._population.meet(grid, self._patience)
-        example = self._example(server_round, arrays, config)
+        example = self._message_of_strategy(server_round, arrays, config)
         step = next(self._steps, None)
         if step is None:
             log(INFO, "dpfed: no round is left (%s); no node is asked.", private.stopped_by)
             return []
-        key = _key_of(example, arrays)
+        key = _key_of_model(example, arrays)
         nodes = {client: self._population.ids[client] for client in step.cohort.tolist()}
-        terms = {client: self._terms(step, client, arrays, key) for client in nodes}
+        terms = {client: self._terms_of_client(step, client, arrays, key) for client in nodes}
         self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
         return [
             Message(
@@ -176,13 +176,13 @@ class ClientLevelStrategy(Strategy):
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
-        size = size_of(opened.start)
+        size = model_size(opened.start)
         mean = opened.step.release(opened.updates(replies, size) if opened.nodes else torch.zeros(0, size))
         assert isinstance(mean, Tensor)
         weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        content = RecordDict({opened.key: moved(opened.start, mean), "metrics": MetricRecord({weight: 1.0})})
+        content = RecordDict({opened.key: add_to_arrays(opened.start, mean), "metrics": MetricRecord({weight: 1.0})})
         arrays, _ = self.strategy.aggregate_train(server_round, [Message(content, reply_to=opened.example)])
-        return None if arrays is None else typed_as(opened.start, arrays), None
+        return None if arrays is None else with_types_of(opened.start, arrays), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -219,14 +219,14 @@ class ClientLevelStrategy(Strategy):
         )
 
     def _begin_loop(self, arrays: ArrayRecord) -> ClientLevel:
-        size = size_of(arrays)
+        size = model_size(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
         stages = None if self._kept == size else masked_chain(self._kept)
         self._private = ClientLevel(**self._plan, dimension=size, stages=stages)
         self._steps = self._private.rounds()
         return self._private
 
-    def _example(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+    def _message_of_strategy(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         """Return the message that the wrapped strategy would send to every node.
 
         Raises ConfigError for a strategy that sends no message, or different messages to different nodes.
@@ -242,12 +242,12 @@ class ClientLevelStrategy(Strategy):
             raise ConfigError(f"{kind} sends nodes of one round different messages: its cohort cannot be drawn anew.")
         return first
 
-    def _terms(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> RoundTerms:
+    def _terms_of_client(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> RoundTerms:
         return RoundTerms(
             round=step.round,
             client=client,
             clip_norm=float(self._plan["clip_norm"]),
-            dimension=size_of(arrays),
+            dimension=model_size(arrays),
             kept=self._kept,
             seed=self._plan["seed"],
             scheme=self._scheme,
@@ -256,7 +256,7 @@ class ClientLevelStrategy(Strategy):
         )
 
 
-def _key_of(example: Message, arrays: ArrayRecord) -> str:
+def _key_of_model(example: Message, arrays: ArrayRecord) -> str:
     """Return the name of the record in which the wrapped strategy sends the model."""
     for name, record in example.content.array_records.items():
         if record is arrays or list(record.keys()) == list(arrays.keys()):
@@ -264,7 +264,7 @@ def _key_of(example: Message, arrays: ArrayRecord) -> str:
     raise ConfigError("the wrapped strategy's messages do not hold the model: dpfed cannot tell an update from it.")
 
 
-def _no_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+def _empty_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
     return MetricRecord()
 
 
@@ -284,7 +284,7 @@ def _require_supported(sampling: str, noise_at: str, randomness: str) -> None:
         )
 
 
-def _require_fits(strategy: Strategy, clients: int) -> None:
+def _require_enough_nodes(strategy: Strategy, clients: int) -> None:
     """Raise ConfigError for a strategy that would wait for more nodes than the plan has clients."""
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy={type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy.")

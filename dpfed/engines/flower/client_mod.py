@@ -31,12 +31,12 @@ def client_mod(message: Message, context: Context, call_next: Any) -> Message:
         return call_next(message, context)
     terms = read_terms(message.content)
     start = message.content.array_records.get(terms.arrays)
-    if start is None or size_of(start) != terms.dimension:
+    if start is None or model_size(start) != terms.dimension:
         raise WireError(f"no model of {terms.dimension} numbers under {terms.arrays!r}.")
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_of(start, reply.content))})
+    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_in_reply(start, reply.content))})
     reply.content = RecordDict({RECORD: sent})
     return reply
 
@@ -54,15 +54,15 @@ def read_terms(content: RecordDict) -> RoundTerms:
     return checked_terms(dict(content.config_records[RECORD]))
 
 
-def size_of(start: ArrayRecord) -> int:
+def model_size(start: ArrayRecord) -> int:
     """Return d, the number of floating-point numbers in the arrays. Raises ConfigError if d is 0."""
-    size = sum(int(np.prod(array.shape)) for array in start.values() if _trained(array))
+    size = sum(int(np.prod(array.shape)) for array in start.values() if _is_floating_point(array))
     if not size:
         raise ConfigError("the model's ArrayRecord has no floating-point array: there is nothing to train.")
     return size
 
 
-def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
+def update_in_reply(start: ArrayRecord, trained: RecordDict) -> Tensor:
     """Return the update, float32 [d]: the floating-point arrays in a reply's only ArrayRecord minus those in `start`.
 
     Integer arrays, such as the counter num_batches_tracked, are left out. Raises WireError unless both records have the
@@ -75,20 +75,20 @@ def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
     if list(start.keys()) != list(end.keys()):
         raise WireError(f"arrays {list(end.keys())!r:.200}: must be the model's, {list(start.keys())!r:.200}.")
     parts = [
-        _values(name, end[name], array).astype(np.float64).ravel() - array.numpy().astype(np.float64).ravel()
+        _array_values(name, end[name], array).astype(np.float64).ravel() - array.numpy().astype(np.float64).ravel()
         for name, array in start.items()
-        if _trained(array)
+        if _is_floating_point(array)
     ]
     return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
 
-def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
+def add_to_arrays(start: ArrayRecord, move: Tensor) -> ArrayRecord:
     """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
     unchanged."""
     values, place, arrays = move.numpy(), 0, {}
     for name, array in start.items():
         here = array.numpy()
-        if _trained(array):
+        if _is_floating_point(array):
             part = values[place : place + here.size].reshape(here.shape)
             place += here.size
             here = (here + part).astype(here.dtype)
@@ -96,7 +96,7 @@ def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+def with_types_of(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     """Return arrays converted to their types in `start`, because Flower's weighted means turn integers into floats."""
     return ArrayRecord(
         {
@@ -108,7 +108,7 @@ def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     )
 
 
-def _values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
+def _array_values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
     """Return the numbers of an untrusted array, without relying on the shape that it declares."""
     try:
         values = given.numpy()
@@ -119,5 +119,5 @@ def _values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
     return values
 
 
-def _trained(array: Array) -> bool:
+def _is_floating_point(array: Array) -> bool:
     return np.dtype(array.dtype).kind == "f"

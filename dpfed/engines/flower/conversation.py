@@ -99,7 +99,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
         "forwarded": bytes,
         "broadcast": bytes,
     }
-    values = _entries(message, "config", kinds)
+    values = _entries_of_record(message, "config", kinds)
     require_fingerprint(values["fingerprint"], fingerprint)
     clip_norm, size = values["clip-norm"], start.broadcast.numel()
     if not (SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP if clip_moves else clip_norm == start.clip_norm):
@@ -124,7 +124,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
 
 def read_question(message: Message, fingerprint: str) -> tuple[int, bytes]:
     """Return round and message of a step of the secure sum; raises WireError for any other content."""
-    values = _entries(message, "config", {"round": int, "fingerprint": str, "message": bytes})
+    values = _entries_of_record(message, "config", {"round": int, "fingerprint": str, "message": bytes})
     require_fingerprint(values["fingerprint"], fingerprint)
     return values["round"], values["message"]
 
@@ -139,10 +139,11 @@ def require_fingerprint(given: str, own: str) -> None:
 
 
 def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> UploadMessage:
-    """Return the upload in a reply to round `number`; raises WireError for an error reply, or any other content.
-    """
+    """Return the upload in a reply to round `number`; raises WireError for an error reply, or any other content."""
     kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
-    values = _entries(reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {}))
+    values = _entries_of_record(
+        reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {})
+    )
     upload = UploadMessage(**values)
     if (upload.client, upload.round) != (client, number):
         raise WireError(f"an upload of client {upload.client} in round {upload.round}: expected {client}, {number}.")
@@ -151,20 +152,20 @@ def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> Upl
 
 def read_answer(reply: Message) -> bytes:
     """Return the message of the secure sum in a reply; raises WireError for any other content."""
-    message: bytes = _entries(reply, "answer", {"message": bytes})["message"]
+    message: bytes = _entries_of_record(reply, "answer", {"message": bytes})["message"]
     return message
 
 
 def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
     """Return client number and fingerprint that a node reports; raises WireError for any other content."""
-    values = _entries(reply, "introduction", {"client": int, "fingerprint": str})
+    values = _entries_of_record(reply, "introduction", {"client": int, "fingerprint": str})
     client, print_ = values["client"], values["fingerprint"]
     if not 0 <= client < clients:
         raise WireError(f"a node that says it is client {client!r}: there are 0 to {clients - 1}.")
     return client, print_
 
 
-def tells_clipping(method: Method) -> bool:
+def reports_clipping(method: Method) -> bool:
     """Return True if clients report whether their row was clipped.
 
     They report it to a trusted server only, and never if single uploads are released. Adaptive clipping needs these
@@ -173,21 +174,21 @@ def tells_clipping(method: Method) -> bool:
     stages = method.stages
     if stages.decodes_before_the_clip or stages.every_upload_is_a_release:
         return False
-    return isinstance(method.aggregation, PlainSums) and (not stages.noise_in_rows or adapts_clip(stages))
+    return isinstance(method.aggregation, PlainSums) and (not stages.noise_in_rows or has_adaptive_clip(stages))
 
 
-def adapts_clip(stages: Stages) -> bool:
+def has_adaptive_clip(stages: Stages) -> bool:
     """Return True if the clip norm is adaptive, so that it changes from round to round."""
     clip = stages.find(Clip)
     return clip is not None and clip.adaptive is not None
 
 
-def padding_to(fixed_bits: int | None, payload: bytes) -> bytes:
+def padding_bytes(fixed_bits: int | None, payload: bytes) -> bytes:
     """Return zero bytes that pad an upload to its largest size; none if its length does not depend on data."""
     return b"" if fixed_bits is None else bytes(max(0, math.ceil(fixed_bits / 8) - len(payload)))
 
 
-def note_loss(client: int, where: str, error: WireError) -> None:
+def log_dropout(client: int, where: str, error: WireError) -> None:
     """Log a dropped client in one line at Flower's level DEBUG (FLWR_LOG_LEVEL=DEBUG).
 
     The line reveals who took part in a round, which no epsilon covers. By default a log has no such lines; a log with
@@ -196,7 +197,7 @@ def note_loss(client: int, where: str, error: WireError) -> None:
     log(DEBUG, "client %s drops out %s: %s", client, where, error)
 
 
-def _entries(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+def _entries_of_record(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
     """Return the only record of a message; raises WireError unless it has exactly these entries with these types."""
     if message.has_error():
         raise WireError(f"an error instead of an answer: {str(message.error.reason)[:200]}")

@@ -16,7 +16,7 @@ from dpfed.errors import RunError, WireError
 _PAUSE = 0.2
 
 
-class Directory:
+class NodeDirectory:
     """Assignment of connected nodes to the clients of a run, by the client numbers that nodes report.
 
     The first node that reports a client is assigned to it as long as it is connected; then the next node is. A
@@ -66,17 +66,17 @@ class Directory:
     def look_again(self, *, timeout: float) -> bool:
         """Ask newly connected nodes for their clients; return True if there were new nodes."""
         present = set(self._grid.get_node_ids())
-        self._nodes = _those_in(present, self._waiting) | _those_in(present, self._nodes)
+        self._nodes = _connected_nodes(present, self._waiting) | _connected_nodes(present, self._nodes)
         new = sorted(present - self._asked)
         self._asked = (self._asked & present) | set(new)
         question = RecordDict({"config": ConfigRecord({"fingerprint": self._fingerprint})})
         messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
         replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if new else []
         for reply in sorted(replies, key=lambda one: one.metadata.src_node_id):
-            self._enter_client(reply)
+            self._assign_client(reply)
         return bool(new)
 
-    def _enter_client(self, reply: Message) -> None:
+    def _assign_client(self, reply: Message) -> None:
         node = reply.metadata.src_node_id
         try:
             client, fingerprint = read_introduction(reply, self._clients)
@@ -84,7 +84,9 @@ class Directory:
                 raise WireError("another configuration or another version of dpfed.")
             if client in self._nodes and self._nodes[client] != node:
                 self._waiting[client] = node
-                raise WireError(f"client {client} has a node already. This node must wait until that node is disconnected.")
+                raise WireError(
+                    f"client {client} has a node already. This node must wait until that node is disconnected."
+                )
         except WireError as error:
             self._refused = f"; node {node} was refused: {error}"
             log(WARNING, "node %s is refused: %s", node, error)
@@ -92,11 +94,11 @@ class Directory:
         self._nodes[client] = node
 
 
-def _those_in(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
+def _connected_nodes(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
     return {client: node for client, node in nodes.items() if node in present}
 
 
-class Population:
+class NodePopulation:
     """Nodes that are the clients of a ClientLevelStrategy; they are fixed at the first round.
 
     The wrapped strategy gets this object in place of Flower's grid, and requests node ids only.

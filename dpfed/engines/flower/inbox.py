@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.sums import PlainSum
-from dpfed.engines.flower.conversation import UploadMessage, note_loss, read_upload, tells_clipping
+from dpfed.engines.flower.conversation import UploadMessage, log_dropout, read_upload, reports_clipping
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
 from dpfed.mechanisms.integers import Integers
@@ -26,12 +26,12 @@ NodesTotal = PlainSum | NodeSum
 """Sum to which uploads are added as they arrive, as plain or as masked rows."""
 
 
-def sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
+def server_sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
     """Return True if the server sees single rows: uploads are decoded and added to the sum as rows."""
     return isinstance(opened.total, PlainSum)
 
 
-def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
+def single_replies(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
     """Return the replies by node, for nodes that were asked and replied once. Neither of two replies of a node
     counts."""
     came = [(reply.metadata.src_node_id, reply) for reply in replies]
@@ -39,7 +39,7 @@ def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tupl
     return [(node, reply) for node, reply in came if node in asked and answers[node] == 1]
 
 
-class Inbox:
+class RoundInbox:
     """Uploads of one round, which are parsed, validated, decoded by the chain's stages, and added to the sum.
 
     Its counts are those of the cohort's clients, without clients that only fill the sum up.
@@ -47,13 +47,13 @@ class Inbox:
 
     def __init__(self, opened: OpenRound[NodesTotal]) -> None:
         stages, watch = opened.method.stages, opened.watch
-        self._opened, self._told = opened, tells_clipping(opened.method)
+        self._opened, self._told = opened, reports_clipping(opened.method)
         self._trained = set(opened.now.task.cohort.tolist())
         watch.clipping_known = self._told or stages.decodes_before_the_clip
         watch.noise_known = not stages.noise_in_rows
         if not (stages.decodes_before_the_clip or _arrives_as_bounded(stages) or stages.private is None):
             watch.largest_norm = None
-        if stages.noise_in_rows or not sees_rows(opened):
+        if stages.noise_in_rows or not server_sees_rows(opened):
             watch.longest_added = None
 
     def take(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
@@ -64,15 +64,17 @@ class Inbox:
         """
         arrived: set[int] = set()
         for some in [replies] if len(asked) <= at_once else ([reply] for reply in replies):
-            by_client = {asked[node]: reply for node, reply in only_once(some, asked) if asked[node] not in arrived}
-            arrived |= {client for client, reply in sorted(by_client.items()) if self._accept(client, reply)}
+            by_client = {
+                asked[node]: reply for node, reply in single_replies(some, asked) if asked[node] not in arrived
+            }
+            arrived |= {client for client, reply in sorted(by_client.items()) if self._accept_reply(client, reply)}
         self.lose(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
 
     def lose(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients dropped out."""
         self._opened.total.lose(clients)
 
-    def _accept(self, client: int, reply: Message) -> bool:
+    def _accept_reply(self, client: int, reply: Message) -> bool:
         opened, stages, ids = self._opened, self._opened.method.stages, np.array([client], dtype=np.int64)
         now, trained = replace(opened.now, tally=Tally()), client in self._trained
         try:
@@ -81,17 +83,17 @@ class Inbox:
                 opened.total.take(client, upload.payload)
                 return True
             rows = stages.wire.read([upload.payload], ids, now)
-            self._require_bounded(rows)
+            self._require_bounded_rows(rows)
         except WireError as error:
-            note_loss(client, f"in round {now.number}", error)
+            log_dropout(client, f"in round {now.number}", error)
             return False
-        assert sees_rows(opened)
+        assert server_sees_rows(opened)
         opened.arrived(client_halves(stages.after_wire, rows, ids, now), ids)
         if trained:
-            self._count(upload, now.tally)
+            self._add_to_counts(upload, now.tally)
         return True
 
-    def _count(self, upload: UploadMessage, read: Tally) -> None:
+    def _add_to_counts(self, upload: UploadMessage, read: Tally) -> None:
         """Add one client's clipping report, and its count of training errors, to the counts of the round."""
         tally = self._opened.now.tally
         tally.trained += 1
@@ -103,7 +105,7 @@ class Inbox:
         if read.mask_entropy is not None:
             tally.mask_entropy = (tally.mask_entropy or 0) + read.mask_entropy
 
-    def _require_bounded(self, rows: Tensor) -> None:
+    def _require_bounded_rows(self, rows: Tensor) -> None:
         """Raise WireError for a row that is longer than a clipped row can be, before it enters the sum.
 
         Rows are checked only if they arrive exactly as clients have clipped them.
@@ -112,7 +114,7 @@ class Inbox:
         if not _arrives_without_noise(stages):
             return
         if (integers := stages.find(Integers)) is not None:
-            require_short(rows, integers.fixed_point.largest_squared_norm(integers.clip_norm))
+            require_bounded_norm(rows, integers.fixed_point.largest_squared_norm(integers.clip_norm))
         elif stages.lossless:
             length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
             if length > norm:
@@ -120,7 +122,7 @@ class Inbox:
             watch.largest_norm = max(watch.largest_norm or 0.0, length / norm)
 
 
-def require_short(rows: Tensor, largest: int) -> None:
+def require_bounded_norm(rows: Tensor, largest: int) -> None:
     """Raise WireError for int64 rows whose squared norm is above `largest`; `largest` is below 2^62.
 
     Squared norms that could exceed 64 bits are compared as floats.

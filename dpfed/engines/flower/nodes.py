@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.sums import PlainSums, Sums
-from dpfed.engines.flower.conversation import Instruction, note_loss, read_answer
-from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
+from dpfed.engines.flower.conversation import Instruction, log_dropout, read_answer
+from dpfed.engines.flower.directory import NodeDirectory
+from dpfed.engines.flower.inbox import NodesTotal, RoundInbox, server_sees_rows, single_replies
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
 from dpfed.round import Method, OpenRound, present_canaries
@@ -29,13 +29,13 @@ _ROOM_AFTER = 0.1
 """Fraction of the time limit after which an unanswered message no longer counts as in flight; its node may be gone."""
 
 
-class Nodes:
+class NodeSource:
     """Source of a round's rows: clients on Flower's nodes.
 
     Uploads are parsed as untrusted bytes. A client whose reply is missing, late, duplicate or damaged drops out.
     """
 
-    def __init__(self, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
+    def __init__(self, directory: NodeDirectory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
         self._directory, self._grid = directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
 
@@ -44,18 +44,18 @@ class Nodes:
         clients."""
         method, now, total = opened.method, opened.now, opened.total
         self._directory.look_again(timeout=self._timeout)
-        ask = partial(self._ask, now.number)
+        ask = partial(self._ask_step, now.number)
         if isinstance(total, NodeSum):
             total.begin(ask, now.task.participants)
         clients = [int(one) for one in total.senders if one < method.sampler.clients]
         nodes = {client: self._directory.node_of(client) for client in clients}
         asked = {node: client for client, node in nodes.items() if node is not None}
-        present, inbox = present_canaries(method, now.number), Inbox(opened)
-        if sees_rows(opened):
+        present, inbox = present_canaries(method, now.number), RoundInbox(opened)
+        if server_sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
         inbox.lose(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
-        inbox.take(asked, replies, at_once=most_at_once(len(now.broadcast)))
+        inbox.take(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
         if isinstance(total, NodeSum):
             total.finish(ask)
 
@@ -73,7 +73,7 @@ class Nodes:
             )
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
 
-    def _ask(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
+    def _ask_step(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
         client."""
         nodes = {client: self._directory.node_of(client) for client in messages}
@@ -89,11 +89,11 @@ class Nodes:
         ]
         replies = list(self._grid.send_and_receive(asked, timeout=self._timeout)) if asked else []
         answers: dict[int, bytes] = {}
-        for node, reply in only_once(replies, clients):
+        for node, reply in single_replies(replies, clients):
             try:
                 answers[clients[node]] = read_answer(reply)
             except WireError as error:
-                note_loss(clients[node], f"at step {question}", error)
+                log_dropout(clients[node], f"at step {question}", error)
         return answers
 
 
@@ -105,12 +105,12 @@ def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
     return method.aggregation
 
 
-def most_at_once(numbers: int) -> int:
+def most_messages_in_flight(numbers: int) -> int:
     """Return the largest number of messages in flight, if each contains a model of `dimension` float32 numbers."""
     return max(LEAST, BYTES // (4 * max(numbers, 1)))
 
 
-class InFlight:
+class BoundedGrid:
     """Flower grid whose `send_and_receive` has at most `at_once` messages in flight and yields replies as they arrive.
 
     Flower's own `send_and_receive` holds all messages of a round, then all replies, and polls every three seconds: at

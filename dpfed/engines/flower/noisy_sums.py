@@ -54,7 +54,7 @@ class NoisySum:
         return asdict(self)
 
 
-def model_of(config: Any) -> PrivacyModel:
+def privacy_model_of(config: Any) -> PrivacyModel:
     """Return the privacy model in Flower's PrivacyConfig, or in an object with its fields.
 
     Raises UnsupportedMechanism unless the pair of sampling and adjacency is one of the three that have an account.
@@ -76,7 +76,7 @@ def model_of(config: Any) -> PrivacyModel:
     )
 
 
-def sum_of(event: Any) -> NoisySum:
+def noisy_sum_of(event: Any) -> NoisySum:
     """Return the noisy sum in Flower's GaussianPrivacyEvent, in an object with its fields, or in a dictionary.
 
     Raises InvalidParameter for numbers out of range.

@@ -17,7 +17,7 @@ from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.sums import Summed, require_enough
-from dpfed.engines.flower.conversation import note_loss
+from dpfed.engines.flower.conversation import log_dropout
 from dpfed.errors import SecureSumAborted, WireError
 
 Question = Literal["advertise", "share", "unmask"]
@@ -66,9 +66,11 @@ class NodeSum:
         """Run steps 0 and 1: collect the clients' keys, and the shares of secrets that clients send each other."""
         listed = participants.astype("<i8").tobytes() + self.agreement.session
         try:
-            self._step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
+            self._run_step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
             keys = self._server.close_step()
-            self._step("share", ask, {one: keys[one] for one in self._turns.reach(ProtocolStep.SHARE) if one in keys})
+            self._run_step(
+                "share", ask, {one: keys[one] for one in self._turns.reach(ProtocolStep.SHARE) if one in keys}
+            )
             self.forwarded = self._server.close_step()
             upload = self._turns.reach(ProtocolStep.UPLOAD)
             self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
@@ -92,7 +94,7 @@ class NodeSum:
         try:
             require_enough(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
             requests = self._server.close_step()
-            self._step(
+            self._run_step(
                 "unmask", ask, {one: requests[one] for one in self._turns.reach(ProtocolStep.UNMASK) if one in requests}
             )
         except SecureSumAborted as aborted:
@@ -111,11 +113,11 @@ class NodeSum:
     def lose(self, clients: NDArray[np.int64]) -> None:
         """Do nothing: the protocol itself records which clients arrive."""
 
-    def _step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
+    def _run_step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):
             try:
                 if party_of(answer, _ANSWERS[question], self.agreement.session) != client:
                     raise WireError("speaks for another client.")
                 self._server.receive(answer)
             except WireError as error:
-                note_loss(client, f"at step {question} of the secure sum", error)
+                log_dropout(client, f"at step {question} of the secure sum", error)

@@ -15,17 +15,17 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.secure import SecureSums
 from dpfed.config.own_code import load_files
 from dpfed.config.tables import parse, read_toml
-from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.nodes import InFlight, Nodes, most_at_once, sums_of_nodes
+from dpfed.engines.flower.directory import NodeDirectory
+from dpfed.engines.flower.nodes import BoundedGrid, NodeSource, most_messages_in_flight, sums_of_nodes
 from dpfed.engines.flower.own_data import equal_weights
-from dpfed.engines.flower.settings import check_engine, fingerprint
+from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.loop import OnRound, Outcome, Run
 from dpfed.runs.metrics_endpoint import MetricsEndpoint, configure_log
-from dpfed.runs.protection import on_nodes
-from dpfed.runs.resuming import with_delta_of
+from dpfed.runs.protection import limitation_on_nodes
+from dpfed.runs.resuming import with_delta_of_run
 
 _LOG = logging.getLogger("dpfed")
 TIMEOUT = 3600.0
@@ -55,7 +55,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         load_files(own_code)
         configure_log()
         resume = bool(settings.get("resume", False))
-        given = with_delta_of(Path(out), tables) if resume else tables
+        given = with_delta_of_run(Path(out), tables) if resume else tables
         experiment = build(parse(given, source="the app's config.toml"))
         endpoint = MetricsEndpoint(experiment.config.to_dict()) if settings.get("metrics") else None
 
@@ -65,7 +65,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
                 endpoint.line(record)
 
         try:
-            outcome = serve(
+            outcome = serve_run(
                 grid,
                 experiment,
                 Path(out),
@@ -82,7 +82,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
     return app
 
 
-def serve(
+def serve_run(
     grid: Grid,
     experiment: Experiment,
     out: Path,
@@ -106,16 +106,21 @@ def serve(
     check_engine(config)
     experiment = equal_weights(experiment)
     if isinstance(experiment.method.aggregation, SecureSums):
-        experiment = replace(experiment, not_protected=tuple(on_nodes(note) for note in experiment.not_protected))
+        experiment = replace(
+            experiment, not_protected=tuple(limitation_on_nodes(note) for note in experiment.not_protected)
+        )
     if resume and config.method.error_feedback:
-        raise ConfigError("--resume with method.error_feedback on Flower: nodes do not store compression errors between runs. Start a new run.")
-    print_ = fingerprint(config)
-    directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
+        raise ConfigError(
+            "--resume with method.error_feedback on Flower: nodes do not store compression errors between runs. Start "
+            "a new run."
+        )
+    print_ = agreement_text(config)
+    directory = NodeDirectory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
     directory.wait(more_may_join=more_may_join)
     experiment = replace(experiment, method=replace(experiment.method, aggregation=sums_of_nodes(experiment.method)))
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
-        grid = cast(Grid, InFlight(grid, at_once=most_at_once(len(run.state.broadcast))))
-        return run.all_rounds(Nodes(directory, grid, print_, timeout=timeout), stop)
+        grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
+        return run.all_rounds(NodeSource(directory, grid, print_, timeout=timeout), stop)
     finally:
         run.release()

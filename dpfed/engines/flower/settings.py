@@ -12,7 +12,7 @@ from dpfed.config.own_code import code_hash, files_of_this_process_only
 from dpfed.config.registered import VARIABLE
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.runs.experiment import own_code_of, resolved
+from dpfed.runs.experiment import user_code_of_run, with_derived_defaults
 from dpfed.version import __version__
 
 QUIET = {
@@ -51,7 +51,7 @@ def require_flower(*, simulation: bool) -> None:
 
 def require_code_of_files(config: Config) -> None:
     """Raise ConfigError for user-defined code without a named file, which nodes could not load in their processes."""
-    missing = files_of_this_process_only(own_code_of(config))
+    missing = files_of_this_process_only(user_code_of_run(config))
     if missing:
         raise ConfigError(
             f"the flower engine with what {', '.join(missing)} registers: nodes are other processes, which run the "
@@ -73,16 +73,16 @@ def check_engine(config: Config) -> None:
         )
 
 
-def fingerprint(config: Config) -> str:
+def agreement_text(config: Config) -> str:
     """Return a text that is equal on two machines exactly if their configurations, packages and user-defined code
     agree.
 
     Keys that may differ between machines are left out; derived defaults are filled in first.
     """
-    tables = resolved(config).to_dict()
+    tables = with_derived_defaults(config).to_dict()
     for table, keys in _OF_THE_MACHINE.items():
         for key in keys:
             tables.get(table, {}).pop(key, None)
-    own = code_hash(own_code_of(config))
+    own = code_hash(user_code_of_run(config))
     text = json.dumps([__version__, tables, *([own] if own else [])], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -22,7 +22,7 @@ from dpfed import replayed
 from dpfed.config.own_code import named_files
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
-from dpfed.engines.flower.server_app import TIMEOUT, serve
+from dpfed.engines.flower.server_app import TIMEOUT, serve_run
 from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import Experiment
@@ -55,12 +55,12 @@ def simulate(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         outcomes.append(
-            serve(
+            serve_run(
                 grid,
                 experiment,
                 out,
                 resume=resume,
-                patience=TIMEOUT,  # all simulated nodes are connected, but ten thousand nodes need minutes to report their clients
+                patience=TIMEOUT,  # ten thousand connected nodes need minutes to report their clients
                 more_may_join=False,
                 on_round=on_round,
                 project=project,
@@ -87,10 +87,10 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
-    logger.addFilter(_not_about_the_entry)
+    logger.addFilter(_drop_command_advice)
     try:
         # In a replay audit, nodes run in this process (`dpfed.audit.replays.flower_rounds`).
-        with _flower_home(), quiet_ray() if replayed.current() is None else nullcontext():
+        with _flower_home(), start_quiet_ray() if replayed.current() is None else nullcontext():
             share = gpu_share(ray.cluster_resources()) if on_gpus else 0.0
             run_simulation(
                 server_app=server,
@@ -99,7 +99,7 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
                 backend_config={"client_resources": {"num_cpus": 1, "num_gpus": share}},
             )
     finally:
-        logger.removeFilter(_not_about_the_entry)
+        logger.removeFilter(_drop_command_advice)
         logger.setLevel(level)
 
 
@@ -124,13 +124,13 @@ def gpu_share(resources: Mapping[str, float]) -> float:
     return min(1.0, math.floor(1e4 * share) / 1e4)
 
 
-def _not_about_the_entry(record: logging.LogRecord) -> bool:
+def _drop_command_advice(record: logging.LogRecord) -> bool:
     """Return False for Flower's log line that advises `flwr run`, for which `dpfed deploy` writes an app."""
     return "run_simulation" not in record.getMessage()
 
 
 @contextmanager
-def quiet_ray() -> Iterator[None]:
+def start_quiet_ray() -> Iterator[None]:
     """Start Ray with quiet settings; Flower then uses this running instance.
 
     Ray 2.55 queries the metadata services of three clouds, with or without usage reports, unless the home folder of its

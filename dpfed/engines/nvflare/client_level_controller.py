@@ -14,8 +14,8 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from torch import Tensor
 
 from accounting import Guarantee, require
-from dpfed.engines.nvflare.model_vectors import Arrays, arrays_of, moved, size_of
-from dpfed.engines.nvflare.update_filters import META, sent_update
+from dpfed.engines.nvflare.model_vectors import Arrays, add_to_arrays, model_size, numpy_arrays_of
+from dpfed.engines.nvflare.update_filters import META, update_in_result
 from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
@@ -100,24 +100,24 @@ class ClientLevelFedAvg(ModelController):
         model = self.load_model()
         if model is None:
             raise RunError(f"persistor {self.persistor_id!r}: returns no initial model.")
-        model.params = arrays_of(model.params)
-        names = self._population()
-        size = size_of(model.params)
-        terms = self._terms(size)
-        private = self._private = self._loop(names, size, terms.kept)
+        model.params = numpy_arrays_of(model.params)
+        names = self._wait_for_clients()
+        size = model_size(model.params)
+        terms = self._round_terms(size)
+        private = self._private = self._make_loop(names, size, terms.kept)
         for step in private.rounds():
             self.info(f"dpfed: round {step.round}")
             self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.round, private=True, sticky=False)
-            updates = self._updates(model, step, private, names, replace(terms, round=step.round))
+            updates = self._request_updates(model, step, private, names, replace(terms, round=step.round))
             if self.abort_signal.triggered:
                 return
             mean = step.release(updates)
             assert isinstance(mean, Tensor)
-            model = FLModel(params=moved(model.params, mean), params_type=ParamsType.FULL)
+            model = FLModel(params=add_to_arrays(model.params, mean), params_type=ParamsType.FULL)
             self.save_model(model)
         self.info(f"dpfed: {self.guarantee()}")
 
-    def _loop(self, names: list[str], size: int, kept: int) -> ClientLevel:
+    def _make_loop(self, names: list[str], size: int, kept: int) -> ClientLevel:
         return ClientLevel(
             clients=names,
             cohort=self.cohort,
@@ -135,7 +135,7 @@ class ClientLevelFedAvg(ModelController):
             stages=None if kept == size else masked_chain(kept),
         )
 
-    def _terms(self, size: int) -> RoundTerms:
+    def _round_terms(self, size: int) -> RoundTerms:
         return RoundTerms(
             round=0,
             client=0,
@@ -147,7 +147,7 @@ class ClientLevelFedAvg(ModelController):
             options=json_of_options(self.compress, self.options),
         )
 
-    def _population(self) -> list[str]:
+    def _wait_for_clients(self) -> list[str]:
         """Return the names of the clients, sorted. Raises RunError if planned clients are not connected within
         `patience`."""
         planned = self.clients if isinstance(self.clients, int) else len(self.clients)
@@ -168,7 +168,7 @@ class ClientLevelFedAvg(ModelController):
                 raise RunError(f"{len(there)} clients are connected, but not all of the {planned} that are planned.")
             time.sleep(min(1.0, self.patience / 10))
 
-    def _updates(
+    def _request_updates(
         self, model: FLModel, step: Step, private: ClientLevel, names: list[str], terms: RoundTerms
     ) -> Iterable[Tensor] | Tensor:
         """Return one update [d] per client, in the order of the cohort.
@@ -189,9 +189,13 @@ class ClientLevelFedAvg(ModelController):
         results = self.send_model_and_wait(
             task_name=self.task_name, data=asked, targets=list(cohort), timeout=self.patience
         )
-        return self._read(results, model.params, {name: replace(terms, client=names.index(name)) for name in cohort})
+        return self._read_updates(
+            results, model.params, {name: replace(terms, client=names.index(name)) for name in cohort}
+        )
 
-    def _read(self, results: Sequence[FLModel], start: Arrays, terms: Mapping[str, RoundTerms]) -> Iterator[Tensor]:
+    def _read_updates(
+        self, results: Sequence[FLModel], start: Arrays, terms: Mapping[str, RoundTerms]
+    ) -> Iterator[Tensor]:
         came: dict[str, list[FLModel]] = {name: [] for name in terms}
         for result in results:
             came.get(str(result.meta.get("client_name")), []).append(result)
@@ -201,7 +205,7 @@ class ClientLevelFedAvg(ModelController):
                 if len(came[name]) != 1:
                     raise WireError(f"{len(came[name])} results: must be one.")
                 (result,) = came[name]
-                yield sent_update(result.params, str(getattr(result.params_type, "value", "")), start, of_client)
+                yield update_in_result(result.params, str(getattr(result.params_type, "value", "")), start, of_client)
             except WireError as error:
                 self.debug(f"dpfed: {name} counts as an update of zeros in round {of_client.round}: {error}")
                 yield torch.zeros(of_client.dimension)

@@ -25,18 +25,18 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
-from dpfed.runs.book import has_no_header
+from dpfed.runs.book import has_incomplete_header
 
 PATIENCE = 10.0
 """Seconds to wait for another process that has locked the ledger."""
 
 
-def delta_in(ledger: Path) -> float | None:
+def delta_of_old_ledger(ledger: Path) -> float | None:
     """Return the delta in the header of a ledger of version 0.2, whose plan omits a default delta; else None.
 
     Raises LedgerError if the header cannot be read.
     """
-    if not ledger.exists() or has_no_header(ledger):
+    if not ledger.exists() or has_incomplete_header(ledger):
         return None
     about: Any = Ledger.header_of(ledger).about
     plan = about.get("plan")
@@ -44,12 +44,12 @@ def delta_in(ledger: Path) -> float | None:
     return delta if isinstance(delta, float) else None
 
 
-def diagnostics_of(ledger: Path) -> Path:
+def diagnostics_file(ledger: Path) -> Path:
     """Return the path of the diagnostics file that belongs to a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
 
 
-def ids_of(ledger: Path) -> Path:
+def client_ids_file(ledger: Path) -> Path:
     """Return the path of the client id file of a ledger; it exists if lanes or turns are derived from client ids."""
     return ledger.with_name(f"{ledger.stem}.client_ids.json")
 
@@ -73,8 +73,10 @@ class LoopBook:
         except OSError as error:
             raise RunError(f"{path}: its folder cannot be made ({error.strerror}).") from None
         lock = FileLock(f"{path}.lock")
-        with _held(lock, path):
-            if has_no_header(path):  # an earlier process ended while it created the ledger, before the first round
+        with _locked_ledger(lock, path):
+            if has_incomplete_header(
+                path
+            ):  # an earlier process ended while it created the ledger, before the first round
                 path.unlink()
             if not path.exists():
                 kept_head.write(path, sealed(header.to_dict(), "")[1])
@@ -83,7 +85,7 @@ class LoopBook:
             ledger = Ledger.resume(path)
             kept_head.check(ledger, kept, needed=True)
         _check_header(path, ledger.header, header)
-        _drop_unfinished(diagnostics_of(path))
+        _drop_unfinished(diagnostics_file(path))
         return cls(ledger, lock)
 
     @property
@@ -102,10 +104,11 @@ class LoopBook:
         """Write the line of a round and return when it is on the disk; do nothing if the last written line is equal."""
         if entry == self._written:
             return
-        with _held(self._lock, self.ledger.path):
+        with _locked_ledger(self._lock, self.ledger.path):
             if self.ledger.catch_up():
                 raise RunError(
-                    f"{self.ledger.path}: another process has written to this ledger meanwhile. The round was not released; "
+                    f"{self.ledger.path}: another process has written to this ledger meanwhile. The round was not "
+                    "released; "
                     "end one of the two loops, and give each its own ledger."
                 )
             self.ledger.record(entry)
@@ -114,7 +117,7 @@ class LoopBook:
 
     def note_ids(self, ids: ClientIds) -> None:
         """Write the client ids from which lanes or turns are derived, for the operator and audits."""
-        file = ids_of(self.ledger.path)
+        file = client_ids_file(self.ledger.path)
         try:
             durable_files.put(file, ids.to_json())
         except OSError as error:
@@ -122,14 +125,14 @@ class LoopBook:
 
     def note(self, record: RoundRecord) -> None:
         """Append a round's line to the diagnostics file."""
-        file = diagnostics_of(self.ledger.path)
+        file = diagnostics_file(self.ledger.path)
         try:
             durable_files.append(file, (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode())
         except OSError as error:
             raise RunError(f"{file}: cannot be written ({error.strerror}). The round is charged.") from None
 
 
-def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
+def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
     """Return the keyed fingerprint of the clients' names in their order; the ledger's key file has the key.
 
     Without the key the fingerprint does not reveal the names.
@@ -153,7 +156,8 @@ def _check_header(path: Path, there: Header, header: Header) -> None:
     if keys:
         different = [f"{key} was {before.get(key, 'not given')}, is {now.get(key, 'not given')}" for key in keys]
         raise RunError(
-            f"{path}: is the ledger of another plan: {'; '.join(different)}. Use the plan that it began with, or give the "
+            f"{path}: is the ledger of another plan: {'; '.join(different)}. Use the plan that it began with, or give "
+            "the "
             "path of a new ledger."
         )
     then, later = (one.about["plan"]["federation"].get("rounds", 0) for one in (there, header))
@@ -196,7 +200,7 @@ def _drop_unfinished(file: Path) -> None:
         raise RunError(f"{file}: cannot be read ({error}). Restore it from a copy.") from None
 
 
-class _held:
+class _locked_ledger:
     """Context manager that locks the ledger, and raises RunError if another process has locked it for too long."""
 
     def __init__(self, lock: FileLock, path: Path) -> None:

@@ -66,7 +66,7 @@ def config_of(tables: Mapping[str, object], *, source: str) -> Config:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
+class PlanParts:
     """Settings from which a function `stages` makes a custom chain (its argument `s`).
 
     size: d, the number of numbers in an update
@@ -100,15 +100,15 @@ class Parts:
         return *privacy_target.stages, wire
 
 
-StagesOf = Callable[[Parts], Stages]
+StagesOf = Callable[[PlanParts], Stages]
 
 
-def whole_update(s: Parts) -> Stages:
+def whole_update(s: PlanParts) -> Stages:
     """Return the default chain, which sends all coordinates."""
     return Stages(Project(choice=SendAll(size=s.size)), *s.private(s.size))
 
 
-def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
+def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
     """Raise ConfigError for a custom chain that the loop's account does not cover.
 
     Such a chain charges for a sampler, or draws from a source of randomness, that is not that of the loop.
@@ -130,7 +130,8 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
     encode = stages.find(Encode)
     if encode is not None and encode.feedback is not None:
         raise ConfigError(
-            "Encode with feedback: a client's stored compression error makes its upload depend on earlier rounds, which "
+            "Encode with feedback: a client's stored compression error makes its upload depend on earlier rounds, "
+            "which "
             "the account of a custom loop does not cover. Leave it out."
         )
     charged = private.mechanism()
@@ -151,7 +152,7 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Machine:
+class LoopMethod:
     """Method for updates [c, size], and the privacy target with the charge of its rounds."""
 
     size: int
@@ -159,7 +160,7 @@ class Machine:
     privacy_target: PrivacyTarget
 
 
-def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
+def loop_method_of(parts: PlanParts, stages_of: StagesOf | None) -> LoopMethod:
     """Return the method and privacy target for updates of `parts.size` numbers.
 
     The privacy target's mechanism is that of the chain's private stage. Raises ConfigError for a chain that this charge
@@ -176,30 +177,30 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
         stages=stages,
         sampler=parts.sampler,
         randomness=parts.randomness,
-        clients=cast(LocalTraining, Elsewhere()),
+        clients=cast(LocalTraining, TrainingByCaller()),
         aggregation=PlainSums(),
-        server=Unmoved(),
+        server=ModelOfCaller(),
         group=1,
         divisor=parts.sampler.expected,
     )
-    return Machine(size=parts.size, method=method, privacy_target=privacy_target)
+    return LoopMethod(size=parts.size, method=method, privacy_target=privacy_target)
 
 
-class Elsewhere:
+class TrainingByCaller:
     """Placeholder for local training, which the caller's code does; it charges no records."""
 
     def release(self, clients: NDArray[np.int64], *, number: int) -> None:
         return None
 
 
-class Unmoved:
+class ModelOfCaller:
     """Placeholder for the server's rule; the caller gets the released mean and moves the model."""
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         return replace(state, round=state.round + 1)
 
 
-def parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: ClientIds | None = None) -> Parts:
+def plan_parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: ClientIds | None = None) -> PlanParts:
     """Return the settings from which the chain of a plan is made.
 
     ids: public ids of the clients, if the caller names them. Raises ConfigError for settings that cannot be combined.
@@ -214,7 +215,7 @@ def parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: Cli
     seeds = Seeds(root=config.run.seed)
     if dimension is not None and dimension < 1:
         raise ConfigError(f"dimension={dimension}: must be at least 1; it is the number of numbers in an update.")
-    return Parts(
+    return PlanParts(
         config=config,
         size=dimension or 0,
         sampler=sampler_of(config, ids_of_turns(config, ids)),
@@ -223,16 +224,18 @@ def parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: Cli
     )
 
 
-def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyTarget | None]:
+def planned_method(parts: PlanParts, stages: StagesOf | None) -> tuple[LoopMethod | None, PrivacyTarget | None]:
     """Return method and privacy target before a ledger is opened, so that a plan without an account is refused.
 
     With an unknown dimension there is no method. The privacy target is then that of Gaussian noise, which does not
     depend on the dimension, or None for other noise.
     """
     if parts.size:
-        machine = machine_of(parts, stages)
+        machine = loop_method_of(parts, stages)
         return machine, machine.privacy_target
     if stages is not None:
-        raise ConfigError("stages without dimension: a custom chain is made for updates of a known size. Give dimension=, too.")
+        raise ConfigError(
+            "stages without dimension: a custom chain is made for updates of a known size. Give dimension=, too."
+        )
     gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
     return None, parts.privacy_target(1) if gaussian else None

@@ -28,11 +28,11 @@ from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.participation.sampling import draw_cohort
 from dpfed.participation.schedules import InTurns
 from dpfed.round import run_round
-from dpfed.runs.client_level.book import LoopBook, delta_in, fingerprint
-from dpfed.runs.client_level.plan import Machine, Noise, StagesOf, machine_of, parts_of, planned
-from dpfed.runs.client_level.step import Form, Step, first_of, in_groups
+from dpfed.runs.client_level.book import LoopBook, delta_of_old_ledger, fingerprint_of_names
+from dpfed.runs.client_level.plan import LoopMethod, Noise, StagesOf, loop_method_of, plan_parts_of, planned_method
+from dpfed.runs.client_level.step import Step, UpdateForm, form_and_updates, updates_in_groups
 from dpfed.runs.plain_torch import plain_torch
-from dpfed.runs.spending import EqualRounds, over_budget
+from dpfed.runs.spending import EqualRounds, over_budget_text
 from dpfed.server.state import ServerState
 from dpfed.sources import Given
 from dpfed.version import __version__
@@ -119,7 +119,7 @@ class ClientLevel:
         replayed.require_apart(*(() if ledger is None else (ledger,)))
         count = clients if isinstance(clients, int) else len(clients)
         if delta is None and count > 0:  # the configuration refuses other numbers of clients
-            delta = (None if ledger is None else delta_in(Path(ledger))) or default_delta(count)
+            delta = (None if ledger is None else delta_of_old_ledger(Path(ledger))) or default_delta(count)
         privacy = {
             "clip_norm": clip_norm,
             "epsilon": epsilon,
@@ -140,23 +140,23 @@ class ClientLevel:
             "privacy": {key: value for key, value in privacy.items() if value is not None},
             "run": {"randomness": randomness, "seed": 0 if seed is None else seed},
         }
-        self._names = None if isinstance(clients, int) else _distinct(clients)
+        self._names = None if isinstance(clients, int) else _distinct_names(clients)
         ids = None if self._names is None else ClientIds.of(self._names)
-        self._parts, self._stages_of = parts_of(plan, dimension, ids), stages
-        self._machine, self._target = planned(self._parts, stages)
+        self._parts, self._stages_of = plan_parts_of(plan, dimension, ids), stages
+        self._machine, self._target = planned_method(self._parts, stages)
         if self._target is not None and noise_multiplier is not None:
-            _require_one_round(self._target, rounds)
+            _require_affordable_round(self._target, rounds)
         if self._target is not None:
             self._target.require_statement(rounds)
         self.rounds_planned, self.clip_norm = rounds, clip_norm
         self.delta = float(delta or 0)
         self.stopped_by: Literal["", "rounds", "budget"] = ""
-        self._form: Form | None = None
+        self._form: UpdateForm | None = None
         self._step: Step | None = None
         self._state: ServerState | None = None
         self._spent: EqualRounds | None = None
         self._began = time.monotonic()
-        self._book = self._opened_book(ledger, plan)
+        self._book = self._open_book(ledger, plan)
         drawn_by = self._parts.sampler.ids if isinstance(self._parts.sampler, InTurns) else None
         if drawn_by is not None:
             self._book.note_ids(drawn_by)
@@ -169,7 +169,8 @@ class ClientLevel:
         """
         if self._target is None:
             raise ConfigError(
-                "noise_multiplier: integer noise depends on the dimension, which is known after the first release. Give "
+                "noise_multiplier: integer noise depends on the dimension, which is known after the first release. "
+                "Give "
                 "dimension= to know it before."
             )
         assert self._target.noise_multiplier is not None
@@ -182,7 +183,7 @@ class ClientLevel:
 
     def rounds(self) -> Iterator[Step]:
         """Yield a step for each remaining round, until all rounds are done or epsilon is spent (`stopped_by`)."""
-        while (step := self._next()) is not None:
+        while (step := self._next_step()) is not None:
             yield step
             if self._step is step:
                 if isinstance(self._parts.sampler.law, Schedule):
@@ -197,7 +198,7 @@ class ClientLevel:
         """Return True if all rounds are done, or another round would exceed epsilon (`stopped_by`). Draws no cohort."""
         if self._book.rounds_done >= self.rounds_planned:
             self.stopped_by = "rounds"
-        elif self._target is not None and not self._affordable(self._target):
+        elif self._target is not None and not self._is_affordable(self._target):
             self.stopped_by = "budget"
         return self.stopped_by != ""
 
@@ -217,18 +218,18 @@ class ClientLevel:
     @plain_torch()
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
         """Release the updates of a round; `Step.release` calls this method and documents it."""
-        self._check_open(step)
+        self._require_open_step(step)
         self._step = None  # neither the code that yields updates nor another thread can release this step meanwhile
         try:
-            return self._released(step, updates)
+            return self._release_updates(step, updates)
         except BaseException:
             self._step = step if self._state is None or self._state.round <= step.round else None
             raise
 
-    def _released(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
-        form, rows = first_of(updates)
-        form = self._known(form)
-        machine = self._machine_for(form)
+    def _release_updates(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]:
+        form, rows = form_and_updates(updates)
+        form = self._known_form(form)
+        machine = self._method_for_form(form)
         if self._book.rounds_done > step.round and not self._book.pending(step.round):
             raise RunError(
                 f"round {step.round} is charged already and was interrupted. Continue with the next round: a round is "
@@ -237,11 +238,13 @@ class ClientLevel:
         nowhere = torch.zeros(form.size, device=form.device)
         before = self._state or ServerState(round=0, broadcast=nowhere, clip_norm=self.clip_norm)
         at_once = max(1, min(_MOST_ROWS, _MOST_NUMBERS // form.size))
-        spent = self._spending(machine.privacy_target)  # opened before this round is charged, so that it counts earlier rounds only
+        spent = self._spending(
+            machine.privacy_target
+        )  # opened before this round is charged, so that it counts earlier rounds only
         done = run_round(
             replace(before, round=step.round, broadcast=nowhere),
             machine.method,
-            Given(rows=in_groups(rows, form, len(step.cohort), at_once=at_once)),
+            Given(rows=updates_in_groups(rows, form, len(step.cohort), at_once=at_once)),
             seeds=self._parts.seeds,
             ledger=self._book,
             cohort=step.cohort,
@@ -256,7 +259,7 @@ class ClientLevel:
         clients, done = self._parts.config.federation.clients, self._book.rounds_done
         return f"ClientLevel({clients} clients, {done} of {self.rounds_planned} rounds done)"
 
-    def _next(self) -> Step | None:
+    def _next_step(self) -> Step | None:
         self._step = None
         if not self.is_over():
             number = self._book.rounds_done
@@ -264,7 +267,7 @@ class ClientLevel:
             self._step, self._began = Step(self, number, cohort), time.monotonic()
         return self._step
 
-    def _affordable(self, privacy_target: PrivacyTarget) -> bool:
+    def _is_affordable(self, privacy_target: PrivacyTarget) -> bool:
         """Return True if one more round does not exceed the budget."""
         after = self._spending(privacy_target).with_round(np.zeros(0, dtype=np.int64), 0)
         return privacy_target.budget is None or after <= privacy_target.budget
@@ -274,14 +277,14 @@ class ClientLevel:
             self._spent = EqualRounds(privacy_target, self.rounds_planned, len(self._book.ledger.releases))
         return self._spent
 
-    def _check_open(self, step: Step) -> None:
+    def _require_open_step(self, step: Step) -> None:
         if self._step is step:
             return
         released = any(entry.round == step.round for entry in self._book.ledger.releases)
         what = "was released already" if released else "is over, or another round has begun"
         raise RunError(f"round {step.round} {what}. Release inside the loop over rounds(), once for every step.")
 
-    def _known(self, form: Form | None) -> Form:
+    def _known_form(self, form: UpdateForm | None) -> UpdateForm:
         """Return the form of these updates; raises ConfigError if it differs from that of earlier updates.
 
         An empty cohort's form is None; the form of earlier updates is returned then.
@@ -289,11 +292,12 @@ class ClientLevel:
         size = self._parts.size
         if form is None and self._form is None and not size:
             raise ConfigError(
-                "updates: none, for an empty cohort, before the first release, so that the dimension is not known. Give "
+                "updates: none, for an empty cohort, before the first release, so that the dimension is not known. "
+                "Give "
                 "dimension= to dpfed.ClientLevel if cohorts may be empty."
             )
         if form is None:
-            return self._form or Form(size=size, device=torch.device("cpu"))
+            return self._form or UpdateForm(size=size, device=torch.device("cpu"))
         if self._form is not None and not form.is_like(self._form):
             raise ConfigError(f"updates: {form.words}; earlier updates were {self._form.words}. Nothing was released.")
         if size and form.size != size:
@@ -301,18 +305,18 @@ class ClientLevel:
         self._form = form
         return form
 
-    def _machine_for(self, form: Form) -> Machine:
+    def _method_for_form(self, form: UpdateForm) -> LoopMethod:
         if self._machine is None:
             self._parts = replace(self._parts, size=form.size)
-            self._machine = machine_of(self._parts, self._stages_of)
+            self._machine = loop_method_of(self._parts, self._stages_of)
             if self._target is None:
                 self._target = self._machine.privacy_target
-                _require_one_round(self._target, self.rounds_planned)
+                _require_affordable_round(self._target, self.rounds_planned)
                 self._target.require_statement(self.rounds_planned)
         return self._machine
 
-    def _opened_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, object]]) -> LoopBook:
-        path = _gone_with(self) if ledger is None else Path(ledger)
+    def _open_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, object]]) -> LoopBook:
+        path = _temporary_ledger(self) if ledger is None else Path(ledger)
         simulated = self._parts.randomness.name == "simulated"
         key = self._parts.seeds.generator("population.key").bytes(32) if simulated else None
         header = Header(
@@ -326,7 +330,7 @@ class ClientLevel:
                 "plan": plan,
                 "stages": "whole update" if self._stages_of is None else "own",
             },
-            population=None if self._names is None else fingerprint(path, self._names, new=key),
+            population=None if self._names is None else fingerprint_of_names(path, self._names, new=key),
             plan=self._planned_releases(),
         )
         return LoopBook.open(path, header)
@@ -344,22 +348,25 @@ class ClientLevel:
         return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, skips=True)
 
 
-def _gone_with(owner: ClientLevel) -> Path:
+def _temporary_ledger(owner: ClientLevel) -> Path:
     """Return the path of a ledger in a temporary folder, which is removed when `owner` is garbage-collected."""
     folder = tempfile.mkdtemp(prefix="dpfed-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder) / "ledger.jsonl"
 
 
-def _require_one_round(privacy_target: PrivacyTarget, rounds: int) -> None:
+def _require_affordable_round(privacy_target: PrivacyTarget, rounds: int) -> None:
     """Raise ConfigError if a single round would exceed epsilon."""
     after = EqualRounds(privacy_target, rounds, 0).with_round(np.zeros(0, dtype=np.int64), 0)
     if privacy_target.budget is not None and after > privacy_target.budget:
-        raise ConfigError(over_budget(privacy_target, after))
+        raise ConfigError(over_budget_text(privacy_target, after))
 
 
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     found = tuple(str(name) for name in names)
     if len(set(found)) < len(found):
-        raise ConfigError("clients: a name occurs twice, but names must be different. Make them unique, or give the number of clients.")
+        raise ConfigError(
+            "clients: a name occurs twice, but names must be different. Make them unique, or give the number of "
+            "clients."
+        )
     return found

@@ -15,7 +15,7 @@ from dpfed.data.dataset import Numbers
 from dpfed.errors import ConfigError
 
 
-class Releasing(Protocol):
+class ReleasingLoop(Protocol):
     """Protocol of the loop to which a step belongs."""
 
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]: ...
@@ -31,7 +31,7 @@ class Step:
             secret: a guarantee with sampling holds against observers who do not know it
     """
 
-    def __init__(self, loop: Releasing, number: int, cohort: NDArray[np.int64]) -> None:
+    def __init__(self, loop: ReleasingLoop, number: int, cohort: NDArray[np.int64]) -> None:
         self._loop = loop
         self.round, self.cohort = number, cohort
 
@@ -68,7 +68,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class UpdateForm:
     """Form of every update of a loop.
 
     size: number of numbers in an update
@@ -87,7 +87,7 @@ class Form:
             return f"vectors of {self.size} numbers on {self.device}"
         return f"dictionaries of {len(self.names)} tensors, {self.size} numbers, on {self.device}"
 
-    def is_like(self, other: Form) -> bool:
+    def is_like(self, other: UpdateForm) -> bool:
         """Return True if both forms are equal; their devices may differ."""
         return (self.size, self.names, self.shapes) == (other.size, other.names, other.shapes)
 
@@ -102,7 +102,7 @@ class Form:
         }
 
 
-def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
+def form_and_updates(updates: object) -> tuple[UpdateForm | None, Iterator[object]]:
     """Return the form of the first update, None if there are no updates, and an iterator over all updates."""
     kind = type(updates).__name__
     match updates:
@@ -111,16 +111,16 @@ def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
         case Tensor() | np.ndarray() if updates.ndim != 2:
             raise ConfigError(f"updates: a {kind} of shape {tuple(updates.shape)}; must be [clients of the cohort, d].")
         case Iterable():
-            rows = iter(_dense(updates, "updates") if isinstance(updates, Tensor) else updates)
+            rows = iter(_require_dense(updates, "updates") if isinstance(updates, Tensor) else updates)
         case _:
             raise ConfigError(f"updates: {kind}; must be a matrix [c, d], or an iterable with one update per client.")
     first = next(rows, None)
     if first is None:
-        return _form_of_none(updates), iter(())
-    return _form_of(first), _again(first, rows)
+        return _form_of_empty_cohort(updates), iter(())
+    return _form_of(first), _with_first(first, rows)
 
 
-def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -> Iterator[Tensor]:
+def updates_in_groups(rows: Iterator[object], form: UpdateForm, count: int, *, at_once: int) -> Iterator[Tensor]:
     """Yield copies of exactly `count` updates, `at_once` at a time, as float32 [g, size].
 
     Raises ConfigError for more or fewer updates, or for an update of another form.
@@ -132,26 +132,26 @@ def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -
         for place in range(height):
             update = next(rows, None)
             if update is None:
-                raise _miscounted(done + place, count)
-            group[place] = _vector(update, form)
+                raise _wrong_count_error(done + place, count)
+            group[place] = _update_vector(update, form)
         yield group
         done += height
     if next(rows, None) is not None:
-        raise _miscounted(None, count)
+        raise _wrong_count_error(None, count)
 
 
-def _form_of_none(updates: object) -> Form | None:
+def _form_of_empty_cohort(updates: object) -> UpdateForm | None:
     """Return the form of an empty cohort's updates, from the width of a matrix without rows; None for an empty list."""
     width = updates.shape[1] if isinstance(updates, Tensor | np.ndarray) else 0
-    return Form(size=width, device=_device(updates)) if width else None
+    return UpdateForm(size=width, device=_device_of_matrix(updates)) if width else None
 
 
-def _again(first: object, rest: Iterator[object]) -> Iterator[object]:
+def _with_first(first: object, rest: Iterator[object]) -> Iterator[object]:
     yield first
     yield from rest
 
 
-def _miscounted(found: int | None, count: int) -> ConfigError:
+def _wrong_count_error(found: int | None, count: int) -> ConfigError:
     words = f"more than {count}" if found is None else str(found)
     return ConfigError(
         f"updates: {words} for a cohort of {count}; must be one for each client of step.cohort, in its order. "
@@ -159,19 +159,19 @@ def _miscounted(found: int | None, count: int) -> ConfigError:
     )
 
 
-def _form_of(update: object) -> Form:
+def _form_of(update: object) -> UpdateForm:
     if not isinstance(update, Mapping):
-        vector = _checked(update, "an update")
+        vector = _float_tensor(update, "an update")
         if vector.dim() != 1 or not len(vector):
             raise ConfigError(
                 f"an update of shape {tuple(vector.shape)}: must be a vector [d], or a dictionary of tensors."
             )
-        return Form(size=len(vector), device=vector.device)
-    tensors = {name: _checked(value, f"update[{name!r}]") for name, value in update.items()}
+        return UpdateForm(size=len(vector), device=vector.device)
+    tensors = {name: _float_tensor(value, f"update[{name!r}]") for name, value in update.items()}
     size = sum(tensor.numel() for tensor in tensors.values())
     if not size:
         raise ConfigError("an update: a dictionary without numbers. Give the differences of the trained tensors.")
-    return Form(
+    return UpdateForm(
         size=size,
         device=next(iter(tensors.values())).device,
         names=tuple(tensors),
@@ -180,7 +180,7 @@ def _form_of(update: object) -> Form:
     )
 
 
-def _vector(update: Any, form: Form) -> Tensor:
+def _update_vector(update: Any, form: UpdateForm) -> Tensor:
     """Return the update as float32 [size]; raises ConfigError if its form is not `form`."""
     found = _form_of(update)
     if not found.is_like(form) or found.device != form.device:
@@ -189,12 +189,12 @@ def _vector(update: Any, form: Form) -> Tensor:
             "Nothing of the round was released."
         )
     if not form.names:
-        return _checked(update, "an update").to(torch.float32)
-    parts = [_checked(update[name], f"update[{name!r}]").reshape(-1).to(torch.float32) for name in form.names]
+        return _float_tensor(update, "an update").to(torch.float32)
+    parts = [_float_tensor(update[name], f"update[{name!r}]").reshape(-1).to(torch.float32) for name in form.names]
     return torch.cat(parts)
 
 
-def _checked(value: object, what: str) -> Tensor:
+def _float_tensor(value: object, what: str) -> Tensor:
     if isinstance(value, np.ndarray | np.generic):
         value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
     if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -203,15 +203,15 @@ def _checked(value: object, what: str) -> Tensor:
             f"{what}: is {kind}; must be a tensor or an array of floating-point numbers. Leave out tensors that "
             "are not trained, such as counters (num_batches_tracked)."
         )
-    return _dense(value, what).detach()
+    return _require_dense(value, what).detach()
 
 
-def _dense(value: Tensor, what: str) -> Tensor:
+def _require_dense(value: Tensor, what: str) -> Tensor:
     if value.layout is not torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
         raise ConfigError(f"{what}: has layout {layout}; must be a dense tensor. Use .to_dense().")
     return value
 
 
-def _device(matrix: object) -> torch.device:
+def _device_of_matrix(matrix: object) -> torch.device:
     return matrix.device if isinstance(matrix, Tensor) else torch.device("cpu")

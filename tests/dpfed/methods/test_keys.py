@@ -7,7 +7,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
 from dpfed.methods.keys import differs_from_default, methods_by_key
-from dpfed.runs.experiment import check
+from dpfed.runs.experiment import check_configuration
 
 AWAY = {
     "method.keep": "0.5",
@@ -33,7 +33,7 @@ def refused(method: str, key: str) -> bool:
     given = override({}, [f"at.it={AWAY[key]}"])["at"]["it"]
     tables = override(tables, [f"{key}={AWAY[key]}"]) if "." in key else tables | {key: given}
     try:
-        check(parse(tables, source="test"))
+        check_configuration(parse(tables, source="test"))
     except ConfigError as error:
         return "does not take it" in str(error)
     return False
@@ -65,4 +65,4 @@ def test_the_message_names_the_key_its_value_and_who_takes_it():
     with pytest.raises(
         ConfigError, match=r"method.keep=0.5 .*'dp-fedavg'.* it is for .*fed-smp-randk.* Remove the key"
     ):
-        check(config)
+        check_configuration(config)

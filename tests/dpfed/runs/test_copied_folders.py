@@ -16,8 +16,8 @@ from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.runs import loop as federation
-from dpfed.runs.binding import Heads
-from dpfed.runs.book import Book, lines_of
+from dpfed.runs.binding import LedgerHeads
+from dpfed.runs.book import LedgerBook, project_releases_of
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 
@@ -40,7 +40,7 @@ class Folder:
 
     path: object
     done: int = 0
-    heads: Heads = field(default_factory=Heads)
+    heads: LedgerHeads = field(default_factory=LedgerHeads)
 
     def copy(self, name):
         shutil.copytree(self.path, self.path.with_name(name))
@@ -48,7 +48,9 @@ class Folder:
 
     def opened(self, project):
         project = ProjectLedger.open(project)
-        return Book.open(self.path / "ledger.jsonl", HEADER, rounds_done=self.done, heads=self.heads, project=project)
+        return LedgerBook.open(
+            self.path / "ledger.jsonl", HEADER, rounds_done=self.done, heads=self.heads, project=project
+        )
 
     def release(self, project, kind, seen):
         """Resume, and make one more round. `seen` gets the number of the round where its result is released."""
@@ -78,12 +80,12 @@ def to_the_end(folder, project, kind, seen):
 
 
 def charges(project):
-    return Counter(one.round for one in lines_of("a-1", ProjectLedger.open(project)))
+    return Counter(one.round for one in project_releases_of("a-1", ProjectLedger.open(project)))
 
 
 def same_charges(folder, project):
     own = Ledger.read(folder.path / "ledger.jsonl").releases
-    assert [one.nonce for one in own] == [one.nonce for one in lines_of("a-1", ProjectLedger.open(project))]
+    assert [one.nonce for one in own] == [one.nonce for one in project_releases_of("a-1", ProjectLedger.open(project))]
     assert len({one.nonce for one in own}) == len(own)
 
 
@@ -275,7 +277,7 @@ def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkey
         save(self, saved)
 
     def charged_once(self, release, *, run, first, **named):
-        if release.round in [line.round for line in lines_of(run, self)]:
+        if release.round in [line.round for line in project_releases_of(run, self)]:
             first()
         else:
             charge(self, release, run=run, first=first, **named)

@@ -17,7 +17,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
 from dpfed.report.privacy_text import statement
 from dpfed.runs import loop as federation
-from dpfed.runs.experiment import build, resolved
+from dpfed.runs.experiment import build, with_derived_defaults
 
 from ...rounds import Killed, killed_after
 
@@ -158,16 +158,16 @@ def test_lanes_follow_from_bands_and_bands_from_lanes(tiny_config):
         (("federation.lanes=3",), (3, 3)),
         (("federation.lanes=6", "privacy.bands=4"), (6, 4)),
     ):
-        config = resolved(tiny_config(*BINS, *settings))
+        config = with_derived_defaults(tiny_config(*BINS, *settings))
         assert (config.federation.lanes, config.privacy.bands) == numbers
         law = build(config).privacy_target.mechanism.sampling
         assert (law.lanes, len(law.coefficients)) == numbers
-    alone = resolved(tiny_config(*BINS))
+    alone = with_derived_defaults(tiny_config(*BINS))
     assert (alone.federation.lanes, alone.privacy.bands) == (None, None)
 
 
 def test_lanes_are_searched_for_an_epsilon(tiny_config):
-    config = resolved(
+    config = with_derived_defaults(
         tiny_config(*BINS[:-1], "privacy.noise_multiplier=", "privacy.epsilon=3.0", "federation.lanes=search")
     )
     plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", noise="banded", delta=config.privacy.delta)

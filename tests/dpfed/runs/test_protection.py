@@ -4,7 +4,7 @@ import pytest
 
 from dpfed.config.tables import parse
 from dpfed.methods import presets
-from dpfed.runs.protection import not_protected
+from dpfed.runs.protection import limitations_of_guarantee
 
 WORDS = "against other clients that deviate"
 
@@ -16,7 +16,7 @@ def of_coins(*, kind="plain", partition="iid", **privacy):
     tables["aggregation"] = {"kind": kind}
     tables["data"] = {**tables["data"], "partition": partition}
     config = parse(tables, source="test")
-    return [note for note in not_protected((), config, decodes_first=False) if WORDS in note]
+    return [note for note in limitations_of_guarantee((), config, decodes_first=False) if WORDS in note]
 
 
 def test_a_plain_sum_in_one_process_relies_on_no_other_client():

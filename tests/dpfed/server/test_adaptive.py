@@ -142,7 +142,7 @@ def rewritten(folder, change):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(tensors)
     kept = {name: value for name, value in specification.items() if name != "digest"}
-    save_file(tensors, path, metadata=kept | {"digest": checkpoint._digest(kept, tensors)})
+    save_file(tensors, path, metadata=kept | {"digest": checkpoint._content_digest(kept, tensors)})
 
 
 @pytest.mark.parametrize("name", ["average", "first"])
