@@ -195,7 +195,7 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
         while not run.finished:
             profile, clients = Profile(clock), len(cohort_of(run.experiment.method, run.state.round))
             with profiled(run, profile), profile.part("rest"):
-                run.one_round(source)
+                run.run_one_round(source)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]
     least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}

@@ -144,9 +144,10 @@ def run(
     own = CustomObjects(data=data, model=None if model is None else model_maker(model), loss=loss, metrics=metrics)
     if resume and out is None:
         raise ConfigError("resume=True without out: name the folder of the run to go on with.")
-    if own.names and engine != "in-process":
+    if own.given_names and engine != "in-process":
         raise ConfigError(
-            f"engine={engine!r} with {', '.join(own.names)} given as objects: nodes are other processes, which need "
+            f"engine={engine!r} with {', '.join(own.given_names)} given as objects: nodes are other processes, which "
+            "need "
             "names. Register them in a file of your own (--load), and use the names."
         )
     begun = Path(out) if resume and out is not None else None

@@ -55,12 +55,12 @@ class RoundTerms:
     arrays: str = ""
 
     @property
-    def plain(self) -> bool:
+    def sends_all(self) -> bool:
         """True if the update is sent uncompressed, with all its coordinates as floats."""
         return self.scheme == "dense" and self.kept == self.dimension
 
     @property
-    def choice(self) -> MapChoice:
+    def map_choice(self) -> MapChoice:
         """Public map to the coordinates that are sent."""
         if self.kept == self.dimension:
             return SendAll(size=self.dimension)
@@ -93,7 +93,7 @@ class RoundTerms:
         ids = np.array([self.client], dtype=np.int64)
         nowhere = torch.zeros(self.dimension)
         state = ServerState(round=self.round, broadcast=nowhere, clip_norm=self.clip_norm)
-        projection = self.choice.for_round(nowhere, self.round, Seeds(root=self.seed))
+        projection = self.map_choice.for_round(nowhere, self.round, Seeds(root=self.seed))
         task = Task(state=state, cohort=ids, participants=ids)
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
 

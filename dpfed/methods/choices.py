@@ -16,7 +16,7 @@ EDGE_OF_SIGNS = 0.1
 def sends_bernoulli_samples(config: Config, specification: MethodSpecification) -> bool:
     """Return True if uploads are Bernoulli samples: masks, or stochastic signs whose randomness is the privacy
     noise."""
-    return specification.coins or isinstance(config.privacy, BernoulliPrivacy)
+    return specification.sends_masks or isinstance(config.privacy, BernoulliPrivacy)
 
 
 def bound_of_moves(config: Config) -> float | None:
@@ -48,7 +48,7 @@ def weights_by_samples(config: Config, specification: MethodSpecification) -> bo
     """
     if config.privacy is not None or config.method.noiseless or config.method.purge == "clients":
         return False
-    return not specification.coins and (is_linear(config, specification) or not sums_integers(config))
+    return not specification.sends_masks and (is_linear(config, specification) or not sums_integers(config))
 
 
 def edge_of_probabilities(config: Config, specification: MethodSpecification) -> float:
@@ -60,7 +60,7 @@ def edge_of_probabilities(config: Config, specification: MethodSpecification) ->
     """
     table = config.privacy
     assert isinstance(table, BernoulliPrivacy)
-    if specification.coins and bound_of_moves(config) is None:
+    if specification.sends_masks and bound_of_moves(config) is None:
         return (config.mask or MaskTable()).edge
     if table.edge is not None:
         return table.edge

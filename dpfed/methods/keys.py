@@ -56,8 +56,8 @@ class Requirement:
     """Keys that have an effect with one choice only: the choice as text, and a test that a configuration makes it."""
 
     keys: tuple[str, ...]
-    what: str
-    made: Callable[[Config, MethodSpecification], bool]
+    choice: str
+    is_met: Callable[[Config, MethodSpecification], bool]
 
 
 def _sums_decodable_integers(config: Config, specification: MethodSpecification) -> bool:
@@ -151,11 +151,11 @@ def idle_key_messages(config: Config, specification: MethodSpecification) -> Ite
     """Yield a message for each key that differs from its default and has no effect with the other settings."""
     for rule in RULES:
         for name in rule.keys:
-            if differs_from_default(config, name) and not rule.made(config, specification):
+            if differs_from_default(config, name) and not rule.is_met(config, specification):
                 given = f"{name}={value_of_setting(config, name)!r}"
-                yield f"{given} has no effect here: it is for {rule.what}. Set that, or remove the key."
+                yield f"{given} has no effect here: it is for {rule.choice}. Set that, or remove the key."
 
 
 def required_choice(name: str) -> str | None:
     """Return the choice with which the key has an effect, as text; None if it has an effect with every choice."""
-    return next((rule.what for rule in RULES if name in rule.keys), None)
+    return next((rule.choice for rule in RULES if name in rule.keys), None)

@@ -23,16 +23,16 @@ def noise_kind_messages(config: Config, specification: MethodSpecification) -> I
             "of "
             "dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
         )
-    if specification.coins and not isinstance(table, BernoulliPrivacy):
+    if specification.sends_masks and not isinstance(table, BernoulliPrivacy):
         yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
     if (
-        specification.coins
+        specification.sends_masks
         and isinstance(table, BernoulliPrivacy)
         and table.edge is not None
         and bound_of_moves(config) is None
     ):
         yield "privacy.edge: applies to stochastic signs; fedpm without mask.bound has mask.edge. Remove it."
-    if isinstance(table, BernoulliPrivacy) and not specification.coins and not specification.signs_can_be_private:
+    if isinstance(table, BernoulliPrivacy) and not specification.sends_masks and not specification.signs_can_be_private:
         able = ", ".join(name for name, one in all_methods().items() if one.signs_can_be_private)
         yield (
             f"privacy.noise='coins' with method.name={specification.name!r}: only fedpm, {able} have Bernoulli samples."

@@ -48,7 +48,7 @@ class PrivacyTarget:
     bound: the stages directly before it; its account relies on their bound on the rows
     budget: the epsilon that the run may not exceed; None if epsilon is only stated
     noise_multiplier: None for Bernoulli samples
-    least: smallest number of uploads with which a round may end; given if rounds are charged with the noise that
+    least_uploads: smallest number of uploads of a round; given if rounds are charged with the noise that
         arrived, else None
     """
 
@@ -59,7 +59,7 @@ class PrivacyTarget:
     accountant: Accountant
     noise_multiplier: float | None
     clip_norm: float
-    least: int | None = None
+    least_uploads: int | None = None
     unit: Literal["client"] = "client"
     table: ClassVar[str] = "privacy"
     records: ClassVar[None] = None
@@ -75,13 +75,13 @@ class PrivacyTarget:
         return *self.bound, self.private
 
     @property
-    def varies(self) -> bool:
-        return self.least is not None
+    def charge_varies(self) -> bool:
+        return self.least_uploads is not None
 
     @property
     def mechanism(self) -> SingleRelease:
         """Mechanism of a round with the largest possible charge, that of the fewest uploads."""
-        return self.private.mechanism(self.least)
+        return self.private.mechanism(self.least_uploads)
 
     @property
     def schedule(self) -> NoiseSchedule | None:
@@ -97,36 +97,36 @@ class PrivacyTarget:
     def integer_rows(self) -> Integers | None:
         return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
 
-    def of_round(self, number: int) -> SingleRelease:
+    def mechanism_of_round(self, number: int) -> SingleRelease:
         """Return the mechanism of round `number` (from 0) with the largest possible charge, that of the fewest
         uploads."""
-        released: SingleRelease = part(self.private, "in_round")(number, self.least)
+        released: SingleRelease = part(self.private, "in_round")(number, self.least_uploads)
         return released
 
-    def run(self, rounds: int) -> Composed:
+    def mechanism_of_run(self, rounds: int) -> Composed:
         """Return the composed mechanism of the first `rounds` rounds with their largest possible charge."""
-        released: Composed = part(self.private, "run")(rounds, self.least)
+        released: Composed = part(self.private, "run")(rounds, self.least_uploads)
         return released
 
-    def is_like(self, other: PrivacyTarget) -> bool:
+    def has_equal_rounds(self, other: PrivacyTarget) -> bool:
         """Return True if both targets have the same mechanism, delta, budget, accountant, noise and clip norm."""
         return all(
             getattr(self, name) == getattr(other, name)
-            for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
+            for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least_uploads")
         )
 
-    def planned(self, rounds: int) -> Planned:
+    def planned_releases(self, rounds: int) -> Planned:
         """Return the plan of a run of `rounds` rounds, which is written into the header of its ledger."""
         delta = None if self.budget is None else self.delta
-        return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
+        return Planned(rounds=rounds, most=(self.mechanism_of_run(rounds),), epsilon=self.budget, delta=delta)
 
-    def require_statement(self, rounds: int) -> None:
+    def require_consistent_bounds(self, rounds: int) -> None:
         """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run
         then."""
         with suppress(
             InvalidParameter, UnsupportedMechanism
         ):  # no account covers the planned rounds: the budget ends the run earlier
-            guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
+            guarantee(self.mechanism_of_run(rounds), delta=self.delta, accountant=self.accountant)
 
 
 def privacy_target_of(
@@ -194,7 +194,7 @@ def _gaussian_target(
         sampled_run(noise.run(config.federation.rounds, None))  # raises if no sampled certificate covers the run
     least = least_uploads(int(who.expected), tolerated_fraction(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
-    return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
+    return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least_uploads=least)
 
 
 def _bernoulli_target(
@@ -214,7 +214,7 @@ def _bernoulli_target(
         sent=sent,
         edge=edge_of_probabilities(config, specification),
         others=bound_on_other_clients(config),
-        reference=None if specification.coins and bound_of_moves(config) is None else 0.5,
+        reference=None if specification.sends_masks and bound_of_moves(config) is None else 0.5,
         rounds=config.federation.rounds,
         delta=delta_of_config(config),
     )
@@ -253,7 +253,7 @@ def _integer_target(
     )
     assert table.clip_norm is not None
     least = noise.noise.shares if noise.charged else None
-    return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
+    return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least_uploads=least)
 
 
 _TARGET_BY_TABLE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {

@@ -51,10 +51,10 @@ class RecordTarget:
         """Total number of records of all clients."""
         return self.local.partition.total
 
-    def require_statement(self, rounds: int) -> None:
+    def require_consistent_bounds(self, rounds: int) -> None:
         """Accept every plan; for records, upper and lower bounds are compared when epsilon is stated."""
 
-    def planned(self, rounds: int) -> Planned:
+    def planned_releases(self, rounds: int) -> Planned:
         """Return the plan of a run of `rounds` rounds, for the header of its ledger.
 
         The plan contains one client of each size that takes part in every round.

@@ -83,7 +83,7 @@ def _privacy_messages(config: Config, specification: MethodSpecification) -> Ite
 
 def _mask_and_public_data_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
     """Yield messages for the posterior rule without masks, and for public data that are missing or not public."""
-    if not specification.coins and config.server.rule == "posterior":
+    if not specification.sends_masks and config.server.rule == "posterior":
         yield (
             f"server.rule='posterior' with method.name={specification.name!r}: this rule is for masks (fedpm, "
             "fedmask). "
@@ -249,7 +249,7 @@ def refuse_network(config: Config, specification: MethodSpecification, model: Fl
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
-    symbols = sums_integers(config) and not specification.coins and not is_linear(config, specification)
+    symbols = sums_integers(config) and not specification.sends_masks and not is_linear(config, specification)
     if symbols and len(model.dense):
         raise ConfigError(
             f"aggregation.kind={config.aggregation.kind!r} with method.name={specification.name!r} and BatchNorm: its "

@@ -84,7 +84,7 @@ class Settings:
         return is_linear(self.config, self.specification)
 
     @property
-    def whole_numbers(self) -> bool:
+    def sums_integers(self) -> bool:
         """True if rows are rounded to integers before they are summed."""
         return sums_integers(self.config)
 
@@ -119,9 +119,9 @@ class Settings:
         """
         project = Project(choice=choice)
         privacy_target = self.privacy_target(choice.sent)
-        if self.whole_numbers and self.linear:
+        if self.sums_integers and self.linear:
             return self._integer_chain(project, privacy_target, own)
-        if self.whole_numbers:
+        if self.sums_integers:
             return self._symbol_chain(project, privacy_target, own)
         encode = self._encode_stage(choice)
         if privacy_target is None:

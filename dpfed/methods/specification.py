@@ -83,7 +83,7 @@ class MethodSpecification:
             return ()
         if self.dithered:
             return (DITHERED,)
-        if self.coins:
+        if self.sends_masks:
             return (COINS_SUMMED, COINS_SEEN)
         if self.linear:
             return (NOISED_SUM, SHARES, NOISED_UPLOADS)
@@ -91,7 +91,7 @@ class MethodSpecification:
         return (DECODED, NOISED_UPLOADS, *coins, *((SHARED_SUM,) if self.linear_if_shared else ()))
 
     @property
-    def coins(self) -> bool:
+    def sends_masks(self) -> bool:
         """True if clients train and send masks: Bernoulli samples of probabilities."""
         return self.noise == "coins"
 

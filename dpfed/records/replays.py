@@ -56,7 +56,7 @@ class ReplayRecord:
         return found if found.configuration == configuration_fingerprint(tables) else None
 
     @property
-    def as_text(self) -> str:
+    def verdict_text(self) -> str:
         """Sentence with the verdict, for reports."""
         if self.verdict == "pass":
             return f"replay audit of this configuration: pass on {self.pairs_tested} pairs and what they exercised"
@@ -71,4 +71,4 @@ def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
         return str(reason)
     if found is None:
         return "no replay audit of this configuration is recorded: `dpfed audit replay` makes one of this folder"
-    return found.as_text
+    return found.verdict_text

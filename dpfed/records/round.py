@@ -166,7 +166,7 @@ class CheckpointReport:
     canaries: Annotated[tuple[CanaryLine, ...], Field(fail_fast=True)] = ()
 
     @property
-    def record(self) -> RoundRecord:
+    def round_record(self) -> RoundRecord:
         """Record of the round, with the scores of its canaries."""
         return replace(self.diagnostics, canaries=self.canaries)
 

@@ -51,9 +51,9 @@ class LocalTraining:
     precision: Word = ""
 
     @property
-    def words(self) -> str:
+    def plan_text(self) -> str:
         """Description of the plan, for reports."""
-        how = "one after the other, one a core"
+        how = "one after another, one client per core"
         if self.chunk is not None:
             how = f"side by side, {self.chunk:,} at a time"
         return f"{how}, in {self.precision}"
@@ -160,7 +160,7 @@ class Summary:
         return self.scores.get("test_loss")
 
     @classmethod
-    def in_folder(cls, folder: Path) -> Self:
+    def of_folder(cls, folder: Path) -> Self:
         """Return the summary of a run's folder. Raises Unavailable if summary.json is missing or invalid."""
         return cls.read(json_object(text_of_file(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
 

@@ -30,7 +30,7 @@ class FinishedRun:
 def read_finished(folder: Path) -> FinishedRun:
     """Return the run in this folder. Raise RunError if it is not finished, or a file is invalid."""
     try:
-        summary, metrics = Summary.in_folder(folder), read_lines(folder / "metrics.jsonl", MetricsLine)
+        summary, metrics = Summary.of_folder(folder), read_lines(folder / "metrics.jsonl", MetricsLine)
         config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         rounds = folder / "diagnostics.jsonl"
         seconds = (

@@ -86,7 +86,7 @@ def what_ran(summary: Summary) -> list[Fact]:
         Fact(name="Traffic of a client", words=_traffic(summary)),
     ]
     if summary.local_training:
-        facts.append(Fact(name="Local training", words=summary.local_training.words))
+        facts.append(Fact(name="Local training", words=summary.local_training.plan_text))
     facts.append(Fact(name="Seed", words=str(summary.seed)))
     return facts
 

@@ -40,7 +40,7 @@ class LedgerBook:
         self.worst: SingleRelease | None = None
         self._repeatable = ledger.header.randomness == "simulated"
         self._written = {entry.round: entry for entry in ledger.standing}
-        self._of_project = Counter(line.round for line in project_releases_of(self.run, project))
+        self._of_project = Counter(line.round for line in project_releases_of(self.run_name, project))
         self._nonces = {one.nonce for one in self.ledger.shared_releases}
         self._compared = 0
 
@@ -125,7 +125,7 @@ class LedgerBook:
         if self.project is None:
             return
         project = self.project.ledger
-        own, charged = self.ledger.shared_releases, project_releases_of(self.run, self.project)
+        own, charged = self.ledger.shared_releases, project_releases_of(self.run_name, self.project)
         paid = {line.nonce for line in charged}
         before = Counter(
             one.round for one in own if one.nonce is None
@@ -135,7 +135,7 @@ class LedgerBook:
         lost += [one.round for one in own if one.nonce not in paid and one.round < rounds_done]
         if lost:
             raise RunError(
-                f"{project.path}: has no charge of round {lost[0]} of run {self.run}, whose ledger contains "
+                f"{project.path}: has no charge of round {lost[0]} of run {self.run_name}, whose ledger contains "
                 "its release. Give the project's ledger that the run began with, with all its lines."
             )
         for head in (str(self.ledger.header.about.get("project_head", "")), seen):
@@ -156,7 +156,7 @@ class LedgerBook:
         assert self.project is not None
         entries = self.project.ledger.entries
         for line in entries[self._compared :]:
-            if not isinstance(line, Release) or line.detail.get("run") != self.run:
+            if not isinstance(line, Release) or line.detail.get("run") != self.run_name:
                 continue
             if line.nonce is not None and line.nonce not in self._nonces:
                 raise self._old_copy_error(line.round)
@@ -166,7 +166,8 @@ class LedgerBook:
         assert self.project is not None
         return RunError(
             f"{self.ledger.path}: has no line for a charge of round {number} that {self.project.ledger.path} has of "
-            f"run {self.run}: the folder is an old copy, and the run continued in another one. Nothing was released. "
+            f"run {self.run_name}: the folder is an old copy, and the run continued in another one. Nothing was "
+            "released. "
             "Resume the newest folder of this run, or start a new run."
         )
 
@@ -179,7 +180,7 @@ class LedgerBook:
         """
         if self.project is None or self._repeatable:
             return
-        charged = project_releases_of(self.run, self.project)
+        charged = project_releases_of(self.run_name, self.project)
         paid = {line.nonce for line in charged}
         unpaid = [one for one in self.ledger.shared_releases if one.nonce not in paid]
         self.ledger.record_all(Aborted(round=one.round, reason=TAKEN_BACK, nonce=one.nonce) for one in unpaid)
@@ -206,7 +207,9 @@ class LedgerBook:
         if self.project is None or not isinstance(entry, Release):
             self.ledger.record(entry)
             return
-        charge = partial(self.project.charge, run=self.run, population=self.ledger.header.population, worst=self.worst)
+        charge = partial(
+            self.project.charge, run=self.run_name, population=self.ledger.header.population, worst=self.worst
+        )
         if self._repeatable:
             charge(entry, repeatable=True)
             self.ledger.record(entry)
@@ -238,24 +241,26 @@ class LedgerBook:
         lines = [] if schedule is None or self.project is None else self.project.ledger.shared_releases
         for line in lines:
             other, name = schedule_of(line.mechanism), line.detail.get("run")
-            if other is not None and schedule is not None and other.stream == schedule.stream and name != self.run:
+            if other is not None and schedule is not None and other.stream == schedule.stream and name != self.run_name:
                 raise RunError(
                     f"{self.ledger.path}: the schedule of run {name} of the project is drawn from "
                     f"{schedule.stream!r}, too. Use a different run.seed for this run."
                 )
 
-    def begin(self, privacy_target: PrivacyTarget, *, first: int, rounds: int) -> None:
+    def require_project_budget(self, privacy_target: PrivacyTarget, *, first: int, rounds: int) -> None:
         """Ensure that the project pays for the rounds that it is not charged for yet; raises BudgetSpent if it cannot.
 
         If a charge depends on the noise shares that arrive, the fewest possible shares are assumed.
         """
-        self.worst = privacy_target.mechanism if privacy_target.varies else None
+        self.worst = privacy_target.mechanism if privacy_target.charge_varies else None
         if self.project is not None:
             left = [
-                privacy_target.of_round(number) for number in range(first, rounds) if number not in self._of_project
+                privacy_target.mechanism_of_round(number)
+                for number in range(first, rounds)
+                if number not in self._of_project
             ]
             population = self.ledger.header.population
-            self.project.begin(left, run=self.run, first=first, population=population)
+            self.project.begin(left, run=self.run_name, first=first, population=population)
 
     @property
     def heads(self) -> LedgerHeads:
@@ -265,29 +270,29 @@ class LedgerBook:
         )
 
     @property
-    def run(self) -> str:
+    def run_name(self) -> str:
         """Name of this run in a project's ledger."""
         return str(self.ledger.header.about.get("run", "unnamed"))
 
-    def standing(self, rounds_done: int) -> list[Release | LocalRelease]:
+    def counted_releases(self, rounds_done: int) -> list[Release | LocalRelease]:
         """Return the releases of finished rounds and, with secure randomness, of interrupted ones.
 
         An interrupted simulated round is left out, because its repetition is the same release.
         """
         return [one for one in self.ledger.releases if not self._repeatable or one.round < rounds_done]
 
-    def paid(self, number: int) -> bool:
+    def is_paid_by_project(self, number: int) -> bool:
         """Return True if the project was charged for this simulated round before an interruption."""
         return self._repeatable and number in self._of_project
 
-    def interrupted(self, rounds_done: int) -> int:
+    def interrupted_charges(self, rounds_done: int) -> int:
         """Return the number of charges in either ledger that do not belong to a finished round.
 
         They were made by rounds that were interrupted after their charge. Such a round was repeated with new noise, or
         not repeated.
         """
         charges = Counter(entry.round for entry in self.ledger.releases)
-        for round, count in Counter(line.round for line in project_releases_of(self.run, self.project)).items():
+        for round, count in Counter(line.round for line in project_releases_of(self.run_name, self.project)).items():
             charges[round] = max(charges[round], count)
         return sum(charges.values()) - sum(round < rounds_done for round in charges)
 

@@ -154,7 +154,7 @@ def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None 
         unused.restore()
     start = None if unused is None else Start(model, objective.loss, device)
     refuse_network(config, specification, model)
-    network = frozen_network(config, model, seeds, device) if specification.coins else None
+    network = frozen_network(config, model, seeds, device) if specification.sends_masks else None
     randomness = randomness_of(config.run.randomness, seeds)
     parts = TrainingParts(config=config, specification=specification, model=model, network=network, device=device)
     course = federated_method(specification.name).course(parts)

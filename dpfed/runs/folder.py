@@ -98,7 +98,7 @@ class RunFolder:
         try:
             folder._write_file("config.toml", tomli_w.dumps(dict(config)).encode())
         except RunError:
-            folder.discard()
+            folder.discard_new_folder()
             raise
         return folder
 
@@ -128,7 +128,7 @@ class RunFolder:
         tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
         self._write_file("config.toml", tomli_w.dumps(tables).encode())
 
-    def key(self, new: Callable[[], bytes]) -> bytes:
+    def population_key(self, new: Callable[[], bytes]) -> bytes:
         """Return the key of the population's fingerprint.
 
         The key is new, from `new`, if the run has not begun or population.key is missing. With a new key, the existing
@@ -157,7 +157,7 @@ class RunFolder:
             population_key.write(path, new)
         return key or new
 
-    def client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
+    def record_client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
         """Record the client ids that determine lanes or turns. Raises RunError if a resumed run has other ids."""
         content = b"" if ids is None else ids.to_json()
         path = self.path / CLIENT_IDS
@@ -170,7 +170,7 @@ class RunFolder:
                 "original data, or start a new run."
             )
 
-    def own_code(self, files: Sequence[UserCodeFile], *, resume: bool) -> None:
+    def record_own_code(self, files: Sequence[UserCodeFile], *, resume: bool) -> None:
         """Record the user-defined code that the run needs. Raises RunError if a resumed run has other code."""
         if not resume:
             if files:
@@ -185,15 +185,15 @@ class RunFolder:
                 "Load the original files (--load), or start a new run."
             )
 
-    def bind(self, binding: Binding) -> None:
+    def set_binding(self, binding: Binding) -> None:
         """Set the hashes that are written into checkpoints, and compared when a checkpoint is loaded."""
         self._binding = binding
 
-    def release(self) -> None:
+    def unlock(self) -> None:
         """Release the lock on the run folder."""
         self._lock.release()
 
-    def discard(self) -> None:
+    def discard_new_folder(self) -> None:
         """Unlock the folder, and remove it if this run created it and was refused before it charged or saved
         anything."""
         names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, CLIENT_IDS, _LOCK)
@@ -203,12 +203,12 @@ class RunFolder:
                     (self.path / name).unlink(missing_ok=True)
                 for folder in self._made:
                     folder.rmdir()
-        self.release()
+        self.unlock()
 
     def _refuse_content(self) -> None:
         """Raise RunError for a folder with content, unless a run ended there before it wrote its configuration."""
         if any(one.name != _LOCK and one.suffix != ".part" for one in self.path.iterdir()):
-            self.release()
+            self.unlock()
             raise RunError(f"{self.path}: is not empty. Use --resume to continue the run in it, or another --out.")
 
     def _lock_folder(self) -> None:
@@ -222,14 +222,14 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
 
-    def append(self, line: MetricsLine, record: RoundRecord) -> None:
+    def append_round(self, line: MetricsLine, record: RoundRecord) -> None:
         """Append the lines of one round to diagnostics.jsonl, canaries.jsonl and metrics.jsonl, in this order."""
         self._append_lines(self._diagnostics, record)
         if record.canaries:
             self._append_lines(self._canaries, *record.canaries)
         self._append_lines(self._metrics, line)
 
-    def metrics(self, before_round: int) -> list[MetricsLine]:
+    def metrics_lines(self, before_round: int) -> list[MetricsLine]:
         """Return the lines of metrics.jsonl up to round `before_round`, inclusive.
 
         Lines of later rounds are removed from metrics.jsonl, diagnostics.jsonl and canaries.jsonl.

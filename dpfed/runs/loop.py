@@ -96,7 +96,7 @@ def run(
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
+        outcome = opened.run_all_rounds(InProcess(seeds=experiment.seeds), stop)
     except (
         TrainingFailed
     ):  # other processes are waiting for this process's rows, so a message would block; its end ends them
@@ -106,7 +106,7 @@ def run(
         raise
     finally:
         if opened is not None:
-            opened.release()
+            opened.unlock()
     _stop_other_processes(experiment)
     return outcome
 
@@ -145,7 +145,7 @@ class Run:
         self._folder, self._on_round, self._binding = folder, on_round, binding
         privacy_target = experiment.privacy_target
         self._book = _open_book(experiment, privacy_target, folder, saved, binding, project) if privacy_target else None
-        self._lines = folder.metrics(before_round=saved.state.round - 1)
+        self._lines = folder.metrics_lines(before_round=saved.state.round - 1)
         self._spent = spending_account(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._mask_entropy: int | None = 0
@@ -173,41 +173,41 @@ class Run:
         """
         _check_project(experiment, project)
         if not resume and experiment.privacy_target is not None:
-            experiment.privacy_target.require_statement(experiment.config.federation.rounds)
+            experiment.privacy_target.require_consistent_bounds(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
-            folder.own_code(experiment.own_code, resume=resume)
+            folder.record_own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
-            folder.client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
+            folder.record_client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(
                     folder.shorter, experiment.config, experiment.specification, experiment.privacy_target, sent
                 )
                 folder.prolong(experiment.config.federation.rounds)
-            key = folder.key(partial(new_population_key, experiment, project))
+            key = folder.population_key(partial(new_population_key, experiment, project))
             binding = binding_of(experiment, folder.configuration, key)
-            folder.bind(binding)
+            folder.set_binding(binding)
             saved = folder.load_checkpoint(experiment.start)
             randomness = experiment.method.randomness
             if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
-            folder.discard()
+            folder.discard_new_folder()
             raise
 
-    def release(self) -> None:
+    def unlock(self) -> None:
         """Release the lock on the run folder."""
-        self._folder.release()
+        self._folder.unlock()
 
     @property
     def finished(self) -> bool:
         """True if all rounds are done, or another round would exceed a budget."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
-    def all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
+    def run_all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
         """Run the remaining rounds within the budgets, and write the summary.
 
         Raises RunInterrupted if `stop`, called before every round, returns True.
@@ -216,10 +216,10 @@ class Run:
             if stop():
                 done, rounds = self.state.round, self.experiment.config.federation.rounds
                 raise RunInterrupted(f"interrupted after round {done} of {rounds}; all finished rounds are saved.")
-            self.one_round(source)
+            self.run_one_round(source)
         return self.close()
 
-    def one_round(self, source: Source) -> None:
+    def run_one_round(self, source: Source) -> None:
         """Run one round: check the budgets, charge the round, save its result, report it. Do nothing if a budget is
         spent."""
         experiment, state = self.experiment, self.state
@@ -264,7 +264,7 @@ class Run:
         """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
         self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
         line = self._metrics_line(epsilon, report.diagnostics.aborted)
-        self._folder.append(line, report.record)
+        self._folder.append_round(line, report.round_record)
         self._lines.append(line)
         self._on_round(line.to_dict())
 
@@ -297,7 +297,7 @@ class Run:
         experiment, folder = self.experiment, self._folder
         if experiment.privacy_target and self.state.round == 0:
             if self._book is not None and not self._book.ledger.entries:
-                folder.discard()
+                folder.discard_new_folder()
             raise RunError(self._exceeded())
         summary = summary_of(
             experiment,
@@ -318,7 +318,7 @@ class Run:
             bits = 8 * len(content) / experiment.model.size
             summary = replace(summary, mask_sha256=folder.save_mask(content), model_bits_per_parameter=bits)
         folder.save_summary(summary)
-        self.release()
+        self.unlock()
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
     def _stop_for_project(self, why: BudgetSpent) -> None:
@@ -342,9 +342,9 @@ class Run:
         if privacy_target.budget is not None and after > privacy_target.budget:
             self._exceeded = partial(over_budget_text, privacy_target, after)
             return False
-        if project is None or privacy_target.unit == "record" or book.paid(number):
+        if project is None or privacy_target.unit == "record" or book.is_paid_by_project(number):
             return True
-        why = project.refusal(privacy_target.of_round(number), run=book.run, number=number)
+        why = project.refusal(privacy_target.mechanism_of_round(number), run=book.run_name, number=number)
         self._exceeded = partial(over_project_budget_text, privacy_target, project, why or "")
         return why is None
 
@@ -382,10 +382,10 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
-        plan=privacy_target.planned(rounds),
+        plan=privacy_target.planned_releases(rounds),
     )
     book = LedgerBook.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if privacy_target.unit == "client":
         book.require_own_stream(privacy_target.mechanism)
-        book.begin(privacy_target, first=saved.state.round, rounds=rounds)
+        book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds)
     return book

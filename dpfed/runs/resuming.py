@@ -140,7 +140,7 @@ def require_same_rounds(
         shorter = privacy_target_of(parse_written_config(before, source="config.toml"), specification, sent)
     except ConfigError as error:
         raise RunError(f"{said} the configuration with which it began is refused: {error}") from None
-    if not shorter.is_like(privacy_target):
+    if not shorter.has_equal_rounds(privacy_target):
         raise RunError(
             f"{said} its noise follows from the number of rounds (privacy.epsilon alone, federation.cohort_cap or "
             "tolerances by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."

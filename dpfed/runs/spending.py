@@ -44,12 +44,12 @@ def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_don
     privacy_target = experiment.privacy_target
     if privacy_target is None or book is None:
         return NoSpending()
-    before = book.standing(rounds_done)
+    before = book.counted_releases(rounds_done)
     if privacy_target.unit == "record":
         return RecordSpending(experiment, privacy_target, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
     if (
-        privacy_target.varies
+        privacy_target.charge_varies
         or privacy_target.schedule is not None
         or schedule_of(privacy_target.mechanism) is not None
     ):
@@ -112,7 +112,7 @@ class VaryingRounds:
             self._running.add(release)
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        release = self._target.of_round(number)
+        release = self._target.mechanism_of_round(number)
         return _stated_epsilon(
             self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release])
         )

@@ -58,7 +58,7 @@ def summary_of(
         for_release=config.run.for_release if privacy_target else None,
         aggregation=config.aggregation.kind,
         randomness=experiment.method.randomness.name,
-        interrupted_charges=book.interrupted(state.round) if book else 0,
+        interrupted_charges=book.interrupted_charges(state.round) if book else 0,
         not_protected=experiment.not_protected,
         aborted_rounds=sum(line.aborted is not None for line in metrics),
         seconds=seconds,

@@ -56,7 +56,7 @@ class CustomObjects:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def given_names(self) -> tuple[str, ...]:
         """Names of the given objects."""
         given = tuple(name for name in ("data", "model", "loss") if getattr(self, name) is not None)
         return (*given, "metrics") if self.metrics else given

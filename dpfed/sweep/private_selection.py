@@ -55,7 +55,8 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         )
     private = [privacy_target for privacy_target in goals if isinstance(privacy_target, PrivacyTarget)]
     mechanisms = [
-        privacy_target.run(cell.config.federation.rounds) for privacy_target, cell in zip(private, cells, strict=True)
+        privacy_target.mechanism_of_run(cell.config.federation.rounds)
+        for privacy_target, cell in zip(private, cells, strict=True)
     ]
     return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
 

@@ -82,7 +82,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
             False,
             f"checkpoint.safetensors: its clip norm is {files.checkpoint.clip_norm:.6g}, metrics.jsonl has {norm:.6g}.",
         )
-    if method_specification(files.config.method.name).coins:
+    if method_specification(files.config.method.name).sends_masks:
         return (
             True,
             "the model has the hash that summary.json states; a mask's network is not compared with probabilities.",

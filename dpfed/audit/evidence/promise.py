@@ -74,7 +74,7 @@ class Promise:
 
     def run(self, rounds: int) -> Composed:
         """Return the first `rounds` rounds, charged at their largest."""
-        run = self.privacy_target.run(rounds)
+        run = self.privacy_target.mechanism_of_run(rounds)
         return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
 
     def _charged(self, release: SingleRelease) -> SingleRelease:

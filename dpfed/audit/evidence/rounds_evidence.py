@@ -73,7 +73,7 @@ def _with_one_more(files: RunFiles) -> float:
     """Return epsilon with one more round, charged at its largest."""
     privacy_target = files.promise.privacy_target
     mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
-    mechanisms.append(privacy_target.of_round(len(mechanisms)))
+    mechanisms.append(privacy_target.mechanism_of_round(len(mechanisms)))
     try:
         return accountant.epsilon(
             Composed.of(mechanisms), delta=privacy_target.delta, accountant=privacy_target.accountant

@@ -111,7 +111,7 @@ class RunFiles:
     @cached_property
     def summary(self) -> Summary:
         """Content of summary.json."""
-        return Summary.in_folder(self.path)
+        return Summary.of_folder(self.path)
 
     @property
     def epsilon(self) -> float:

@@ -204,7 +204,7 @@ def _summed_in_floats(files: RunFiles) -> bool:
 def _linear(files: RunFiles) -> bool:
     chosen = method_specification(files.config.method.name)
     purging = chosen.sends_models and files.config.method.purge != "clients"
-    return files.config.server.rule == "step" and not chosen.coins and not purging
+    return files.config.server.rule == "step" and not chosen.sends_masks and not purging
 
 
 def _rounding_allowance(files: RunFiles, probes: Probes, one: RoundRecord, velocity: float) -> float:

@@ -75,13 +75,13 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
         federation["rounds"] = _ROUNDS
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
-    config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
+    config = parse(_with_strength(tables, chosen.sends_masks, noise_multiplier), source=f"audit of {_preset(name)}")
     _refuse_padded_coins(config)
     return config
 
 
 def _refuse_padded_coins(config: Config) -> None:
-    coins = method_specification(config.method.name).coins or (
+    coins = method_specification(config.method.name).sends_masks or (
         config.privacy is not None and config.privacy.noise == "coins"
     )
     if coins and config.federation.sampling == "poisson":

@@ -47,7 +47,9 @@ class AskedRound:
                 unread += 1
                 yield torch.zeros(size)
         if unread == len(self.terms):
-            needs = "" if next(iter(self.terms.values())).plain else " Do the nodes have ClientApp(mods=[client_mod])?"
+            needs = (
+                "" if next(iter(self.terms.values())).sends_all else " Do the nodes have ClientApp(mods=[client_mod])?"
+            )
             log(
                 WARNING,
                 "dpfed: no update of round %s could be read, so the model moves by noise alone.%s FLWR_LOG_LEVEL=DEBUG "
@@ -67,6 +69,6 @@ def _update_in_reply(reply: Message, terms: RoundTerms, start: ArrayRecord) -> T
         if sent.get("round") != terms.round or not isinstance(payload, bytes):
             raise WireError(f"an update of round {sent.get('round')!r}: expected round {terms.round}, in bytes.")
         return terms.decode(payload)
-    if not terms.plain:
+    if not terms.sends_all:
         raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
     return update_in_reply(start, reply.content)

@@ -149,7 +149,7 @@ class ClientLevelStrategy(Strategy):
         """Return the wrapped strategy's messages, addressed to the cohort that the charged sampler draws."""
         self._opened = None
         private = self._private or self._begin_loop(arrays)
-        self._population.meet(grid, self._patience)
+        self._population.wait_for_nodes(grid, self._patience)
         example = self._message_of_strategy(server_round, arrays, config)
         step = next(self._steps, None)
         if step is None:

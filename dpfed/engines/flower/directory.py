@@ -33,17 +33,17 @@ class NodeDirectory:
         self._asked: set[int] = set()
         self._refused = ""
 
-    def wait(self, *, more_may_join: bool) -> None:
+    def wait_for_nodes(self, *, more_may_join: bool) -> None:
         """Wait until every client has a node, for at most `patience` seconds.
 
         If no more nodes may join, waiting ends when the number of nodes that answered is the number of clients. Raises
         RunError if then no client has a node.
         """
         end = time.monotonic() + self._patience
-        while not self.complete and time.monotonic() < end:
+        while not self.is_complete and time.monotonic() < end:
             if not more_may_join and len(self._asked) >= self._clients:
                 break
-            if not self.look_again(timeout=max(1.0, end - time.monotonic())):
+            if not self.ask_new_nodes(timeout=max(1.0, end - time.monotonic())):
                 time.sleep(_PAUSE)
         if not self._nodes:
             raise RunError(
@@ -52,18 +52,18 @@ class NodeDirectory:
                 if more_may_join
                 else f"no simulated node can be a client{self._refused}."
             )
-        if not self.complete:
+        if not self.is_complete:
             log(WARNING, "%s of %s clients have a node; the others drop out.", len(self._nodes), self._clients)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self._nodes) == self._clients
 
     def node_of(self, client: int) -> int | None:
         """Return the node of a client; None if the client has no node."""
         return self._nodes.get(client)
 
-    def look_again(self, *, timeout: float) -> bool:
+    def ask_new_nodes(self, *, timeout: float) -> bool:
         """Ask newly connected nodes for their clients; return True if there were new nodes."""
         present = set(self._grid.get_node_ids())
         self._nodes = _connected_nodes(present, self._waiting) | _connected_nodes(present, self._nodes)
@@ -108,7 +108,7 @@ class NodePopulation:
         self.count, self.ids = count, named or []
         self._met = False
 
-    def meet(self, grid: Grid, patience: float) -> None:
+    def wait_for_nodes(self, grid: Grid, patience: float) -> None:
         """Wait for the planned nodes before the first round.
 
         Raises RunError if nodes are missing after `patience` seconds, or if there are more nodes than planned."""

@@ -56,7 +56,7 @@ class RoundInbox:
         if stages.noise_in_rows or not server_sees_rows(opened):
             watch.longest_added = None
 
-    def take(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
+    def take_replies(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
         """Add the replies of the asked nodes, given by node with their clients; clients without a reply drop out.
 
         If at most `at_once` clients were asked, their rows are added in the order of clients, so that the sum does not
@@ -68,9 +68,9 @@ class RoundInbox:
                 asked[node]: reply for node, reply in single_replies(some, asked) if asked[node] not in arrived
             }
             arrived |= {client for client, reply in sorted(by_client.items()) if self._accept_reply(client, reply)}
-        self.lose(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
+        self.record_dropouts(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients dropped out."""
         self._opened.total.lose(clients)
 

@@ -43,7 +43,7 @@ class NodeSource:
         """Send instructions to the clients that have a node, add their replies to the sum, and record dropped
         clients."""
         method, now, total = opened.method, opened.now, opened.total
-        self._directory.look_again(timeout=self._timeout)
+        self._directory.ask_new_nodes(timeout=self._timeout)
         ask = partial(self._ask_step, now.number)
         if isinstance(total, NodeSum):
             total.begin(ask, now.task.participants)
@@ -53,9 +53,9 @@ class NodeSource:
         present, inbox = present_canaries(method, now.number), RoundInbox(opened)
         if server_sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
-        inbox.lose(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
+        inbox.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
-        inbox.take(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
+        inbox.take_replies(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
         if isinstance(total, NodeSum):
             total.finish(ask)
 

@@ -116,11 +116,11 @@ def serve_run(
         )
     print_ = agreement_text(config)
     directory = NodeDirectory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
-    directory.wait(more_may_join=more_may_join)
+    directory.wait_for_nodes(more_may_join=more_may_join)
     experiment = replace(experiment, method=replace(experiment.method, aggregation=sums_of_nodes(experiment.method)))
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
         grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
-        return run.all_rounds(NodeSource(directory, grid, print_, timeout=timeout), stop)
+        return run.run_all_rounds(NodeSource(directory, grid, print_, timeout=timeout), stop)
     finally:
-        run.release()
+        run.unlock()

@@ -70,7 +70,7 @@ class ClipUpdate(Filter):
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
-        if not asked.terms.plain:
+        if not asked.terms.sends_all:
             raise ConfigError(f"ClipUpdate: the server requires {asked.terms.scheme}. Use CompressUpdate.")
         row = clip_rows(_update_of_result(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
         return _result_with_arrays(shareable, arrays_of_vector(asked.start, row))
@@ -98,7 +98,7 @@ def update_in_result(params: Any, kind: str, start: Arrays, terms: RoundTerms) -
         if arrays[META].dtype != np.uint8 or arrays[META].ndim != 1:
             raise WireError(f"an upload of {arrays[META].dtype}, {arrays[META].ndim} dimensions: must be bytes.")
         return terms.decode(arrays[META].tobytes())
-    if not terms.plain:
+    if not terms.sends_all:
         raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
     return vector_of_arrays(start, arrays if kind == "DIFF" else array_differences(start, arrays))
 

@@ -93,7 +93,7 @@ class LoopBook:
         """Number of rounds in the ledger. No round is repeated, so its noise is never drawn twice."""
         return max((entry.round + 1 for entry in self.ledger.entries), default=0)
 
-    def pending(self, number: int) -> bool:
+    def is_last_charge(self, number: int) -> bool:
         """Return True if the last charge of this process was for round `number`.
 
         A step that failed after this charge may be repeated.
@@ -123,7 +123,7 @@ class LoopBook:
         except OSError as error:
             raise RunError(f"{file}: cannot be written ({error.strerror}).") from None
 
-    def note(self, record: RoundRecord) -> None:
+    def note_diagnostics(self, record: RoundRecord) -> None:
         """Append a round's line to the diagnostics file."""
         file = diagnostics_file(self.ledger.path)
         try:

@@ -100,6 +100,8 @@ class PlanParts:
         return *privacy_target.stages, wire
 
 
+Parts = PlanParts  # old name, up to version 0.3
+
 StagesOf = Callable[[PlanParts], Stages]
 
 

@@ -147,7 +147,7 @@ class ClientLevel:
         if self._target is not None and noise_multiplier is not None:
             _require_affordable_round(self._target, rounds)
         if self._target is not None:
-            self._target.require_statement(rounds)
+            self._target.require_consistent_bounds(rounds)
         self.rounds_planned, self.clip_norm = rounds, clip_norm
         self.delta = float(delta or 0)
         self.stopped_by: Literal["", "rounds", "budget"] = ""
@@ -230,7 +230,7 @@ class ClientLevel:
         form, rows = form_and_updates(updates)
         form = self._known_form(form)
         machine = self._method_for_form(form)
-        if self._book.rounds_done > step.round and not self._book.pending(step.round):
+        if self._book.rounds_done > step.round and not self._book.is_last_charge(step.round):
             raise RunError(
                 f"round {step.round} is charged already and was interrupted. Continue with the next round: a round is "
                 "never repeated, so that its noise is never drawn twice."
@@ -251,9 +251,9 @@ class ClientLevel:
         )
         self._state = done.state
         spent.charge(done.release)
-        self._book.note(replace(done.record, seconds=time.monotonic() - self._began))
+        self._book.note_diagnostics(replace(done.record, seconds=time.monotonic() - self._began))
         assert done.mean is not None
-        return form.like_them(done.mean)
+        return form.with_form(done.mean)
 
     def __repr__(self) -> str:
         clients, done = self._parts.config.federation.clients, self._book.rounds_done
@@ -298,10 +298,12 @@ class ClientLevel:
             )
         if form is None:
             return self._form or UpdateForm(size=size, device=torch.device("cpu"))
-        if self._form is not None and not form.is_like(self._form):
-            raise ConfigError(f"updates: {form.words}; earlier updates were {self._form.words}. Nothing was released.")
+        if self._form is not None and not form.matches(self._form):
+            raise ConfigError(
+                f"updates: {form.description}; earlier updates were {self._form.description}. Nothing was released."
+            )
         if size and form.size != size:
-            raise ConfigError(f"updates: {form.words}; dimension={size}. Nothing was released.")
+            raise ConfigError(f"updates: {form.description}; dimension={size}. Nothing was released.")
         self._form = form
         return form
 
@@ -312,7 +314,7 @@ class ClientLevel:
             if self._target is None:
                 self._target = self._machine.privacy_target
                 _require_affordable_round(self._target, self.rounds_planned)
-                self._target.require_statement(self.rounds_planned)
+                self._target.require_consistent_bounds(self.rounds_planned)
         return self._machine
 
     def _open_book(self, ledger: str | os.PathLike[str] | None, plan: dict[str, dict[str, object]]) -> LoopBook:
@@ -343,7 +345,7 @@ class ClientLevel:
         table = self._parts.config.privacy
         assert table is not None
         if self._target is not None:
-            return replace(self._target.planned(self.rounds_planned), skips=True)
+            return replace(self._target.planned_releases(self.rounds_planned), skips=True)
         delta = None if table.epsilon is None else self.delta
         return Planned(rounds=self.rounds_planned, epsilon=table.epsilon, delta=delta, skips=True)
 

@@ -82,16 +82,16 @@ class UpdateForm:
     dtypes: tuple[torch.dtype, ...] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         if not self.names:
             return f"vectors of {self.size} numbers on {self.device}"
         return f"dictionaries of {len(self.names)} tensors, {self.size} numbers, on {self.device}"
 
-    def is_like(self, other: UpdateForm) -> bool:
+    def matches(self, other: UpdateForm) -> bool:
         """Return True if both forms are equal; their devices may differ."""
         return (self.size, self.names, self.shapes) == (other.size, other.names, other.shapes)
 
-    def like_them(self, vector: Tensor) -> Tensor | dict[str, Tensor]:
+    def with_form(self, vector: Tensor) -> Tensor | dict[str, Tensor]:
         """Return a vector [size] in this form: as a vector, or as a dictionary of tensors."""
         if not self.names:
             return vector
@@ -183,9 +183,10 @@ def _form_of(update: object) -> UpdateForm:
 def _update_vector(update: Any, form: UpdateForm) -> Tensor:
     """Return the update as float32 [size]; raises ConfigError if its form is not `form`."""
     found = _form_of(update)
-    if not found.is_like(form) or found.device != form.device:
+    if not found.matches(form) or found.device != form.device:
         raise ConfigError(
-            f"updates: {found.words} after {form.words}; all must have one form, one order of names and one device. "
+            f"updates: {found.description} after {form.description}; all must have one form, one order of names and one "
+            "device. "
             "Nothing of the round was released."
         )
     if not form.names:

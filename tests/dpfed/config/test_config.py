@@ -143,7 +143,7 @@ def test_every_preset_is_a_valid_configuration():
     assert {f"{method}-digits" for method in METHODS} <= set(names)
     for name in names:
         config = parse(presets.preset_tables(name), source=name)
-        variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
+        variant = "-private" if METHODS[config.method.name].sends_masks and config.privacy is not None else ""
         variant = "-noiseless" if config.method.noiseless else variant
         features = "" if config.data.features is None else "-features"
         assert name == f"{config.method.name}{variant}-{config.data.name}{features}"

@@ -287,19 +287,19 @@ def test_a_node_started_again_waits_for_the_place_of_its_predecessor(tmp_path, g
     again = nodes.clients.pop(997)
     print_ = agreement_text(parse(chosen, source="test"))
     directory = NodeDirectory(nodes, clients=20, fingerprint=print_, patience=0.1)
-    directory.wait(more_may_join=True)
+    directory.wait_for_nodes(more_may_join=True)
     assert directory.node_of(3) is None
     nodes.clients[997] = again
     nodes.clients[5] = 3
     nodes.contexts[5] = nodes.contexts[997]
-    directory.look_again(timeout=1.0)
+    directory.ask_new_nodes(timeout=1.0)
     first = directory.node_of(3)
     assert first in (5, 997)
     second = ({5, 997} - {first}).pop()
-    directory.look_again(timeout=1.0)
+    directory.ask_new_nodes(timeout=1.0)
     assert directory.node_of(3) == first
     del nodes.clients[first]
-    directory.look_again(timeout=1.0)
+    directory.ask_new_nodes(timeout=1.0)
     assert directory.node_of(3) == second
 
 

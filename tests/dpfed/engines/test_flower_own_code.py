@@ -81,4 +81,4 @@ def test_where_no_more_nodes_can_join_a_refused_one_is_not_waited_for(grid, tabl
     nodes = grid(tables("fedavg", "federation.clients=8", "federation.cohort=4"))
     directory = NodeDirectory(nodes, clients=8, fingerprint="another", patience=1e6)
     with pytest.raises(RunError, match=r"no simulated node can be a client; node .* was refused"):
-        directory.wait(more_may_join=False)
+        directory.wait_for_nodes(more_may_join=False)

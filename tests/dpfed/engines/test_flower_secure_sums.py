@@ -277,5 +277,5 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
         serve_run(grid(chosen), chosen, tmp_path / name)
         weights = load_file(tmp_path / name / "model.safetensors")
         moved.append(torch.cat([weights[key].flatten() for key in sorted(weights)]))
-        monkeypatch.setattr(client_app, "masked", hostile)
+        monkeypatch.setattr(client_app, "send_masked_row", hostile)
     assert float((moved[1] - moved[0]).norm()) > 5 * SHARES["clip_norm"] / 20

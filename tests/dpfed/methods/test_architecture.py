@@ -64,7 +64,7 @@ def test_the_budget_plans_what_the_stage_charges(name, settings):
     experiment = build(config)
     stages = experiment.method.stages
     planned = privacy_target_of(config, experiment.specification, stages.project.sent)
-    assert planned.mechanism == stages.private.mechanism(planned.least) == experiment.privacy_target.mechanism
+    assert planned.mechanism == stages.private.mechanism(planned.least_uploads) == experiment.privacy_target.mechanism
 
 
 def test_every_method_says_which_chain_it_is():

@@ -93,7 +93,7 @@ def test_names_that_are_taken(honest):
     registered_as("mine", whole)
     with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_methods\.py, line"):
         methods.register("mine", scheme="honest")(whole)
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="there is no such scheme"):
         registered_as("other", whole, scheme="nothing")
     with pytest.raises(ConfigError, match="64 letters"):
         registered_as("a name", whole)
@@ -101,7 +101,7 @@ def test_names_that_are_taken(honest):
 
 def test_a_scheme_with_the_name_of_a_method_is_refused():
     compress.register("dp-fedavg")(Honest)
-    with pytest.raises(ConfigError, match="name of a method"):
+    with pytest.raises(ConfigError, match="name of an existing method"):
         all_methods()
 
 

@@ -135,7 +135,7 @@ def test_a_run_of_version_0_1_is_not_gone_on_with(tiny_config, two_rounds):
         content += line
     (folder / "ledger.jsonl").write_bytes(content)
     assert Ledger.read(folder / "ledger.jsonl").guarantee(1e-3).epsilon > 0
-    with pytest.raises(RunError, match=r"changed since in the version of dpfed that began it"):
+    with pytest.raises(RunError, match=r"changed since it began in the version of dpfed that began it"):
         resume(tiny_config, folder)
 
 

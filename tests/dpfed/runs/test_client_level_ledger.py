@@ -121,7 +121,9 @@ def test_a_round_that_was_charged_and_interrupted_stays_charged_and_is_not_repea
     first = next(steps).release(rows(private._step))
     step = next(steps)
     with monkeypatch.context() as patch:
-        patch.setattr("dpfed.runs.client_level.book.LoopBook.note", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(
+            "dpfed.runs.client_level.book.LoopBook.note_diagnostics", lambda *_: (_ for _ in ()).throw(Killed)
+        )
         with pytest.raises(Killed):
             step.release(rows(step))
     again = level(tmp_path, rounds=4)

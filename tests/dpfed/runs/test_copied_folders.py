@@ -130,7 +130,7 @@ def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, p
         read = Ledger.read(now.path / "ledger.jsonl")
         marks += len(read.entries) > len(read.standing)
         assert len(read.entries) - len(read.standing) in (0, 2)
-        assert now.opened(project).interrupted(2) == sum(charges(project).values()) - 2
+        assert now.opened(project).interrupted_charges(2) == sum(charges(project).values()) - 2
     assert marks >= 1  # some kill fell between the two lines
 
 

@@ -93,7 +93,7 @@ def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monke
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     found = summary["certificate"]
     assert found["epsilon"] < found["deterministic"] == summary["epsilon"]
-    assert "Beside it, by 50,000 samples" in statement(Summary.in_folder(tmp_path / "run"))
+    assert "Beside it, by 50,000 samples" in statement(Summary.of_folder(tmp_path / "run"))
     assert certificate_check(tmp_path / "run").passed
     for changed in (
         {"epsilon": found["epsilon"] / 2},
@@ -137,7 +137,7 @@ def test_certificates_that_are_refused(tiny_config, tmp_path):
         with pytest.raises((ConfigError, AccountingError), match="certificate"):
             build(tiny_config(*settings, "privacy.certificate=sampled"))
     project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
-    with pytest.raises(RunError, match="about one run by itself"):
+    with pytest.raises(RunError, match="certifies one run only"):
         federation.run(build(tiny_config(*CERTIFIED)), tmp_path / "one", project=project)
 
 
@@ -195,7 +195,7 @@ def test_lanes_are_searched_for_an_epsilon(tiny_config):
         ),
         (("federation.lanes=search",), "Give epsilon without noise_multiplier"),
         (("federation.lanes=3", "privacy.release=uploads"), "on a sum"),
-        (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "one clip norm"),
+        (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "fixed clip norm"),
         (("federation.lanes=3", "method.name=fed-smp-randk", "method.keep=0.3"), "method.stays"),
         (("federation.sampling=poisson", "federation.lanes=3"), "is for balls-and-bins"),
         (("federation.lanes=3", "run.release=true"), "federation.lanes"),
