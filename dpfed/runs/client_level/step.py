@@ -185,9 +185,8 @@ def _update_vector(update: Any, form: UpdateForm) -> Tensor:
     found = _form_of(update)
     if not found.matches(form) or found.device != form.device:
         raise ConfigError(
-            f"updates: {found.description} after {form.description}; all must have one form, one order of names and one "
-            "device. "
-            "Nothing of the round was released."
+            f"updates: {found.description} after {form.description}; all must have one form, one order of names, one "
+            "device. Nothing of the round was released."
         )
     if not form.names:
         return _float_tensor(update, "an update").to(torch.float32)

@@ -27,7 +27,7 @@ from ..announced import a_round, announced, arrive
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
-COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.coins)
+COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.sends_masks)
 SIZE = 64 * 8 + 8 + 80 + 10
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0}
 

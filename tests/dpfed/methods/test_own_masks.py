@@ -49,7 +49,7 @@ def configured(*settings, privacy=None):
 
 def test_its_specification_is_that_of_masks(registered):
     specification = method_specification("my-masks")
-    assert specification.coins
+    assert specification.sends_masks
     assert specification.what == "Bernoulli samples of trained probabilities"
     assert method_specification("fedpm").private_with == specification.private_with
 

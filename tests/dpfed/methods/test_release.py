@@ -42,7 +42,7 @@ def test_a_method_that_can_be_released_runs(tiny_config, tmp_path, name):
 @pytest.mark.parametrize("name", sorted(all_methods().keys() - RELEASED.keys()))
 @pytest.mark.parametrize("without", [["privacy"], []], ids=["public", "private"])
 def test_a_method_that_cannot_be_released_is_refused_once(tiny_config, name, without):
-    masks = ["privacy.noise_multiplier="] if all_methods()[name].coins and not without else []
+    masks = ["privacy.noise_multiplier="] if all_methods()[name].sends_masks and not without else []
     config = tiny_config(f"method.name={name}", "run.release=true", *masks, without=without)
     with pytest.raises(ConfigError, match=r"run\.release=true \(--release\) with method\.name=.*: is refused") as said:
         build(config)
