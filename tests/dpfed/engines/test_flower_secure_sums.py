@@ -260,7 +260,7 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     from dpfed.compress.ring import pack, unpack
     from dpfed.engines.flower import client_app
 
-    whole = client_app.masked
+    whole = client_app.send_masked_row
 
     def hostile(experiment, client, number, message, payload, context):
         if client == 3:
