@@ -1,4 +1,4 @@
-"""Hashes of a run's configuration, clients, initial model and code, by which its files are told from another run's."""
+"""Hashes of a run's configuration, clients, initial model and code, by which files of another run are refused."""
 
 from __future__ import annotations
 
