@@ -19,7 +19,7 @@ from typing import Any
 
 from accounting.rounding import downwards, upwards
 from dpfed.audit.run import audit_run
-from dpfed.config.own_code import load
+from dpfed.config.own_code import load_files
 
 HEADING = """# Accuracy at a true epsilon
 
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--load", type=Path, action="append", default=[])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/accuracy.md"))
     given = parser.parse_args()
-    load(given.load)
+    load_files(given.load)
     page = HEADING
     for folder in given.folders:
         page += "\n".join(lines(folder)) + "\n"

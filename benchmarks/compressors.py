@@ -26,7 +26,7 @@ from torch import Tensor
 
 import dpfed.compress
 from dpfed.compress import Scheme
-from dpfed.config.own_code import load
+from dpfed.config.own_code import load_files
 
 CLIENTS, REPETITIONS, TIMES = 10, 4, 20
 GAUSSIAN_ERROR = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358, 4: 0.00959}  # EDEN by bits; DRIVE has one
@@ -214,7 +214,7 @@ def main() -> None:
     parser.add_argument("--load", nargs="*", type=Path, default=[])
     parser.add_argument("--only")
     asked = parser.parse_args()
-    load(asked.load)
+    load_files(asked.load)
     torch.set_num_threads(asked.threads)
     for kind in asked.inputs:
         x = updates(kind, asked.dimension)

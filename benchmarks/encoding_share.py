@@ -24,8 +24,8 @@ from dpfed.compress.threads import one_thread
 from dpfed.config.tables import Config, parse
 from dpfed.data import Partition
 from dpfed.mechanisms.bernoulli import bernoulli_draws
-from dpfed.methods.catalogue import METHODS, method
-from dpfed.methods.schemes import scheme
+from dpfed.methods.catalogue import METHODS, method_specification
+from dpfed.methods.schemes import scheme_of_method
 from dpfed.models import build
 from dpfed.randomness import Simulated
 from dpfed.seeds import Seeds
@@ -37,7 +37,7 @@ _SAMPLES = 600
 def configuration(name: str) -> Config:
     """As much of a configuration as a scheme needs."""
     table = {"name": name, "options": _OPTIONS.get(name, {})}
-    if method(name).sparse == "yes":
+    if method_specification(name).sparse == "yes":
         table["keep"] = 0.03
     tables = {
         "data": {"name": "digits"},
@@ -96,7 +96,7 @@ def timed(name: str, updates: torch.Tensor) -> tuple[float, float, int]:
     """Median seconds of encoding one client and of decoding it, and its bytes."""
     if name == "fedpm":
         return timed_mask(updates)
-    made = scheme(configuration(name), method(name), updates.shape[1])
+    made = scheme_of_method(configuration(name), method_specification(name), updates.shape[1])
     encoding, decoding, sizes = [], [], []
     for turn in range(2 * len(updates)):
         row = updates[turn % len(updates)][None]

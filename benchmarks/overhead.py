@@ -41,7 +41,7 @@ from dpfed.clients import LocalTraining
 from dpfed.config.tables import parse
 from dpfed.data.dataset import Dataset
 from dpfed.round import cohort_of
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.loop import Run
@@ -171,7 +171,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("cohort", dpfed.runs.loop, "cohort_of"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
-        ("ledger", Book, "record"),
+        ("ledger", LedgerBook, "record"),
         ("evaluation", dpfed.runs.loop, "tested"),
         ("checkpoint", RunFolder, "save_checkpoint"),
         ("metrics", RunFolder, "append"),
@@ -195,7 +195,7 @@ def measured(name: str, model: str, options: argparse.Namespace) -> dict[str, fl
         while not run.finished:
             profile, clients = Profile(clock), len(cohort_of(run.experiment.method, run.state.round))
             with profiled(run, profile), profile.part("rest"):
-                run.one_round(source)
+                run.run_one_round(source)
             rounds.append({part: 1e3 * seconds / clients for part, seconds in profile.seconds.items()})
     later = rounds[1:]
     least = {part: min(one.get(part, 0.0) for one in later) for part in (*PARTS, "evaluation")}

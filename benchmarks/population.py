@@ -60,7 +60,7 @@ def point(clients: int, cohort: int, rounds: int) -> dict[str, float]:
         run = Run.open(experiment, Path(folder) / "run", resume=False)
         started = time.process_time()
         while not run.finished:
-            run.one_round(Trained(seeds=experiment.seeds))
+            run.run_one_round(Trained(seeds=experiment.seeds))
         ended = time.process_time()
         epsilon = run.close().metrics[-1]["epsilon"]
         draws = [_seconds(lambda: cohort_of(experiment.method, 0)) for _ in range(5)]

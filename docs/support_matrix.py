@@ -15,8 +15,8 @@ from accounting import Composed, Gaussian, Plan, PoissonSampling, budget, guaran
 from accounting.errors import AccountingError
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.tables import parse
-from dpfed.methods.catalogue import method
-from dpfed.methods.refusals import problems
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.refusals import refusal_messages
 
 PAGE = Path(__file__).with_name("participation.md")
 BEGIN, END = "<!-- support matrix: begin -->\n", "<!-- support matrix: end -->\n"
@@ -104,7 +104,7 @@ class Matrix:
             "method": {"name": "fedavg"},
         }
         config = parse(tables, source="matrix")
-        for reason in problems(config, method("fedavg")):
+        for reason in refusal_messages(config, method_specification("fedavg")):
             return self.refused(reason)
         step = subsample(Gaussian(noise_multiplier=1.0, adjacency="add-remove"), PoissonSampling(probability=0.1))
         found = guarantee(Composed(parts=((step, 4 * 3),)), delta=1e-5)

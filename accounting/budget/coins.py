@@ -70,7 +70,7 @@ class BernoulliUploads:
     most_rounds: ClassVar[int | None] = None
     noise_kept: ClassVar[float] = 1.0
 
-    def fills_sums(self, sampling: str) -> bool:
+    def has_fixed_uploads(self, sampling: str) -> bool:
         """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return False
 
@@ -164,7 +164,7 @@ class BernoulliSums(BernoulliUploads):
     )
     name: ClassVar[str] = "bernoulli-aggregate"
 
-    def fills_sums(self, sampling: str) -> bool:
+    def has_fixed_uploads(self, sampling: str) -> bool:
         """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return sampling == "poisson"
 

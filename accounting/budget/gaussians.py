@@ -37,7 +37,7 @@ class Noise:
         """Return replace-one for fixed-size sampling, else add-remove."""
         return Adjacency.REPLACE_ONE if sampling == "fixed" else Adjacency.ADD_REMOVE
 
-    def fills_sums(self, sampling: str) -> bool:
+    def has_fixed_uploads(self, sampling: str) -> bool:
         """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return False
 

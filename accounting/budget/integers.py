@@ -96,7 +96,7 @@ class IntegerNoise(Noise):
                 f"dropout={self.dropout} with placement='server': noise added by the server does not drop out. Use "
                 "placement 'clients', or dropout 0."
             )
-        if self.fills_sums(sampling.name) and (setting.cohort_cap or 0) > setting.clients:
+        if self.has_fixed_uploads(sampling.name) and (setting.cohort_cap or 0) > setting.clients:
             raise InvalidParameter(
                 f"cohort_cap={setting.cohort_cap}: every upload needs a client, so at most {setting.clients}."
             )
@@ -115,7 +115,7 @@ class IntegerNoise(Noise):
     def _scale(self) -> float:
         return float(self.scale or 0)
 
-    def fills_sums(self, sampling: str) -> bool:
+    def has_fixed_uploads(self, sampling: str) -> bool:
         """Return True if every sum holds the same number of uploads, for any drawn clients."""
         return sampling == "poisson" and (self.placement == "clients" or self.secure)
 
@@ -190,7 +190,7 @@ class IntegerNoise(Noise):
         if self.placement == "clients":
             sized = "" if noise.shares == uploads else f", enough with {noise.shares:,} of {uploads:,} present"
             lines.append(f"each upload carries a noise share of variance {int(noise.share_variance):,}{sized}")
-        if self.fills_sums(setting.sampling.name):
+        if self.has_fixed_uploads(setting.sampling.name):
             sent = "noise alone" if self.placement == "clients" else "zeros"
             lines.append(
                 f"clients that are not drawn send {sent} until {uploads:,} uploads are together; if more are drawn, "

@@ -243,7 +243,7 @@ class Plan:
         """
         if not isinstance(self.sampling, Poisson):
             return None
-        if self.sampling.cohort_cap is None and self.mechanism.fills_sums(self.sampling.name):
+        if self.sampling.cohort_cap is None and self.mechanism.has_fixed_uploads(self.sampling.name):
             of_coins = isinstance(self.mechanism, BernoulliSums)  # each upload adds the noise of its Bernoulli samples
             chosen = rarely_exceeded if of_coins else default_cap
             return chosen(self.cohort, self.clients, delta=self.delta)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from accounting.rounding import downwards, upwards
-from dpfed.records.reading import Unavailable, json_object, validated
+from dpfed.records.reading import Unavailable, json_object, validated_record
 from dpfed.records.round import RoundRecord
 from dpfed.runs.loop import OnRound
 
@@ -123,6 +123,6 @@ def _last_line(file: Path) -> RoundRecord | None:
             stream.seek(0, os.SEEK_END)
             stream.seek(max(0, stream.tell() - _TAIL))
             last = stream.read().rstrip(b"\n").rpartition(b"\n")[2].decode()
-        return validated(RoundRecord, json_object(last, file.name), file.name)
+        return validated_record(RoundRecord, json_object(last, file.name), file.name)
     except (OSError, ValueError, Unavailable):
         return None

@@ -14,12 +14,12 @@ from dpfed.audit.replays.audit import Neighbour, replay
 from dpfed.audit.replays.pairs import Pair
 from dpfed.audit.replays.ranks import run_ranks
 from dpfed.audit.replays.verdict import ReplayAudit
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.config.tables import override, parse, read_toml
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.methods import presets
 from dpfed.runs.experiment import build
-from dpfed.runs.loop import follow
+from dpfed.runs.loop import train_share_of_rounds
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ConfiguredRun:
         def part(among: Ranks) -> None:
             experiment = build(parse(tables, source="the audit's configuration"), among)
             if among.index:
-                follow(experiment)
+                train_share_of_rounds(experiment)
             else:
                 carry_out(experiment, out, engine=self.engine, resume=False, on_round=lambda record: None)
 
@@ -91,7 +91,7 @@ def replay_config(
     elif path.suffix == ".toml":
         tables = read_toml(path)
     else:
-        tables = presets.tables(config)
+        tables = presets.preset_tables(config)
     load_files(list(load))
     call = ConfiguredRun(override(dict(tables), list(settings)), tuple(map(str, load)), processes, engine)
     options: dict[str, Any] = {"seed": seed, "name": config, "progress": progress}

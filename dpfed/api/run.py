@@ -23,7 +23,7 @@ from dpfed import replayed
 from dpfed.api.progress import followed
 from dpfed.api.track import tracked
 from dpfed.clients.losses import OfSamples
-from dpfed.config.tables import flat, override, parse, put, read_toml
+from dpfed.config.tables import flat_tables, override, parse, read_toml, set_key
 from dpfed.data.dataset import Dataset
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
@@ -37,9 +37,9 @@ from dpfed.runs.folder import free_folder
 from dpfed.runs.loop import OnRound, Outcome
 from dpfed.runs.metrics_endpoint import configure_log
 from dpfed.runs.plain_torch import plain_torch
-from dpfed.runs.resuming import naming_own_code, with_delta_of
-from dpfed.runs.summary import records_of
-from dpfed.runs.training import Own, maker_of, name_of
+from dpfed.runs.resuming import naming_missing_code, with_delta_of_run
+from dpfed.runs.summary import number_of_records
+from dpfed.runs.training import CustomObjects, model_maker, model_name
 
 LOG = logging.getLogger("dpfed")
 Engine = Literal["in-process", "flower"]
@@ -75,7 +75,7 @@ class Finished:
             )
         ledger = Ledger.read(self.folder / "ledger.jsonl")
         return ledger.guarantee(
-            privacy_target.delta, accountant=privacy_target.accountant, units=records_of(self.experiment)
+            privacy_target.delta, accountant=privacy_target.accountant, units=number_of_records(self.experiment)
         )
 
     def to_pandas(self) -> Any:
@@ -141,18 +141,19 @@ def run(
     KeyboardInterrupt passes at once, with a note that says how to continue; the round is cut off as by a crash.
     """
     replayed.require_apart(out, *(() if ledger is None else (ledger,)))
-    own = Own(data=data, model=None if model is None else maker_of(model), loss=loss, metrics=metrics)
+    own = CustomObjects(data=data, model=None if model is None else model_maker(model), loss=loss, metrics=metrics)
     if resume and out is None:
         raise ConfigError("resume=True without out: name the folder of the run to go on with.")
-    if own.names and engine != "in-process":
+    if own.given_names and engine != "in-process":
         raise ConfigError(
-            f"engine={engine!r} with {', '.join(own.names)} given as objects: nodes are other processes, which need "
+            f"engine={engine!r} with {', '.join(own.given_names)} given as objects: nodes are other processes, which "
+            "need "
             "names. Register them in a file of your own (--load), and use the names."
         )
     begun = Path(out) if resume and out is not None else None
-    with naming_own_code(begun):
+    with naming_missing_code(begun):
         tables, name = _named_tables(config, settings, data=data, model=model)
-        tables = tables if begun is None else with_delta_of(begun, tables)
+        tables = tables if begun is None else with_delta_of_run(begun, tables)
         experiment = build(parse(tables, source=name), own=own)
     project = None if ledger is None else ProjectLedger.open(ledger, pay=pay)
     folder = free_folder(Path("runs"), name) if out is None else Path(out)
@@ -230,11 +231,11 @@ def _named_tables(
     model: nn.Module | Callable[..., nn.Module] | None,
 ) -> tuple[dict[str, object], str]:
     """Return the unchecked tables, and the name of their run."""
-    wanted = flat(settings)
+    wanted = flat_tables(settings)
     if isinstance(config, Mapping):
         tables, name = override(dict(config), []), "run"
     elif isinstance(config, str) and not config.endswith(".toml"):
-        tables, name = presets.tables(config), config
+        tables, name = presets.preset_tables(config), config
         wanted = _owners(data) | wanted
     else:
         tables, name = read_toml(Path(config)), Path(config).stem
@@ -243,10 +244,10 @@ def _named_tables(
             tables.get("data", {}).pop(key, None)
         tables["data"] = {**tables.get("data", {}), "name": data.name}
     if model is not None:
-        tables["model"] = {"name": name_of(model)}
+        tables["model"] = {"name": model_name(model)}
     for key, value in wanted.items():
         form = "table.key, as in {'federation.rounds': 10}"
-        put(tables, key, value, given=f"settings: {key!r}", form=form)
+        set_key(tables, key, value, given=f"settings: {key!r}", form=form)
     return tables, name
 
 

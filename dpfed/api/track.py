@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 from accounting import require
 from dpfed.config.own_code import errors_of_user_code
-from dpfed.config.tables import flat
+from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import lines_of
+from dpfed.records.reading import read_lines
 from dpfed.runs.durable_files import append, put
 from dpfed.runs.loop import OnRound
 from dpfed.runs.metrics_endpoint import MetricsEndpoint
@@ -136,7 +136,7 @@ class Csv:
         if self._columns:
             append(self._folder / "metrics.csv", self._csv_bytes([record]))
             return
-        lines = [line.to_dict() for line in lines_of(self._folder / "metrics.jsonl", MetricsLine)]
+        lines = [line.to_dict() for line in read_lines(self._folder / "metrics.jsonl", MetricsLine)]
         self._columns = list(dict.fromkeys([*(key for line in lines for key in line), "aborted"]))
         put(
             self._folder / "metrics.csv",
@@ -182,7 +182,7 @@ class Mlflow:
         if not self._begun:
             self._mlflow.start_run(run_name=self._name)
             self._begun = True
-            self._mlflow.log_params({key: str(value) for key, value in flat(self._config).items()})
+            self._mlflow.log_params({key: str(value) for key, value in flat_tables(self._config).items()})
         self._mlflow.log_metrics(numbers_of(record), step=record["round"])
 
     def close(self) -> None:

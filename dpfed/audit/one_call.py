@@ -101,7 +101,7 @@ def loaded_function(name: str) -> Callable[..., Any] | None:
     Returns None for the name of a method too, which is audited as such (the function that makes its stages may have
     it).
     """
-    if name in registered.own("method"):
+    if name in registered.objects_of_kind("method"):
         return None
     return loaded_functions().get(name.replace("-", "_"))
 

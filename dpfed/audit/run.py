@@ -19,7 +19,7 @@ from dpfed.audit.evidence.summary_evidence import not_checked
 from dpfed.audit.verdict import Check, Verdict, check, in_full, verdict
 from dpfed.config.own_code import load_own_code
 from dpfed.errors import ConfigError, DpfedError
-from dpfed.records.reading import Misread, Unavailable
+from dpfed.records.reading import InvalidRecord, Unavailable
 from dpfed.records.replays import replay_text
 
 
@@ -171,7 +171,7 @@ def _states_epsilon(files: RunFiles) -> bool:
     """Return True if summary.json states an epsilon, or has values that no run writes."""
     try:
         return files.summary.epsilon is not None
-    except Misread:
+    except InvalidRecord:
         return True
     except Unavailable:
         return False

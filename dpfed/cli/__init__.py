@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from accounting.errors import AccountingError, ContradictoryBounds, LedgerError
-from dpfed.config.registered import as_before
+from dpfed.config.registered import restore_named_files
 from dpfed.errors import DpfedError, RunError, RunInterrupted
 from dpfed.version import __version__
 
@@ -49,7 +49,7 @@ def status(arguments: Sequence[str]) -> int:
     if sys.stdout is None:
         return _print_error("standard output is closed. Open it, or redirect it to /dev/null.", 1)
     try:
-        with as_before():
+        with restore_named_files():
             result = app_of(arguments)(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
@@ -96,10 +96,10 @@ def _with_setting(message: str, arguments: Sequence[str]) -> str:
     found = re.match(r"Unknown option: --([a-z-]+)", message)
     if found is None or arguments[0] not in ("run", "sweep"):
         return message
-    from dpfed.config.tables import names_of_keys, sections
+    from dpfed.config.tables import all_tables, names_of_keys
 
     wanted = found[1].replace("-", "_")
-    keys = [f"{name}.{key}" for name, tables in sections() for key in names_of_keys(tables) if name and key == wanted]
+    keys = [f"{name}.{key}" for name, tables in all_tables() for key in names_of_keys(tables) if name and key == wanted]
     if not keys:
         return message
     return f"{found[0]}. A setting is given as {' or '.join(f'--set {key}=VALUE' for key in keys)}."

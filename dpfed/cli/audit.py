@@ -15,9 +15,9 @@ from dpfed.cli.audit_replay import replay
 from dpfed.cli.audit_run import run
 from dpfed.cli.audit_scheme import scheme
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import every_method
+from dpfed.methods.catalogue import all_methods
 from dpfed.planner.whole import MaybeWhole
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def upload(
             f"{', '.join(wrong)}: for functions of your own (--load FILE.py NAME). {method or '--all'} is a "
             "method: use --set table.key=value."
         )
-    if load and method is not None and method not in every_method() and own_names():
+    if load and method is not None and method not in all_methods() and own_names():
         raise ConfigError(
             f"method={method!r}: is neither a private method (`dpfed methods`) nor in the files of --load, which have "
             f"{', '.join(own_names())}."

@@ -10,7 +10,7 @@ from rich.table import Table
 from accounting.rounding import upwards
 from dpfed.audit.verdict import failed_first
 from dpfed.cli.output import Flag, Load, console, print_json, training_extra
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import RunError
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import method_specification
 
 
 def scheme(
@@ -37,7 +37,7 @@ def scheme(
         from dpfed.config.tables import override
     load_files(load or [])
     given = override({}, [f"options.{option}" for option in options or []]).get("options", {})
-    chosen = name if name in compress.names() else method(name).scheme
+    chosen = name if name in compress.names() else method_specification(name).scheme
     if chosen is None or chosen in _OF_PROBABILITIES:
         raise ConfigError(
             f"{name}: sends Bernoulli samples of probabilities. Test them with `dpfed audit upload {name}`."

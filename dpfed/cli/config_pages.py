@@ -9,29 +9,29 @@ from rich.table import Table
 
 from dpfed.cli.output import console
 from dpfed.methods import presets
-from dpfed.methods.key_reference import KeyRecord, by_kind, every_table, key, keys_of
+from dpfed.methods.key_reference import KeyRecord, key_named, keys_by_kind, keys_of_table, table_descriptions
 
 SCHEMA = "dpfed.schema.json"
 
 
 def asked(name: str | None) -> list[KeyRecord]:
     """Return the keys of a name: one key, a table's, or all."""
-    tables = every_table()
+    tables = table_descriptions()
     if name is None:
-        return [one for table in tables for one in keys_of(table)]
-    return keys_of(name) if name in tables else [key(name)]
+        return [one for table in tables for one in keys_of_table(table)]
+    return keys_of_table(name) if name in tables else [key_named(name)]
 
 
 def show(name: str | None) -> None:
     """Print a key, a table, or all tables."""
     out = console()
-    if name is not None and name not in every_table():
-        for line in _lines(key(name)):
+    if name is not None and name not in table_descriptions():
+        for line in _lines(key_named(name)):
             out.print(line, highlight=False, markup=False)
         return
-    for table in every_table() if name is None else [name]:
-        out.print(f"[{table}] {every_table()[table]}", highlight=False, markup=False)
-        for kind in by_kind(table):
+    for table in table_descriptions() if name is None else [name]:
+        out.print(f"[{table}] {table_descriptions()[table]}", highlight=False, markup=False)
+        for kind in keys_by_kind(table):
             if kind.choice:
                 out.print(f"with {kind.choice}: {kind.meaning}", highlight=False, markup=False)
             rows = Table()
@@ -63,10 +63,11 @@ def beginning(preset: str) -> str:
         f"# `dpfed config --schema > {SCHEMA}` writes the schema that editors check this file by.",
         "",
     ]
-    for table, keys in _flat(presets.tables(preset)):
+    for table, keys in _flat(presets.preset_tables(preset)):
         lines.append(f"[{table}]")
         lines += [
-            f"{_toml(name, value)}  # {_first_sentence(key(f'{table}.{name}').meaning)}" for name, value in keys.items()
+            f"{_toml(name, value)}  # {_first_sentence(key_named(f'{table}.{name}').meaning)}"
+            for name, value in keys.items()
         ]
         lines.append("")
     return "\n".join(lines)
@@ -74,7 +75,7 @@ def beginning(preset: str) -> str:
 
 def _flat(tables: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
     """Yield each table by its dotted name with its keys; options and dropouts are values, not tables."""
-    known, found = every_table(), []
+    known, found = table_descriptions(), []
     for name, value in tables.items():
         dotted = f"{path}{name}"
         if dotted in known:
@@ -110,9 +111,9 @@ def page() -> str:
         "",
         "A setting on the command line is `--set table.key=value`; `--set table.key=` removes the key.",
     ]
-    for table, about in every_table().items():
+    for table, about in table_descriptions().items():
         lines += ["", f"## [{table}]", "", about]
-        for kind in by_kind(table):
+        for kind in keys_by_kind(table):
             lines += ["", f"### {kind.choice}", "", kind.meaning] if kind.choice else []
             lines += ["", "| key | type | default | meaning |", "|---|---|---|---|"] if kind.keys else []
             lines += [_row(one) for one in kind.keys]

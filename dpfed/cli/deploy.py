@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dpfed.cli.output import Flag, Load, Settings, print_json, training_extra
-from dpfed.config.own_code import load as load_files
-from dpfed.config.own_code import named_files
+from dpfed.config.own_code import load_files, named_files
 
 
 def deploy(
@@ -37,7 +36,7 @@ def deploy(
     """
     with training_extra("dpfed deploy"):
         from dpfed.cli.run_on_terminal import read_configuration
-        from dpfed.engines.flower.app_folder import run_folder, write_app
+        from dpfed.engines.flower.app_folder import default_run_folder, write_app
         from dpfed.engines.flower.settings import check_engine
         from dpfed.runs.experiment import build
     load_files(load or [])
@@ -50,7 +49,9 @@ def deploy(
     if json:
         print_json({"app": str(out), "clients": nodes, "randomness": checked.run.randomness})
         return
-    print(f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {run_folder(out)}.")
+    print(
+        f"{out}: a Flower app for {nodes} clients, a SuperNode each; its run folder will be {default_run_folder(out)}."
+    )
     if checked.data.partition == "nodes":
         print(f"Each node trains on its own samples: load_data in {out}/dpfed_app/client_app.py reads them.")
     else:

@@ -267,7 +267,7 @@ def _terms_of(plans: list[str], clients: int) -> dict[str, Any]:
                 f"--plan {given}: must have [privacy] and {clients} clients, as --clients says; it has "
                 f"{checked.federation.clients}. Give a plan on these clients."
             )
-        runs.append(privacy_target.run(checked.federation.rounds).parts)
+        runs.append(privacy_target.mechanism_of_run(checked.federation.rounds).parts)
     first, *others = runs
     declared = Composed(parts=tuple(part for run in others for part in run)).parts if others else ()
     return {"unit": unit_of(first[0][0]) or without_streams(first), "declared": declared}

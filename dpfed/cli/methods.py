@@ -3,9 +3,9 @@
 from rich.table import Table
 
 from dpfed.cli.output import Flag, Load, console, print_json
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import METHODS, every_method
+from dpfed.methods.catalogue import METHODS, all_methods
 from dpfed.methods.specification import (
     COINS_SEEN,
     COINS_SUMMED,
@@ -72,7 +72,7 @@ def methods(
         raise ConfigError("--json and --markdown: give one of them.")
     load_files(load or [])
     if json:
-        print_json([method.to_dict() for method in every_method().values()])
+        print_json([method.to_dict() for method in all_methods().values()])
         return
     if markdown:
         print(page(), end="")
@@ -80,7 +80,7 @@ def methods(
     table = Table()
     for heading in _HEADINGS:
         table.add_column(heading, overflow="fold", justify="right" if heading.startswith("bits") else "left")
-    for method in every_method().values():
+    for method in all_methods().values():
         table.add_row(*_cells(method))
     out = console()
     out.print(table)

@@ -14,11 +14,11 @@ from rich.table import Table
 from accounting.rounding import upwards
 from dpfed.cli.output import Flag, Load, Settings, console, print_json, training_extra
 from dpfed.cli.stopping import stop_by_signals
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError, RunInterrupted
 from dpfed.methods import presets
-from dpfed.methods.catalogue import every_method
-from dpfed.methods.expected import expected
+from dpfed.methods.catalogue import all_methods
+from dpfed.methods.expected import expected_results
 from dpfed.planner.whole import MaybeWhole
 
 Engine = Literal["in-process", "flower"]
@@ -77,7 +77,7 @@ def run(
     """
     load_files(load or [])
     if list_presets:
-        print_json(presets.names()) if json else _show_presets(presets.names())
+        print_json(presets.preset_names()) if json else _show_presets(presets.preset_names())
         return 0
     with training_extra("dpfed run"):
         from accounting.ledger.project import ProjectLedger
@@ -86,7 +86,7 @@ def run(
         from dpfed.runs import loop as federation
         from dpfed.runs.experiment import build
         from dpfed.runs.folder import free_folder
-        from dpfed.runs.resuming import naming_own_code
+        from dpfed.runs.resuming import naming_missing_code
     if resume and out is None:
         raise ConfigError("--resume without --out: name the folder of the run to go on with.")
     given = out if config is None and resume else config
@@ -94,17 +94,17 @@ def run(
         raise ConfigError("no configuration given: name a TOML file or a preset (`dpfed run --list`).")
     wanted = [*(settings or []), *(["run.release=true"] if release else [])]
     begun = out if resume else None
-    with naming_own_code(begun):
+    with naming_missing_code(begun):
         checked, name = read_configuration(given, wanted, of_run=begun)
     if release and any(one.replace(" ", "").startswith("run.release=f") for one in settings or []):
         raise ConfigError("--release with --set run.release=false: contradict each other. Remove one of them.")
     folder = out or free_folder(Path("runs"), name)
     with ranks.from_environment() as among:
-        with naming_own_code(begun):
+        with naming_missing_code(begun):
             experiment = build(checked, among)
         if among.index:
             with stop_by_signals(lambda words: None):  # the first process waits for the others and prints the outcome
-                federation.follow(experiment)
+                federation.train_share_of_rounds(experiment)
             return 0
         if pay is not None and ledger is None:
             raise ConfigError("--pay without --ledger: units of which project? Name it.")
@@ -141,14 +141,14 @@ def _show_presets(names: list[str]) -> None:
     out = console()
     out.print("A preset is METHOD-DATASET: fed-smp-randk-digits.", highlight=False)
     methods = Table("METHOD", "what a client sends")
-    for name in presets.of_methods():
-        methods.add_row(name, every_method()[str(presets.tables(f"{name}-digits")["method"]["name"])].what)
+    for name in presets.tables_of_methods():
+        methods.add_row(name, all_methods()[str(presets.preset_tables(f"{name}-digits")["method"]["name"])].what)
     sets = Table()
     sets.add_column("DATASET", no_wrap=True, min_width=max(map(len, presets.data_sets())))
     for heading in ("network", "clients", "a round", "rounds", "epsilon where private"):
         sets.add_column(heading, overflow="fold")
     for name in presets.data_sets():
-        tables = presets.tables(f"dp-fedavg-{name}")
+        tables = presets.preset_tables(f"dp-fedavg-{name}")
         who = tables["federation"]
         numbers = (who["clients"], who["cohort"], who["rounds"], tables["privacy"]["epsilon"])
         sets.add_row(name, tables["model"]["name"], *map(str, numbers))
@@ -160,7 +160,7 @@ def _show_presets(names: list[str]) -> None:
 def _measured(names: list[str]) -> Table:
     """Return a table of accuracy, epsilon and run time of the presets that were run."""
     table = Table(title="one run of each on two cores")
-    shown = {name: one for name, one in expected().items() if name in names}
+    shown = {name: one for name, one in expected_results().items() if name in names}
     table.add_column("PRESET", no_wrap=True, min_width=max(map(len, shown), default=0))
     for heading in ("accuracy", "epsilon", "bits a parameter", "seconds"):
         table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))

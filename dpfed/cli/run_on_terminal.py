@@ -14,7 +14,7 @@ from dpfed.api.run import Engine, carry_out
 from dpfed.api.track import tracked
 from dpfed.cli.output import console
 from dpfed.cli.stopping import stop_by_signals
-from dpfed.config.tables import Config, override, parse, parse_written, read_toml
+from dpfed.config.tables import Config, override, parse, parse_written_config, read_toml
 from dpfed.errors import RunInterrupted
 from dpfed.methods import presets
 from dpfed.report.evidence import nothing_learned
@@ -23,7 +23,7 @@ from dpfed.report.privacy_text import statement
 from dpfed.report.run import what_ran
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.loop import Outcome
-from dpfed.runs.resuming import configuration_in, with_delta_of
+from dpfed.runs.resuming import configuration_of_run, with_delta_of_run
 
 _FILES = {
     "Report, with plots": "report.html",
@@ -39,14 +39,14 @@ def read_configuration(given: str | Path, settings: list[str], *, of_run: Path |
     of_run: folder of the resumed run; its delta is used if none is given.
     """
     if isinstance(given, Path):
-        written = parse_written(configuration_in(given), source=str(given / "config.toml"))
+        written = parse_written_config(configuration_of_run(given), source=str(given / "config.toml"))
         tables, name = written.to_dict(), given.name
     elif given.endswith(".toml"):
         tables, name = read_toml(Path(given)), Path(given).stem
     else:
-        tables, name = presets.tables(given), given
+        tables, name = presets.preset_tables(given), given
     tables = override(tables, settings)
-    return parse(tables if of_run is None else with_delta_of(of_run, tables), source=str(given)), name
+    return parse(tables if of_run is None else with_delta_of_run(of_run, tables), source=str(given)), name
 
 
 def run_shown(

@@ -23,7 +23,7 @@ from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_LINES, read_input
 from accounting.rounding import upwards
 from dpfed.cli.output import Flag, Load, Settings, console, number, print_json, training_extra
-from dpfed.config.own_code import load as load_files
+from dpfed.config.own_code import load_files
 from dpfed.errors import ConfigError
 from dpfed.planner.whole import MaybeWhole
 from dpfed.report.units import percent

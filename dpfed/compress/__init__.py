@@ -105,7 +105,7 @@ def from_bytes(message: bytes, *, dimension: int | None = None) -> Payload:
 
 
 def _known_schemes() -> Mapping[str, Any]:
-    return {**_SCHEMES, **registered.own("scheme")}
+    return {**_SCHEMES, **registered.objects_of_kind("scheme")}
 
 
 def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:

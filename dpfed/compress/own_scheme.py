@@ -50,7 +50,7 @@ def register(name: str, *, taken: Sequence[str]) -> Callable[[Given], Given]:
 
     def known(given: Given) -> Given:
         made: Given = _scheme(name, given)
-        registered.add("scheme", name, made, taken=taken)
+        registered.register_object("scheme", name, made, taken=taken)
         return made
 
     return known

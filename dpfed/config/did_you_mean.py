@@ -11,15 +11,16 @@ _ALIKE = 0.6
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'clip_norm'?" for the end of a message; empty if no known name is close."""
-    found = nearest(name, known)
+    found = nearest_name(name, known)
     return "" if found is None else f" Did you mean {found!r}?"
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """Return the known name closest to the given one, or None.
 
-    First a name that differs in hyphens and capitals only, then one that begins with it, contains it, or contains its
-    parts between hyphens; else the name with the most common letters, if there are enough.
+    The order of preference: a known name that differs in hyphens and capitals only, one that begins with the given
+    name, one that contains it, and one that contains its parts between hyphens. Otherwise the known name with the most
+    similar letters, if they are similar enough.
     """
     wanted = _plain_name(name)
     names = sorted(known, key=lambda one: (len(one), one))

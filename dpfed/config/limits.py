@@ -1,7 +1,7 @@
-"""The largest numbers that a configuration may name.
+"""Largest numbers that a configuration may contain.
 
-Memory and time of a run, or of an audit of its files, follow from these numbers: a number in a file from a stranger
-must not exhaust a machine. The limits are far beyond every experiment that one machine can simulate.
+Memory and time of a run, or of an audit of its files, grow with these numbers. The limits keep a configuration from a
+stranger from exhausting a machine, and are far beyond every experiment that one machine can simulate.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 
 MOST_CLIENTS = 10**7
-"""Most clients of a run, of a cohort, and of a padded sum."""
+"""Largest number of clients of a run, clients of a cohort, and uploads of a padded sum."""
 
 MOST_ROUNDS = 10**6
 MOST_STEPS = 10**5
-"""Most local steps, or epochs, of one client in one round: its batches are laid out before it trains."""
+"""Largest number of local steps, or epochs, of one client in one round, because all its batches are drawn before it
+trains."""
 
 MOST_SAMPLES = 10**6
-"""Most samples of a batch, and of a client whose samples are drawn from the data set."""
+"""Largest number of samples of a batch, and of a client whose samples are drawn with replacement."""
 
 MOST_CANARIES = 10**5
 MOST_UNITS = 2**16
 MOST_FACTORS = 10_000
-"""Largest number of factors of a learning rate that is listed round by round."""
+"""Largest number of learning rate factors in a list with one factor for each round."""
 MOST_LAYERS = 64
 LARGEST_SEED = 2**63 - 1
 LARGEST_FLOAT = 1e30
-"""Largest number in float32, in which training computes."""
+"""Largest floating-point setting; training computes in float32, whose range ends near 3.4e38."""
 
 Count = Annotated[int, Field(ge=1, le=10**15)]
-"""Number of things to use, no more than exist."""
+"""Positive number of samples, labels, steps, megabytes or rounds."""
 
 Clients = Annotated[int, Field(ge=1, le=MOST_CLIENTS)]
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
@@ -44,14 +45,16 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Positive = Annotated[float, Field(gt=0, le=LARGEST_FLOAT, allow_inf_nan=False)]
 
 
-def _held_by_float32(value: float) -> float:
+def _require_float32_range(value: float) -> float:
     if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
-        raise ValueError(f"must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, which float32 holds with noise and sums")
+        raise ValueError(
+            f"must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}, so that float32 can represent noise and sums"
+        )
     return value
 
 
 ClipNorm = Annotated[
     float,
-    AfterValidator(_held_by_float32),
+    AfterValidator(_require_float32_range),
     WithJsonSchema({"type": "number", "minimum": SMALLEST_CLIP, "maximum": LARGEST_CLIP}),
 ]

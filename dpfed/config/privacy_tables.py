@@ -11,61 +11,64 @@ from dpfed.config.limits import LARGEST_FLOAT, Canaries, ClipNorm, Positive
 from dpfed.config.table import Table
 
 
-class Adaptive(Table):
+class AdaptiveClipping(Table):
     """Adaptive clip norm, which follows a quantile of the updates' norms (Andrew et al. 2021)."""
 
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """The fraction of updates that is to be within the clip norm."""
+    """Target fraction of updates whose norm is at most the clip norm."""
 
     rate: Positive = 0.2
-    """Step of the logarithm of the clip norm, per round."""
+    """Learning rate of the clip norm's logarithm, which moves once a round."""
 
     count_noise_std: Positive | None = None
     """Standard deviation of the noise on the count of updates within the clip norm; default: a twentieth of the cohort,
-    at least the noise multiplier."""
+    but at least the noise multiplier."""
 
 
-class Promise(Table):
-    """Clip norm, noise and budget of a private run. Give an epsilon, the noise, or both: then the run stops at
-    epsilon.
+class PrivacyTable(Table):
+    """Clip norm, noise and budget of a private run. Give epsilon, the noise, or both; with both, the run stops before
+    it would exceed epsilon.
     """
 
     clip_norm: ClipNorm | None = None
     """C, the L2 clip norm of an update before noise.
 
-    For privacy.noise = "coins": of the move of its probabilities; default: the largest that epsilon allows.
+    For privacy.noise = "coins" it bounds the L2 norm of the moves of an upload's probabilities; default: the largest
+    value that epsilon allows.
     """
 
     epsilon: Positive | None = None
-    """The budget of the run."""
+    """Privacy budget of the run: the epsilon that it never exceeds."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Default: the smaller of clients^-1.1 and 1e-4."""
 
     adjacency: Literal["add-remove", "zero-out", "replace-one"] | None = None
     """Neighbouring data sets; default: replace-one under fixed; otherwise add-remove, or zero-out if the number of
-    participants is visible. Zero-out: one client's row and its count of an adaptive clip are 0."""
+    participants is visible. Zero-out: one client's row, and its part in the count of an adaptive clip, are 0."""
 
     accountant: Literal["best", "rdp", "pld"] = "best"
     """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
 
-class Noised(Promise):
-    """Noise with a noise multiplier."""
+class NoiseMultiplierTable(PrivacyTable):
+    """Keys of every noise that has a noise multiplier."""
 
     noise_multiplier: Positive | None = None
     """z: the sum's noise has standard deviation z times clip_norm."""
 
     @model_validator(mode="after")
-    def _has_strength(self) -> Self:
+    def _require_noise_or_epsilon(self) -> Self:
         if self.clip_norm is None:
-            raise ValueError("privacy.clip_norm: is missing and has no default")
+            raise ValueError("privacy.clip_norm is missing and has no default")
         if self.noise_multiplier is None and self.epsilon is None:
-            raise ValueError("[privacy]: give noise_multiplier, or epsilon to calibrate one for the rounds, or both")
+            raise ValueError(
+                "[privacy]: give noise_multiplier, or epsilon to calibrate a noise_multiplier for the rounds, or both"
+            )
         return self
 
 
-class GaussianPrivacy(Noised):
+class GaussianPrivacy(NoiseMultiplierTable):
     """Gaussian noise on a plain sum, in shares of the clients, or on every upload."""
 
     noise: Literal["gaussian"] = "gaussian"
@@ -78,49 +81,50 @@ class GaussianPrivacy(Noised):
     """The party that adds the noise: the server, or every client a share of it."""
 
     missing_shares: Literal["sized", "charged"] = "sized"
-    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or the noise that
-    arrived is charged.
+    """Treatment of missing noise shares. sized: shares are large enough if a fraction aggregation.tolerance of them is
+    missing; charged: each round is charged with the noise that arrived.
     """
 
     noise_schedule: tuple[Positive, ...] | None = Field(default=None, strict=False, min_length=1, max_length=MOST_PARTS)
-    """Factors of noise_multiplier in equal parts of the run, such as [1.2, 1.0, 0.8]; each round is charged with its
-    factor.
+    """Factors of noise_multiplier, one for each of equally long parts of the run, such as [1.2, 1.0, 0.8]. Each round
+    is charged with the noise of its part.
     """
 
     bands: Annotated[int, Field(ge=1)] | None = None
-    """Number of rounds over which noise is subtracted again, so that it cancels in the model.
+    """Number of rounds over which a round's noise is subtracted again, so that it cancels in the model.
 
-    Needs federation.sampling 'cyclic' or 'min-separation', or 'balls-and-bins' with at least as many federation.lanes
-    (default there: equally many). noise_multiplier is then that of a round's fresh noise.
+    Requires federation.sampling 'cyclic' or 'min-separation', or 'balls-and-bins' with at least this number of
+    federation.lanes (its default there). noise_multiplier then describes the fresh noise of a round.
     """
 
     buffers: Annotated[int, Field(ge=1, le=20)] | None = None
     """Instead of bands: number of buffers (BLT) by which noise is subtracted again over all later rounds."""
 
     factorisation: Literal["optimised", "square-root"] = "optimised"
-    """Matrix of bands: the one of least error for the run's rounds and server.momentum, or the square root of prefix
-    sums.
+    """Matrix of the banded noise: the matrix of least error for the run's rounds and server.momentum, or the square
+    root of the prefix-sum matrix.
     """
 
     factorisation_power: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Instead of a factorisation: bands of this power of prefix sums, which `dpfed budget --certificate sampled` finds
-    for secret lanes. 0.5 is the square root."""
+    """Instead of a factorisation: the bands of this power of the prefix-sum matrix, where 0.5 is the square root.
+    `dpfed budget --certificate sampled` finds the power for secret lanes."""
 
     certificate: Literal["none", "sampled"] = "none"
     """sampled: the summary also has an epsilon certified by simulation, which fails with probability 1e-12, for
-    federation.sampling 'min-separation' or secret lanes. The run's budget is kept by the bound that always holds.
-    Takes minutes.
+    federation.sampling 'min-separation' or secret lanes. The run's budget is still enforced by the deterministic
+    bound. The simulation takes minutes.
     """
 
-    adaptive: Adaptive | None = None
+    adaptive: AdaptiveClipping | None = None
     """Table [privacy.adaptive]."""
 
     trials: ClassVar[int] = 1
 
 
-class IntegerPrivacy(Noised):
-    """Integer noise, added before a sum is reduced modulo 2^b. With Poisson sampling, shares of noise and secure sums
-    have federation.cohort_cap uploads: those of the drawn clients, and others of noise only, or zeros."""
+class IntegerPrivacy(NoiseMultiplierTable):
+    """Integer noise, added before a sum is reduced modulo 2^b. With Poisson sampling and noise shares or secure sums,
+    every sum has federation.cohort_cap uploads: those of the drawn clients, filled up with uploads of noise only, or of
+    zeros."""
 
     noise: Literal["discrete-gaussian", "skellam"] = "discrete-gaussian"
     """Integer noise; discrete-gaussian is the default in secure sums, where only integer noise is sound."""
@@ -129,8 +133,8 @@ class IntegerPrivacy(Noised):
     """The party that adds the noise: the server, or every client a share of it."""
 
     missing_shares: Literal["sized", "charged"] = "sized"
-    """Shares are sized so that the noise suffices with aggregation.tolerance of them missing, or the noise that
-    arrived is charged.
+    """Treatment of missing noise shares. sized: shares are large enough if a fraction aggregation.tolerance of them is
+    missing; charged: each round is charged with the noise that arrived.
     """
 
     release: Literal["sum"] = "sum"
@@ -141,7 +145,7 @@ class IntegerPrivacy(Noised):
     trials: ClassVar[int] = 1
 
 
-class CoinPrivacy(Promise):
+class BernoulliPrivacy(PrivacyTable):
     """Uploads of Bernoulli samples, whose randomness is the noise: masks of fedpm, signs of stochastic-sign and
     fedmrns.
     """
@@ -158,36 +162,37 @@ class CoinPrivacy(Promise):
     """
 
     linf_clip: ClipNorm | None = None
-    """The largest move of one probability."""
+    """Largest allowed move of one probability from its public reference value."""
 
     clip_metric: Literal["euclidean", "fisher"] = "euclidean"
-    """Metric of clip_norm and linf_clip. fisher: of the move over sqrt(theta (1 - theta)), theta the public
-    probability.
+    """Metric of clip_norm and linf_clip. euclidean: the moves themselves; fisher: each move divided by
+    sqrt(theta (1 - theta)), where theta is the public probability.
     """
 
     others: Literal["near-reference", "anywhere"] | None = None
-    """Bound on the other clients' probabilities that epsilon relies on: linf_clip, which a plain sum enforces, or
-    only the edge. Default: near-reference in plain sums of simulated clients, anywhere in secure sums and on nodes
-    with local data.
+    """Bound on the other clients' probabilities that epsilon relies on. near-reference: linf_clip, which a plain sum
+    enforces; anywhere: only the edge. Default: near-reference in plain sums of simulated clients, anywhere in secure
+    sums and on nodes with local data.
     """
 
     trials: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Bernoulli samples of each probability in an upload, which holds the number of ones (the Poisson binomial
-    mechanism). More trials need a smaller clip_norm for the same epsilon.
+    """Number of Bernoulli samples of each probability. An upload contains their sum (the Poisson binomial mechanism).
+    More trials need a smaller clip_norm for the same epsilon.
     """
 
     count_bits: Annotated[int, Field(ge=1, le=32)] | None = None
-    """Under a sum: bits of an entry of an upload.
+    """Bits of an entry of an upload, under release = "sum".
 
-    The sum is known modulo 2^count_bits and read as the count nearest to that of clients that move nothing. Default:
-    enough bits for every count. A ring of ten standard deviations, 5 sqrt(trials x uploads), seldom wraps around.
+    The sum is known modulo 2^count_bits, and read as the count nearest to the count of clients that move no
+    probability. Default: enough bits for every count. A ring of ten standard deviations, 5 sqrt(trials x uploads),
+    seldom wraps around.
     """
 
     noise_std: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] | None = None
     """Standard deviation of Gaussian noise on probabilities before they are sampled."""
 
     correction: Literal["none", "linear", "invert"] | None = None
-    """Correction of the bias of probabilities that were noised and clipped; default: linear."""
+    """Correction of the bias that clipping adds to noised probabilities; default: linear."""
 
     noise_multiplier: ClassVar[None] = None
     placement: ClassVar[str] = "server"
@@ -198,9 +203,9 @@ class CoinPrivacy(Promise):
     buffers: ClassVar[None] = None
 
     @model_validator(mode="after")
-    def _has_strength(self) -> Self:
+    def _require_noise_or_epsilon(self) -> Self:
         if self.clip_norm is None and self.epsilon is None:
-            raise ValueError("[privacy]: give clip_norm, or epsilon to calibrate one for the rounds, or both")
+            raise ValueError("[privacy]: give clip_norm, epsilon to calibrate it for the rounds, or both")
         if self.noise_std and (self.trials > 1 or self.clip_metric == "fisher" or self.count_bits is not None):
             raise ValueError("privacy.noise_std with trials, count_bits or clip_metric='fisher': is not built")
         if self.count_bits is not None and self.trials >= 1 << self.count_bits:
@@ -217,7 +222,7 @@ class CoinPrivacy(Promise):
         return self
 
 
-class DitheredPrivacy(Noised):
+class DitheredPrivacy(NoiseMultiplierTable):
     """Dithered quantiser whose error is the Gaussian noise (dp-dithered)."""
 
     noise: Literal["dithered"] = "dithered"
@@ -233,11 +238,12 @@ class DitheredPrivacy(Noised):
     trials: ClassVar[int] = 1
 
 
-Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | CoinPrivacy | DitheredPrivacy, Field(discriminator="noise")]
-"""[privacy]: its keys follow from `noise`, whose default follows from the method and the sum."""
+Privacy = Annotated[GaussianPrivacy | IntegerPrivacy | BernoulliPrivacy | DitheredPrivacy, Field(discriminator="noise")]
+"""Table [privacy]; privacy.noise selects the kind of table, and its default depends on the method and on
+aggregation.kind."""
 
 
-class Audit(Table):
+class AuditTable(Table):
     """Canaries for `dpfed audit run`."""
 
     canaries: Canaries = 0

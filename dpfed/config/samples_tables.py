@@ -1,4 +1,4 @@
-"""[data], [model] and [federation]: samples, network, and clients that take part."""
+"""Tables [data], [model] and [federation]: samples, network, and clients that take part."""
 
 from __future__ import annotations
 
@@ -10,59 +10,60 @@ from dpfed.config.limits import MOST_LAYERS, MOST_SAMPLES, Clients, Count, Posit
 from dpfed.config.table import Table
 
 
-class _Data(Table):
+class _CommonData(Table):
     """Samples, and their partition into clients."""
 
     name: str
-    """A data set that `dpfed.data` knows.
+    """Name of a built-in or registered data set (`dpfed.data`), or the path of your data.
 
-    For your data: a file .safetensors or .npz, or a folder of Parquet files or of a Hugging Face datasets directory,
-    whose name ends in a slash (docs/data.md).
+    A path is a .safetensors, .npz or .csv file, or a folder of Parquet files or of a Hugging Face data set, whose name
+    ends in a slash (docs/data.md).
     """
 
     root: str | None = None
-    """The folder that holds it; default: $DPFED_DATA_DIR, for your files the current folder."""
+    """Folder that contains the data set; default: $DPFED_DATA_DIR, or the current folder for your files."""
 
     inputs: tuple[str, ...] | None = Field(default=None, strict=False, min_length=1)
-    """Columns of a CSV file or a folder of tables that are a sample's input: numbers, lists of numbers, or one column
+    """Columns that form a sample's input, in a CSV file or a folder of tables: numbers, lists of numbers, or one column
     of images."""
 
     label: str | None = None
-    """The column with a sample's class, or with a number to predict."""
+    """Column with a sample's class, or with a number to predict."""
 
     client: str | None = None
-    """The column that names a sample's client, for data.partition = "natural"."""
+    """Column that names a sample's client, for data.partition = "natural"."""
 
     classes: Count | Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
-    """Number of labels of a custom file, unless its metadata gives it, or the labels' names if a column of labels
-    holds text: public. A file with train_targets in place of train_labels predicts numbers and has no classes.
+    """Number of classes of your file, unless its metadata gives it, or the names of the classes if the column of labels
+    contains text. Both are public. A file with train_targets instead of train_labels predicts numbers and has no
+    classes.
     """
 
     features: Literal["scattering"] | None = None
     """scattering: images are replaced by their wavelet scattering, fixed features on which a small model learns with
-    little noise (a linear one is model.name = "mlp" with model.hidden = []). The model's input is
+    little noise. A linear model is model.name = "mlp" with model.hidden = []. The model's input is
     `dpfed.data.scattering` of an image.
     """
 
     orientations: Annotated[int, Field(ge=2, le=16)] = 8
-    """Orientations of scattering: L, which makes (1 + L)^2 numbers of 4 x 4 pixels."""
+    """Number L of orientations of the scattering, which computes (1 + L)^2 features of every block of 4 x 4 pixels."""
 
     train_samples: Count | None = None
-    """Most training samples, drawn by data.partition_seed if there are more."""
+    """Largest number of training samples; if the data set has more, data.partition_seed draws them."""
 
     test_samples: Count | None = None
-    """Most test samples, drawn by data.partition_seed if there are more."""
+    """Largest number of test samples; if the data set has more, data.partition_seed draws them."""
 
     validation: Count | None = None
-    """Number of training samples that are set aside for validation_accuracy; no client has them."""
+    """Number of training samples that are set aside for the metric validation_accuracy; no client has them."""
 
     public: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
-    """Number of samples that serve as public data (fed-smp-topk): from data.public_from, or out of the training
-    half; then the summary states that they are not protected.
+    """Number of samples that serve as public data (fed-smp-topk), taken from data.public_from, or else from the
+    training half. In the latter case the summary states that they are not protected.
     """
 
     public_from: str | None = None
-    """The data set of public samples, if it is another than data.name."""
+    """Data set of the public samples, if they are not taken from data.name."""
 
     partition_seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the division of samples among clients, independent of run.seed: runs that differ in run.seed have the
@@ -70,8 +71,8 @@ class _Data(Table):
     """
 
 
-class PlainData(_Data):
-    """Samples divided evenly, by the data set's clients, or by nodes."""
+class PlainData(_CommonData):
+    """Samples divided evenly at random, by the data set's clients, or by the nodes that store them."""
 
     partition: Literal["iid", "natural", "nodes"] = "iid"
     """Division of samples among clients. iid: evenly at random; natural: by the data set's clients (roles, the
@@ -80,113 +81,116 @@ class PlainData(_Data):
     """
 
 
-class DirichletData(_Data):
+class DirichletData(_CommonData):
     """Samples of each label divided by shares from Dirichlet(alpha)."""
 
     partition: Literal["dirichlet"]
     """Samples of each label are divided by shares from Dirichlet(alpha)."""
 
     alpha: Positive
-    """Parameter of partition 'dirichlet': the smaller, the fewer labels a client has."""
+    """Concentration of the Dirichlet distribution: the smaller alpha is, the fewer labels a client has."""
 
 
-class LabelsData(_Data):
-    """Clients with a fixed or largest number of labels."""
+class LabelsData(_CommonData):
+    """Clients with a fixed number of labels, or at most that number."""
 
     partition: Literal["labels", "fedpm"]
-    """labels: every client has exactly `labels` labels; fedpm: at most `labels`, and sizes of 10 to 100 parts."""
+    """labels: every client has exactly `labels` labels; fedpm: every client has at most `labels`
+    labels, and a share of the samples that is proportional to a whole number from 10 to 100."""
 
     labels: Count
     """Number of labels of a client, for partition 'labels' and 'fedpm'."""
 
 
-class ResampledData(_Data):
-    """Clients that draw samples from all of them."""
+class ResampledData(_CommonData):
+    """Clients whose samples are drawn with replacement from all samples."""
 
     partition: Literal["resampled"]
-    """Every client has `samples` samples, drawn from all with replacement; there may be millions of clients."""
+    """Every client has `samples` samples, drawn from all samples with replacement; there may be millions of clients."""
 
     samples: Samples
     """Number of samples of a client, for partition 'resampled'."""
 
 
-Data = Annotated[PlainData | DirichletData | LabelsData | ResampledData, Field(discriminator="partition")]
-"""[data], by partition."""
+DataTable = Annotated[PlainData | DirichletData | LabelsData | ResampledData, Field(discriminator="partition")]
+"""Table [data]; data.partition selects the kind of table."""
 
 
-class Model(Table):
+class ModelTable(Table):
     """Network of a run."""
 
     name: str
-    """A network that `dpfed.models` knows, or one that your code registers."""
+    """Name of a built-in network (`dpfed.models`), or of a network that your code registers."""
 
     hidden: tuple[Units, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
     """Widths of the hidden layers (mlp, char-lstm)."""
 
 
-class _Federation(Table):
+class _CommonFederation(Table):
     """Clients, and the sampling of those that take part in a round."""
 
     clients: Clients
     """n, the number of all clients."""
 
     cohort: Clients
-    """Clients a round: expected under 'poisson', exact under 'fixed', ignored under 'all', where it is n."""
+    """Number of clients of a round: the expected number under 'poisson', the exact number under 'fixed'. Under 'all' it
+    is ignored, because all n clients take part."""
 
     rounds: Rounds
-    """T, the most rounds: a budget can end a run sooner."""
+    """T, the largest number of rounds; a privacy budget can end the run earlier."""
 
 
-class PlainFederation(_Federation):
-    """Cohorts drawn in each round, or by a schedule of many rounds."""
+class PlainFederation(_CommonFederation):
+    """Cohorts that are drawn anew in each round, or by a schedule of many rounds."""
 
     sampling: Literal["poisson", "fixed", "all", "allocation", "cyclic"] = "poisson"
     """Sampling of a round's cohort. poisson: every client independently with probability cohort / clients; fixed:
-    exactly `cohort` without replacement; all: every client. Schedules over many rounds: allocation (secret rounds, a
-    fixed number of all) and cyclic (a public order). docs/participation.md compares them.
+    exactly `cohort` clients without replacement; all: every client. Schedules over many rounds: allocation (a client
+    takes part in a fixed number of secret rounds of the run) and cyclic (clients take part in a public order).
+    docs/participation.md compares them.
     """
 
     cohort_cap: Clients | None = None
-    """poisson: the most clients of a round.
+    """Largest number of clients of a round, under 'poisson'.
 
-    If more are drawn, a secret, uniformly random part of that size takes part. With shares of noise from clients,
-    secure sums of private runs, Bernoulli samples and dp-dithered every sum has exactly this number of uploads, with a
-    default that is seldom reached. privacy.slots is its old name.
+    If more clients are drawn, a secret, uniformly random subset of this size takes part. With noise shares of clients,
+    secure sums of private runs, Bernoulli samples and dp-dithered, every sum has exactly this number of uploads. Its
+    default there is seldom reached. privacy.slots is its old name.
     """
 
 
-class BinsFederation(_Federation):
+class BinsFederation(_CommonFederation):
     """Clients that take part in one secret round of every epoch of clients / cohort rounds."""
 
     sampling: Literal["balls-and-bins"]
-    """balls-and-bins: one secret round of every clients / cohort rounds for each client."""
+    """balls-and-bins: each client takes part in one secret round of every epoch of clients / cohort rounds."""
 
     cohort_cap: ClassVar[None] = None
 
     lanes: Annotated[int, Field(ge=1)] | Literal["search"] | None = None
-    """balls-and-bins with noise in bands: public lanes (client id modulo lanes) that take turns, a divisor of an
-    epoch's rounds. Default: the fewest that privacy.bands needs; search: the number of least error at
-    privacy.epsilon."""
+    """Number of lanes that take turns, for balls-and-bins with banded noise; a client's lane is its id modulo this
+    number, which divides the rounds of an epoch. Default: the fewest that privacy.bands needs; search: the number of
+    least error at privacy.epsilon."""
 
     lane_secrecy: Literal["public", "secret"] = "public"
-    """secret: a client's lane is drawn once for the run, instead of following from its id.
+    """secret: a client's lane is drawn at random once for the run; public: it is the client's id modulo lanes.
 
-    The epsilon of the run is that of public lanes; `dpfed budget --certificate sampled` and privacy.certificate state a
-    smaller one.
+    In both cases the run states the epsilon of public lanes. For secret lanes, `dpfed budget --certificate sampled` and
+    privacy.certificate state a smaller epsilon.
     """
 
 
-class SeparatedFederation(_Federation):
-    """Clients that take part by independent draws, with a rest after every participation."""
+class SeparatedFederation(_CommonFederation):
+    """Clients that take part by independent draws, and pause after every participation."""
 
     sampling: Literal["min-separation"]
-    """min-separation: by an independent draw of each client, with a rest after every participation."""
+    """min-separation: each client takes part by an independent draw, and pauses after every participation."""
 
     cohort_cap: ClassVar[None] = None
 
     separation: Annotated[int, Field(ge=1)]
-    """min-separation: a client that took part stays away from the next separation - 1 rounds."""
+    """Under min-separation, a client that took part does not take part in the next separation - 1 rounds."""
 
 
-Federation = Annotated[PlainFederation | BinsFederation | SeparatedFederation, Field(discriminator="sampling")]
-"""[federation], by sampling."""
+FederationTable = Annotated[PlainFederation | BinsFederation | SeparatedFederation, Field(discriminator="sampling")]
+"""Table [federation]; federation.sampling selects the kind of table."""

@@ -1,4 +1,4 @@
-"""[aggregation], [server] and [run]: summation of uploads, the server's step, seed and bookkeeping."""
+"""Tables [aggregation], [server] and [run]: summation of uploads, the server's step, seed and bookkeeping."""
 
 from __future__ import annotations
 
@@ -8,69 +8,71 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_CLIENTS, MOST_LAYERS, Clients, ClipNorm, Count, Positive, Seed
-from dpfed.config.table import Table, chosen
+from dpfed.config.table import Table, value_of_key
 
 _Some = Annotated[int, Field(ge=0, le=MOST_CLIENTS)]
 
 
-class _Aggregation(Table):
+class _CommonAggregation(Table):
     """Summation of uploads, and the clients that drop out before it.
 
-    A secure sum is of integers: `steps` of them to the clip norm, after an optional public `rotation`.
+    A secure sum adds integers: numbers are rounded to multiples of clip norm / `steps`, after an optional public
+    `rotation`.
     """
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability that a client drops out of a round, each by a draw of the run's secret randomness."""
+    """Probability that a client drops out of a round; clients drop out independently, by the run's secret
+    randomness."""
 
     dropout_at: Literal["any", "advertise", "share", "upload", "unmask", "late"] = "any"
-    """Step at which clients drop out; any: a random step."""
+    """Step of the protocol at which clients drop out; any: a random step for each client."""
 
     lost: dict[Literal["advertise", "share", "upload", "unmask", "late"], _Some] = Field(default_factory=dict)
-    """Numbers of a round's clients that drop out at each step, instead of aggregation.dropout."""
+    """Number of a round's clients that drop out at each named step of the protocol, instead of aggregation.dropout."""
 
     tolerance: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Largest fraction of uploads that may be missing; beyond it a round is not released.
+    """Largest fraction of uploads that may be missing; a round with more missing uploads is not released.
 
-    Default: no limit; where clients add noise shares, a limit that one round in a thousand exceeds. Refused for private
-    plain sums with the server's noise: these are always released, because a missing release would reveal the number of
-    participants.
+    Default: no limit; where clients add noise shares, a limit that one round in a thousand exceeds. It is refused for
+    private plain sums with the server's noise. These are always released, because a missing release would reveal the
+    number of participants.
     """
 
     weights: Literal["samples", "uniform"] = "samples"
-    """Weights of clients in the mean without [privacy]: their numbers of samples, or equal.
+    """Weights of clients in the mean: samples, their numbers of samples; uniform, equal weights.
 
-    Under [privacy] they are equal.
+    Under [privacy] all weights are equal.
     """
 
     steps: Count | None = None
-    """Number of integers from 0 to the clip norm.
+    """Number of integer steps from 0 to the clip norm.
 
-    Default: enough that rounding adds little to the clip norm; without privacy, the number that fits the 32 bits of a
-    float.
+    Default: enough steps that rounding increases the clip norm only a little; without privacy, the largest power of
+    two for which sums fit into 32 bits.
     """
 
     rotation: bool = True
-    """Public random rotation before rounding: shorter integers at the same error."""
+    """True: a public random rotation precedes rounding, so that integers need fewer bits at the same error."""
 
     wrap_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-6
-    """Probability, at most, that a round's sum wraps around the modulus, for rows independent of the rotation's signs.
+    """Largest probability that a round's sum wraps around the modulus, for rows independent of the rotation's signs.
 
-    The modulus is the least one that satisfies it. Accuracy depends on it, privacy does not.
+    The modulus is the smallest one with at most this probability. Accuracy depends on it, privacy does not.
     """
 
     clip_norm: ClipNorm | None = None
-    """Clip norm of updates without [privacy], needed because integers have a range."""
+    """Clip norm of updates without [privacy]; integer sums require it, because integers have a bounded range."""
 
 
-class PlainAggregation(_Aggregation):
+class PlainAggregation(_CommonAggregation):
     """A sum by a trusted server."""
 
     kind: Literal["plain"] = "plain"
-    """plain: a trusted sum."""
+    """plain: a trusted server adds the uploads."""
 
 
-class SecureAggregation(_Aggregation):
-    """A secure sum, of which the server learns the total only."""
+class SecureAggregation(_CommonAggregation):
+    """A secure sum: the server learns the total of the uploads only."""
 
     kind: Literal["masked", "protocol"]
     """masked: pairwise and self masks in Z_2^b with keys from one secret; protocol: the complete protocol of
@@ -78,24 +80,24 @@ class SecureAggregation(_Aggregation):
     """
 
     neighbours: _Some = 0
-    """Number of clients that share masks with each other; 0: all with all."""
+    """Number of other clients with which a client shares masks; 0: with all other clients."""
 
     threshold: Annotated[float, Field(gt=0.5, le=1)] = 0.6
-    """A client's secrets can be recovered while more than this fraction of its neighbours answers."""
+    """A client's secrets can be recovered as long as more than this fraction of its neighbours responds."""
 
     least_participants: Annotated[int, Field(ge=2)] | None = None
-    """Fewest clients of a secure sum: every client refuses, at every step, a sum of fewer.
+    """Smallest number of clients in a secure sum; at every step, every client refuses a sum of fewer clients.
 
-    Default: the number that tolerance and threshold leave of a round's clients; 2 if that number is random and no
-    guarantee depends on it (Poisson sampling without [privacy]).
+    Default: the smallest number of a round's clients that tolerance and threshold allow. It is 2 if the number of a
+    round's clients is random and no guarantee depends on it (Poisson sampling without [privacy]).
     """
 
 
 Aggregation = Annotated[PlainAggregation | SecureAggregation, Field(discriminator="kind")]
-"""[aggregation], by kind."""
+"""Table [aggregation]; aggregation.kind selects the kind of table."""
 
 
-class _Server(Table):
+class _CommonServer(Table):
     """The server's use of the mean update."""
 
     average: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -104,11 +106,12 @@ class _Server(Table):
     """
 
 
-class StepServer(_Server):
-    """A step along the mean update, or a rule of your own."""
+class StepServer(_CommonServer):
+    """A step along the mean update, or a user-defined rule."""
 
     rule: str = "step"
-    """step: along the mean update; or a rule of your code (dpfed.server.register)."""
+    """step: the model moves along the mean update; otherwise the name of a rule that your code registers
+    (dpfed.server.register)."""
 
     learning_rate: Positive = 1.0
     """Learning rate of the server's step."""
@@ -117,14 +120,15 @@ class StepServer(_Server):
     """Momentum of the server's step."""
 
 
-class _AdaptiveServer(_Server):
+class _AdaptiveServer(_CommonServer):
     """Keys of the adaptive rules (Reddi et al. 2021)."""
 
     learning_rate: Positive = 1.0
-    """Learning rate of an adaptive rule, which moves every entry by about this much: 0.001 to 0.1."""
+    """Learning rate of an adaptive rule, which moves every entry by about this amount a round; usual values are 0.001
+    to 0.1."""
 
     tau: Positive = 1e-3
-    """Least scale of an entry in an adaptive rule."""
+    """Smallest scale by which an adaptive rule divides an entry's step."""
 
 
 class AdamServer(_AdaptiveServer):
@@ -134,10 +138,10 @@ class AdamServer(_AdaptiveServer):
     """FedAdam, FedYogi (Reddi et al. 2021)."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Decay of an adaptive rule's mean of updates."""
+    """Decay of the moving mean of updates in an adaptive rule."""
 
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """Decay of adam's and yogi's mean of squared updates."""
+    """Decay of the moving mean of squared updates in adam and yogi."""
 
 
 class AdagradServer(_AdaptiveServer):
@@ -147,25 +151,25 @@ class AdagradServer(_AdaptiveServer):
     """FedAdagrad (Reddi et al. 2021)."""
 
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Decay of an adaptive rule's mean of updates."""
+    """Decay of the moving mean of updates in an adaptive rule."""
 
 
-class PosteriorServer(_Server):
-    """Beta posterior of the probabilities of masks."""
+class PosteriorServer(_CommonServer):
+    """Beta posterior of the probabilities of masks, as in FedPM."""
 
     rule: Literal["posterior"]
-    """Beta posterior of the probabilities of masks."""
+    """Beta posterior of the probabilities of masks, as in FedPM."""
 
     prior: Annotated[float, Field(ge=1, le=LARGEST_FLOAT)] = 1.0
     """Both parameters of the Beta prior."""
 
     reset_every: Annotated[int, Field(ge=0, le=10**15)] = 1
-    """Number of rounds after which the posterior begins at the prior again; 0: never."""
+    """Number of rounds after which the posterior is reset to the prior; 0: it is never reset."""
 
 
-def _rule(table: object) -> str:
-    """Return the kind of server.rule; a custom rule has the keys of step."""
-    rule = chosen(table, "rule")
+def _kind_of_rule(table: object) -> str:
+    """Return the kind of table that server.rule selects; a custom rule has the keys of the rule "step"."""
+    rule = value_of_key(table, "rule")
     return str(rule) if rule in ("adam", "yogi", "adagrad", "posterior") else "step"
 
 
@@ -175,45 +179,47 @@ Server = Annotated[
     | Annotated[AdamServer, Tag("yogi")]
     | Annotated[AdagradServer, Tag("adagrad")]
     | Annotated[PosteriorServer, Tag("posterior")],
-    Discriminator(_rule),
+    Discriminator(_kind_of_rule),
 ]
-"""[server], by rule."""
+"""Table [server]; server.rule selects the kind of table."""
 
 
 class RunTable(Table):
-    """Seed, device, bookkeeping."""
+    """Seed, device, evaluation, and handling of errors of a run."""
 
     seed: Seed = 0
     """Seed of all randomness of a simulation, except the division of samples among clients (data.partition_seed)."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:N; auto: a GPU if there is one. Never run on a GPU yet: `make bench-gpu` tries it."""
+    """Device of the training: cpu, cuda or cuda:N; auto: a GPU if the machine has one, else the CPU. dpfed has not been
+    run on a GPU yet; `make bench-gpu` tries it."""
 
     group: Clients = 20
-    """Clients that are trained and summed at a time."""
+    """Number of clients that are trained and summed together."""
 
     evaluate_every: Count = 1
     """Rounds between two evaluations; the last round is always evaluated."""
 
     metrics: tuple[str, ...] | None = Field(default=None, strict=False, max_length=MOST_LAYERS)
-    """Metrics on the test half beside the loss, test_NAME in metrics.jsonl and summary.json: mae, rmse, r2 for
-    numeric targets; default for them: mae and r2. Labels always have their accuracy.
+    """Metrics on the test half in addition to the loss: mae, rmse and r2, for numeric targets; default: mae and r2.
+
+    They are called test_NAME in metrics.jsonl and summary.json. For labels the accuracy is always computed.
     """
 
     randomness: Literal["simulated", "secure"] = "simulated"
-    """Cohorts, dropouts and noise from the seed, for experiments; or from the operating system, for a model that is
-    released. Default: simulated, or secure with run.release = true."""
+    """Source of cohorts, dropouts and noise. simulated: the seed, for experiments; secure: the operating system, for a
+    model that is released. Default: simulated, or secure with run.release = true."""
 
     on_error: Literal["raise", "count"] | None = None
-    """Handling of an exception of the network or the loss while a client trains. raise: it ends the run. count: the
-    client's update counts as one that is not finite, zero, and diagnostics.jsonl counts it. Default: count if the
-    model is for release (randomness = "secure" with [privacy]) and on Flower's nodes, else raise.
+    """Handling of an exception of the network or the loss while a client trains. raise: the exception ends the run.
+    count: the client's update is replaced by zero, as if it were not finite, and diagnostics.jsonl counts it. Default:
+    count if the model is for release (randomness = "secure" with [privacy]) and on Flower's nodes, else raise.
     """
 
     release: bool = False
-    """True for a model for release: sets run.randomness = "secure" and, if noise is added, privacy.noise =
+    """True if the model is for release. Then run.randomness is "secure" and, if noise is added, privacy.noise is
     "discrete-gaussian"; settings that cannot be released are refused. privacy.release is a different key: it names
-    the visible part of a round, its sum or every upload.
+    the visible part of a round, which is its sum or every upload.
     """
 
     @property
@@ -223,8 +229,8 @@ class RunTable(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _secure_if_released(cls, tables: Any) -> Any:
-        """Set run.randomness of a run for release if it is not given."""
+    def _default_to_secure_randomness(cls, tables: Any) -> Any:
+        """Set run.randomness = "secure" in a run for release if run.randomness is not given."""
         if not isinstance(tables, Mapping) or tables.get("release") is not True:
             return tables
         return {"randomness": "secure", **tables}

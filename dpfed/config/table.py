@@ -1,4 +1,4 @@
-"""Base of all tables of a configuration: an unknown key is an error, a wrong type as well."""
+"""Base class of all configuration tables; an unknown key or a value of a wrong type is an error."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Table(BaseModel):
-    """A table; the docstring of a key is its text in the configuration reference."""
+    """A table of the configuration; the docstring of a key is its description in the configuration reference."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-def chosen(table: object, key: str) -> object:
-    """Return the choice that a table makes, before or after validation; None if it makes none."""
+def value_of_key(table: object, key: str) -> object:
+    """Return the value of the key in a table, before or after validation; None if the table does not have it."""
     return table.get(key) if isinstance(table, Mapping) else getattr(table, key, None)

@@ -1,4 +1,4 @@
-"""The configuration of a run: typed tables, an unknown key is an error."""
+"""The configuration of a run: typed tables, in which an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from accounting.caveats import default_delta
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from accounting.mechanisms.cohort_caps import default_cap, rarely_exceeded
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.kinds import noise_of_method
-from dpfed.config.privacy_tables import Audit, CoinPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy
-from dpfed.config.samples_tables import Data, Federation, Model
+from dpfed.config.noise_of_methods import noise_of_method
+from dpfed.config.privacy_tables import AuditTable, BernoulliPrivacy, DitheredPrivacy, IntegerPrivacy, Privacy
+from dpfed.config.samples_tables import DataTable, FederationTable, ModelTable
 from dpfed.config.server_tables import Aggregation, PlainAggregation, RunTable, Server, StepServer
 from dpfed.config.table import Table
-from dpfed.config.training_tables import LIST, Local, Mask, MethodTable
+from dpfed.config.training_tables import LIST, Local, MaskTable, MethodTable
 from dpfed.errors import ConfigError
 
 CHOICES = {
@@ -31,10 +31,10 @@ CHOICES = {
     "aggregation": "kind",
     "server": "rule",
 }
-"""Tables whose keys follow from one choice, and the key that makes it."""
+"""Tables of several kinds with different keys, and the key whose value selects the kind."""
 
 _PUBLIC_RANKING = ("fed-smp-topk", "fedpm")
-"""Methods whose coordinates public samples could rank in version 0.2."""
+"""Methods that in version 0.2 could choose coordinates by training on public samples."""
 
 _MOST_SHOWN = 200
 
@@ -42,28 +42,28 @@ _MOST_SHOWN = 200
 class Config(Table):
     """Configuration of a whole run."""
 
-    data: Data
-    model: Model
-    federation: Federation
+    data: DataTable
+    model: ModelTable
+    federation: FederationTable
     local: Local
     method: MethodTable
-    mask: Mask | None = None
+    mask: MaskTable | None = None
     privacy: Privacy | None = None
     aggregation: Aggregation = PlainAggregation()
-    audit: Audit = Audit()
+    audit: AuditTable = AuditTable()
     server: Server = StepServer()
     run: RunTable = RunTable()
 
     @model_validator(mode="before")
     @classmethod
-    def _by_choice(cls, tables: Any) -> Any:
-        """Set the key that each table of `CHOICES` is chosen by.
+    def _set_choices(cls, tables: Any) -> Any:
+        """Set the key that selects the kind of each table in `CHOICES`, if it is not given.
 
-        Keys of other choices are dropped if they have their default, because configurations of 0.2 contain them.
+        Keys of other kinds are dropped if they have their default, because configurations of version 0.2 contain them.
         """
         if not isinstance(tables, Mapping):
             return tables
-        tables = _with_exact_records(with_cohort_cap(tables))
+        tables = _with_exact_record_noise(with_slots_renamed(tables))
         given = {name: tables[name] for name in CHOICES if isinstance(tables.get(name), Mapping)}
         return {
             **tables,
@@ -71,7 +71,7 @@ class Config(Table):
         }
 
     def with_delta(self, delta: float) -> Config:
-        """Return the configuration with this delta for its unit of privacy, [privacy] or [local.record]."""
+        """Return the configuration with this delta in its privacy table, [privacy] or [local.record]."""
         if self.privacy is not None:
             return self.model_copy(update={"privacy": self.privacy.model_copy(update={"delta": delta})})
         if self.local.record is None:
@@ -81,25 +81,26 @@ class Config(Table):
 
     @property
     def cohort_cap(self) -> int | None:
-        """Most clients of a round: federation.cohort_cap, or its default if sums hold a fixed number."""
+        """Largest number of clients of a round: federation.cohort_cap, or its default if sums have a fixed number of
+        uploads."""
         given, privacy = self.federation.cohort_cap, self.privacy
-        if given is not None or privacy is None or not self.fills_sums:
+        if given is not None or privacy is None or not self.has_fixed_uploads:
             return given
         delta = privacy.delta or default_delta(self.federation.clients)
         chosen = (
-            rarely_exceeded if isinstance(privacy, CoinPrivacy) else default_cap
+            rarely_exceeded if isinstance(privacy, BernoulliPrivacy) else default_cap
         )  # like `accounting.Plan.cohort_cap`
         return chosen(self.federation.cohort, self.federation.clients, delta=delta)
 
     @property
-    def fills_sums(self) -> bool:
-        """True if every sum of a private run with Poisson sampling holds the same number of uploads."""
+    def has_fixed_uploads(self) -> bool:
+        """True if every sum of a private run with Poisson sampling has the same number of uploads."""
         table = self.privacy
         if self.federation.sampling != "poisson":
             return False
         if isinstance(table, IntegerPrivacy):
             return table.placement == "clients" or self.aggregation.kind != "plain"
-        return isinstance(table, CoinPrivacy | DitheredPrivacy) and table.release == "sum"
+        return isinstance(table, BernoulliPrivacy | DitheredPrivacy) and table.release == "sum"
 
     def with_cap(self, cap: int | None) -> Config:
         """Return the configuration with this federation.cohort_cap."""
@@ -109,29 +110,32 @@ class Config(Table):
         return self.model_copy(update={"federation": federation})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain tables without the keys that are not set, because TOML has no null."""
+        """Return plain dictionaries without the keys that are None, because TOML has no null."""
         return _without_none(self.model_dump(mode="json"))
 
 
-def with_cohort_cap(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tables with privacy.slots under its new name, federation.cohort_cap; ConfigError for two values."""
+def with_slots_renamed(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tables with privacy.slots renamed to federation.cohort_cap.
+
+    Raises ConfigError if both keys are given with different values.
+    """
     privacy, federation = tables.get("privacy"), tables.get("federation")
     if not isinstance(privacy, Mapping) or not isinstance(federation, Mapping) or "slots" not in privacy:
         return tables
     slots, cap = privacy["slots"], federation.get("cohort_cap")
     if None not in (slots, cap) and slots != cap:
         raise ConfigError(
-            f"privacy.slots={shown(slots)} with federation.cohort_cap={shown(cap)}: privacy.slots is the old name of "
-            "the cap. Remove it."
+            f"privacy.slots={value_text(slots)} with federation.cohort_cap={value_text(cap)}: "
+            "privacy.slots is the old name of federation.cohort_cap. Remove it."
         )
     rest = {key: value for key, value in privacy.items() if key != "slots"}
     return {**tables, "privacy": rest, "federation": {**federation, "cohort_cap": cap if slots is None else slots}}
 
 
 def _table_of_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
-    kinds, key = kinds_of(name), CHOICES[name]
+    kinds, key = kinds_of_table(name), CHOICES[name]
     first = next(iter(kinds.values()))
-    chosen = _noise(table, tables) if name == "privacy" else table.get(key, first.model_fields[key].default)
+    chosen = _noise_choice(table, tables) if name == "privacy" else table.get(key, first.model_fields[key].default)
     kept = kinds.get(chosen if isinstance(chosen, str) else LIST, first).model_fields
     idle = {
         other: field.get_default(call_default_factory=True)
@@ -142,8 +146,8 @@ def _table_of_kind(name: str, table: Mapping[str, Any], tables: Mapping[str, Any
     return {k: v for k, v in table.items() if k not in idle or idle[k] != v} | {key: chosen}
 
 
-def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
-    """Return privacy.noise, by default the noise of the method's uploads and of the sum."""
+def _noise_choice(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
+    """Return privacy.noise; its default is the method's only noise, or the noise that suits the kind of sum."""
     name, kind = (_given_value(tables, "method", "name"), _given_value(tables, "aggregation", "kind"))
     fixed, given = noise_of_method(str(name)), table.get("noise")
     exact = kind not in (None, "plain") or _given_value(tables, "run", "release") is True
@@ -152,8 +156,8 @@ def _noise(table: Mapping[str, Any], tables: Mapping[str, Any]) -> Any:
     return given or fixed or ("discrete-gaussian" if exact else "gaussian")
 
 
-def _with_exact_records(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tables with the noise that [local.record] needs in a run for release, if none is given."""
+def _with_exact_record_noise(tables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tables with local.record.noise = "discrete-gaussian" in a run for release, if no noise is given."""
     local, record = tables.get("local"), _given_value(tables, "local", "record")
     if (
         _given_value(tables, "run", "release") is not True
@@ -174,36 +178,37 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file, unchecked; ConfigError if it cannot be read."""
+    """Return the tables of a TOML file without validation; raises ConfigError if the file cannot be read."""
     try:
         return tomllib.loads(read_text(path, at_most=LARGEST_CONFIGURATION))
     except OSError as error:
         raise ConfigError(f"{path}: the configuration cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: also numbers of 5000 digits
+    except (ValueError, RecursionError) as error:  # tomllib raises ValueError for numbers of 5000 digits
         raise ConfigError(f"{path}: not TOML ({error}).") from None
 
 
 def parse(tables: Mapping[str, Any], *, source: str) -> Config:
-    """Return the checked configuration; ConfigError that names `source` and every wrong or unknown key."""
+    """Return the validated configuration; raises ConfigError that names `source` and every wrong or unknown key."""
     try:
         return Config.model_validate(tables)
     except ValidationError as error:
-        problems = "\n  ".join(_problem(item) for item in error.errors(include_url=False))
+        problems = "\n  ".join(_problem_text(item) for item in error.errors(include_url=False))
         raise ConfigError(f"{source}:\n  {problems}") from None
 
 
-def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
+def parse_written_config(tables: Mapping[str, Any], *, source: str) -> Config:
     """Return the configuration that a run wrote into its folder.
 
-    A setting that the run's version did not write has the default of the current version, with four exceptions. Without
-    data.partition_seed, run.seed divided the data; without privacy.delta, as up to 0.2, delta was clients^-1.1;
-    without method.public_epochs, a server with public samples took as many steps as one client; without
-    federation.cohort_cap, sums of a fixed number of uploads had enough that larger cohorts took 1e-5 delta.
+    A setting that the run's version of dpfed did not write has its current default, with four exceptions. Without
+    data.partition_seed, run.seed divided the data. Without privacy.delta, as up to version 0.2, delta was
+    clients^-1.1. Without method.public_epochs, a server with public samples took the number of steps of one client.
+    Without federation.cohort_cap, sums of a fixed number of uploads had a cap that larger cohorts exceeded with
+    probability at most 1e-5 delta.
     """
     data, run, method = tables.get("data"), tables.get("run"), tables.get("method")
     if isinstance(data, Mapping) and isinstance(run, Mapping) and "seed" in run and "partition_seed" not in data:
         tables = {**tables, "data": {**data, "partition_seed": run["seed"]}}
-    if isinstance(method, Mapping) and "public_epochs" not in method and _ranked_by_public_samples(tables):
+    if isinstance(method, Mapping) and "public_epochs" not in method and _uses_public_ranking(tables):
         tables = {**tables, "method": {**method, "public_epochs": "client-steps"}}
     config = parse(tables, source=source)
     if config.privacy is None:
@@ -212,14 +217,14 @@ def parse_written(tables: Mapping[str, Any], *, source: str) -> Config:
     if config.privacy.delta is None and federation.clients > 1:
         config = config.with_delta(float(federation.clients) ** -1.1)
     if federation.sampling != "poisson":
-        return config.with_cap(None)  # such runs ignored privacy.slots
-    if config.fills_sums and federation.cohort_cap is None and config.privacy is not None:
+        return config.with_cap(None)  # runs without Poisson sampling ignored privacy.slots
+    if config.has_fixed_uploads and federation.cohort_cap is None and config.privacy is not None:
         delta = config.privacy.delta or default_delta(federation.clients)
         config = config.with_cap(rarely_exceeded(federation.cohort, federation.clients, delta=delta))
     return config
 
 
-def _ranked_by_public_samples(tables: Mapping[str, Any]) -> bool:
+def _uses_public_ranking(tables: Mapping[str, Any]) -> bool:
     sparse = _given_value(tables, "method", "keep") is not None or _given_value(tables, "method", "k") is not None
     return (
         sparse
@@ -229,22 +234,23 @@ def _ranked_by_public_samples(tables: Mapping[str, Any]) -> bool:
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Return `tables` with `table.key=value` settings applied; values are TOML, a bare word is a string, `key=`
-    removes the key.
+    """Return the tables after applying settings `table.key=value`.
+
+    Values are TOML; a bare word is a string. The setting `table.key=` removes the key.
     """
-    result = _copied(tables)
+    result = _copy_tables(tables)
     for setting in settings:
         key, equals, text = setting.partition("=")
         value = _toml_value(text.strip()) if text.strip() else None
         form = "table.key=value, as in --set federation.rounds=10"
-        put(result, key.strip() if equals else "", value, given=f"--set {setting}", form=form)
+        set_key(result, key.strip() if equals else "", value, given=f"--set {setting}", form=form)
     return result
 
 
-def put(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) -> None:
-    """Set tables[a][b] = value for the key "a.b"; None removes the key.
+def set_key(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) -> None:
+    """Set tables[a][b] = value for the key "a.b"; the value None removes the key.
 
-    ConfigError names the setting `given` and the right `form`.
+    Raises ConfigError for a malformed key; its message has the text `given` and the correct `form`.
     """
     *path, last = key.split(".")
     if not path or not all((*path, last)):
@@ -260,23 +266,23 @@ def put(tables: dict[str, Any], key: str, value: Any, *, given: str, form: str) 
         place[last] = value
 
 
-def flat(tables: Any, path: str = "") -> Any:
-    """Return nested tables as dotted keys: {"a": {"b": 1}} and {"a.b": 1} mean the same."""
+def flat_tables(tables: Any, path: str = "") -> Any:
+    """Return nested tables as one table of dotted keys: {"a": {"b": 1}} becomes {"a.b": 1}."""
     if not isinstance(tables, Mapping):
         return tables
     found: dict[str, Any] = {}
     for key, value in tables.items():
         name = f"{path}{key}"
-        found |= flat(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+        found |= flat_tables(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return found
 
 
-def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _copied(v) if isinstance(v, Mapping) else v for k, v in tables.items()}
+def _copy_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _copy_tables(v) if isinstance(v, Mapping) else v for k, v in tables.items()}
 
 
 def _toml_value(text: str) -> Any:
-    for written in (text, text.replace(".", "0.", 1)):  # .2 is not TOML, but people write it
+    for written in (text, text.replace(".", "0.", 1)):  # users write .2, which is not TOML
         try:
             return tomllib.loads(f"value = {written}")["value"]
         except (ValueError, RecursionError):
@@ -285,21 +291,21 @@ def _toml_value(text: str) -> Any:
     return text
 
 
-def _problem(item: Any) -> str:
+def _problem_text(item: Any) -> str:
     location = item["loc"]
     table = str(location[0]) if location else ""
-    kinds = kinds_of(table) if table in CHOICES else {}
+    kinds = kinds_of_table(table) if table in CHOICES else {}
     kind = str(location[1]) if kinds and len(location) > 1 else None
-    if kind is not None:  # a location within a table of that kind
+    if kind is not None:  # drop the kind, which pydantic inserts into the location
         location = (table, *location[2:])
     where = ".".join(str(part) for part in location)
     if item["type"] == "union_tag_invalid":
         key = f"{table}.{CHOICES[table]}"
-        allowed = ", ".join(map(quoted, kinds))
-        return f"{key}={item['ctx']['tag']!r}: must be one of {allowed}. `dpfed config {key}` says what they are."
+        allowed = ", ".join(map(quoted_kind, kinds))
+        return f"{key}={item['ctx']['tag']!r}: must be one of {allowed}. `dpfed config {key}` explains them."
     if item["type"] == "value_error" and where == "privacy":
         return f"{item['ctx']['error']}."
-    chosen = f"{table}.{CHOICES[table]}={quoted(kind)}" if kind is not None else ""
+    chosen = f"{table}.{CHOICES[table]}={quoted_kind(kind)}" if kind is not None else ""
     takers = [name for name, one in kinds.items() if location[1:] and location[1] in one.model_fields]
     if item["type"] == "extra_forbidden":
         if kind is not None and takers and len(location) == 2:
@@ -309,7 +315,9 @@ def _problem(item: Any) -> str:
         return f"{where}: unknown key; known here: {', '.join(known)}.{hint} `dpfed config` explains every key."
     if item["type"] == "literal_error" and kind is not None and len(location) == 2:
         others = [name for name, one in kinds.items() if location[1] in one.model_fields and name != kind]
-        able = [name for name in others if item["input"] in _parts(kinds[name].model_fields[location[1]].annotation)]
+        able = [
+            name for name in others if item["input"] in _nested_types(kinds[name].model_fields[location[1]].annotation)
+        ]
         if able:
             given = f"{where}={item['input']!r} with {chosen}"
             return f"{given}: is for {', '.join(able)}. Remove it, or use one of them."
@@ -317,47 +325,49 @@ def _problem(item: Any) -> str:
         if kind is not None and len(takers) < len(kinds):
             return f"{where}: is missing; {chosen} needs it. Set {where}."
         return f"{where}: is missing and has no default."
-    words = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # the name of the type in TOML
-    return f"{where}={shown(item['input'])}: {words}. `dpfed config {_key(location)}` says what is allowed."
+    reason = item["msg"].replace("valid tuple", "valid list").replace("Tuple", "List")  # TOML has lists only
+    key = _dotted_key(location)
+    return f"{where}={value_text(item['input'])}: {reason}. `dpfed config {key}` explains the allowed values."
 
 
-def quoted(kind: str) -> str:
-    """Return the choice as it is written in a configuration."""
+def quoted_kind(kind: str) -> str:
+    """Return the kind of a table in the syntax of a configuration: text has quotes, a list is `LIST`."""
     return kind if kind == LIST else repr(kind)
 
 
-def _key(location: Sequence[Any]) -> str:
-    """Return the dotted key of an error's location, which may be deeper: an item of a list, a branch of a type."""
+def _dotted_key(location: Sequence[Any]) -> str:
+    """Return the dotted key of an error, whose location may also name an item of a list or a member of a union."""
     names = [str(part) for part in location]
-    depth = max(n for n in range(len(names) + 1) if ".".join(names[:n]) in _every_key())
+    depth = max(n for n in range(len(names) + 1) if ".".join(names[:n]) in _all_keys())
     return ".".join(names[:depth])
 
 
-def _every_key() -> set[str]:
-    return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in sections() for key in names_of_keys(tables))}
+def _all_keys() -> set[str]:
+    return {"", *(f"{name}.{key}".removeprefix(".") for name, tables in all_tables() for key in names_of_keys(tables))}
 
 
-def shown(value: Any) -> str:
-    """Return the value for a message, shortened if it is long."""
+def value_text(value: Any) -> str:
+    """Return the text of a value for a message, shortened if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError) as error:  # an integer of 5000 digits, a table in a table in a table ...
+    except (ValueError, RecursionError) as error:  # an integer of 5000 digits, or deeply nested tables
         return f"a value that cannot be shown ({type(error).__name__})"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _known_keys(location: Sequence[Any]) -> list[str]:
-    return sorted(names_of_keys(dict(sections()).get(".".join(str(part) for part in location), ())))
+    return sorted(names_of_keys(dict(all_tables()).get(".".join(str(part) for part in location), ())))
 
 
 @cache
-def kinds_of(table: str) -> dict[str, type[BaseModel]]:
-    """Return the tables that [table] can be, by the choice that selects each; the default choice is the first."""
+def kinds_of_table(table: str) -> dict[str, type[BaseModel]]:
+    """Return the kinds of [table], by the value of its key in `CHOICES` that selects each kind; the default is
+    first."""
     key = CHOICES[table]
     found: dict[str, type[BaseModel]] = {}
-    for one in _tables(Config.model_fields[table]):
+    for one in _table_types(Config.model_fields[table]):
         choice = one.model_fields[key]
-        parts = list(_parts(choice.annotation))
+        parts = list(_nested_types(choice.annotation))
         words = [part for part in parts if isinstance(part, str)]
         listed = [LIST] if any(get_origin(part) is tuple for part in parts) else []
         found |= dict.fromkeys((*words, *listed) or (choice.default,), one)
@@ -365,12 +375,12 @@ def kinds_of(table: str) -> dict[str, type[BaseModel]]:
 
 
 def names_of_keys(tables: Iterable[type[BaseModel]]) -> list[str]:
-    """Return the keys that at least one of these tables has."""
+    """Return the keys of all these tables, each once."""
     return list(dict.fromkeys(key for table in tables for key in table.model_fields))
 
 
-def sections() -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
-    """Yield every table by its dotted name, of each kind that it can have; "" is the whole configuration."""
+def all_tables() -> Iterator[tuple[str, tuple[type[BaseModel], ...]]]:
+    """Yield (dotted name, all kinds) of every table; the name "" stands for the whole configuration."""
     return _tables_within("", (Config,))
 
 
@@ -378,17 +388,17 @@ def _tables_within(name: str, tables: tuple[type[BaseModel], ...]) -> Iterator[t
     yield name, tables
     fields = {key: field for table in tables for key, field in table.model_fields.items()}
     for key, field in fields.items():
-        if inner := _tables(field):
+        if inner := _table_types(field):
             yield from _tables_within(f"{name}.{key}".removeprefix("."), inner)
 
 
-def _tables(field: FieldInfo) -> tuple[type[BaseModel], ...]:
-    parts = _parts(field.annotation)
+def _table_types(field: FieldInfo) -> tuple[type[BaseModel], ...]:
+    parts = _nested_types(field.annotation)
     return tuple(dict.fromkeys(one for one in parts if isinstance(one, type) and issubclass(one, BaseModel)))
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
-    """Return the member types of a union, within annotations and nested unions."""
+def _nested_types(annotation: Any) -> Iterator[Any]:
+    """Yield the annotation and all types within it: members of unions, also of nested ones."""
     yield annotation
     for part in get_args(annotation):
-        yield from _parts(part)
+        yield from _nested_types(part)

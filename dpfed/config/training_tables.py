@@ -1,4 +1,4 @@
-"""[local], [local.record], [method] and [mask]: training of a client, and its upload."""
+"""Tables [local], [local.record], [method] and [mask]: training of a client, and its upload."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dpfed.config.limits import LARGEST_FLOAT, MOST_FACTORS, Clients, ClipNorm, Count, Positive, Rounds, Samples, Steps
-from dpfed.config.table import Table, chosen
+from dpfed.config.table import Table, value_of_key
 
 LIST = "[...]"
-"""Name in messages for the kind local.schedule = [...]."""
+"""Text in messages for a local.schedule that is a list of factors."""
 
 _Strategy = Annotated[
     Literal["auto", "loop", "vmap"], BeforeValidator(lambda given: "vmap" if given == "graphs" else given)
@@ -18,13 +18,13 @@ _Strategy = Annotated[
 _Factors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MOST_FACTORS)]
 
 
-class Record(Table):
-    """DP-SGD inside every client; the unit is a record.
+class RecordTable(Table):
+    """DP-SGD inside every client; the unit of privacy is a record.
 
-    Give a noise multiplier, or an epsilon to calibrate one, or both. Calibration is for clients of the worst size and
-    their number of rounds: all with federation.sampling = "all", else a number that with probability 99% no client
-    exceeds. In every case the run stops before the round in which a client would exceed epsilon. Sizes of clients and
-    their participation count as public.
+    Give a noise multiplier, an epsilon to calibrate a noise multiplier, or both. Calibration assumes a client of the
+    worst size, and a number of its rounds. That number is all rounds with federation.sampling = "all", otherwise one
+    that no client exceeds with probability 99%. The run always stops before the round in which a client would exceed
+    epsilon. Numbers of records of clients, and the rounds in which they take part, count as public.
     """
 
     clip_norm: ClipNorm
@@ -34,15 +34,15 @@ class Record(Table):
     """Noise on each batch's sum has standard deviation noise_multiplier times clip_norm."""
 
     noise: Literal["gaussian", "discrete-gaussian"] = "gaussian"
-    """discrete-gaussian: clipped gradients are rounded to whole numbers, and integer noise is added to their sum, drawn
-    exactly; the default with run.release = true."""
+    """Noise on a batch's sum. discrete-gaussian: clipped gradients are rounded to integers, and exactly drawn integer
+    noise is added to their sum; the default with run.release = true."""
 
     steps: Positive | None = None
-    """discrete-gaussian: integer steps per clip_norm; default: the least number with which rounding lengthens a clipped
-    gradient's bound by at most 1%."""
+    """Number of integer steps per clip_norm, for discrete-gaussian noise; default: the smallest number for which
+    rounding increases the norm bound of a clipped gradient by at most 1%."""
 
     epsilon: Positive | None = None
-    """The budget of every client's records."""
+    """Privacy budget of the records of every client: the epsilon that none of them exceeds."""
 
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Default: the smaller of (all training records)^-1.1 and 1e-5."""
@@ -51,14 +51,14 @@ class Record(Table):
     """Accountant of the stated epsilon: the smallest upper bound, Renyi DP, or privacy loss distributions."""
 
     @model_validator(mode="after")
-    def _steps_of_integers(self) -> Self:
+    def _require_integer_noise_for_steps(self) -> Self:
         if self.steps is not None and self.noise == "gaussian":
-            raise ValueError("local.record.steps: is for local.record.noise='discrete-gaussian'. Remove it")
+            raise ValueError("local.record.steps: requires local.record.noise='discrete-gaussian'. Remove it")
         return self
 
 
-class _Local(Table):
-    """Local training of a client; exactly one of epochs and steps."""
+class _CommonLocal(Table):
+    """Local training of a client; give exactly one of epochs and steps."""
 
     learning_rate: Positive
     """Learning rate of the client's optimizer, in round 0."""
@@ -67,79 +67,84 @@ class _Local(Table):
     """Momentum of SGD."""
 
     loss: str | None = None
-    """cross-entropy (of labels), mse, l1, huber or binary-cross-entropy (of numbers, the mean over those of a target),
-    or one of your own (`dpfed.clients.losses.register`); default: cross-entropy for labels, mse for numeric targets.
-    "own" is a loss that was given in Python."""
+    """Loss of the training: cross-entropy for labels; mse, l1, huber or binary-cross-entropy for numeric targets,
+    averaged over the numbers of a target; or a registered loss of your code (`dpfed.clients.losses.register`). Default:
+    cross-entropy for labels, mse for numeric targets. "own" stands for a loss that was passed in Python."""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Optimizer of a client's steps; its state begins anew in every round."""
 
     weight_decay: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 0.0
-    """L2 in the gradient (sgd, adam), or decoupled from it (adamw)."""
+    """Weight decay: an L2 term of the gradient (sgd, adam), or decoupled from the gradient (adamw)."""
 
     epochs: Steps | None = None
-    """Passes over a client's samples in a round."""
+    """Number of passes over a client's samples in a round."""
 
     steps: Steps | None = None
-    """Batches of a client in a round, instead of epochs."""
+    """Number of batches of a client in a round, instead of epochs."""
 
     batch_size: Samples
-    """Samples of a step; under [local.record] the expected number."""
+    """Number of samples of a batch; under [local.record] the expected number."""
 
     strategy: _Strategy = "auto"
-    """One client after the other (loop), side by side in one pass (vmap), or the one that should be faster (auto).
+    """Execution of local training. loop: one client after another; vmap: several clients in one vectorised pass; auto:
+    the strategy that is expected to be faster.
 
-    Results agree up to rounding. "graphs" of earlier versions is read as "vmap".
+    Results agree up to rounding. The value "graphs" of earlier versions is read as "vmap".
     """
 
     chunk: Clients | None = None
-    """Number of clients that train side by side; default: as local.memory allows."""
+    """Number of clients that train in one vectorised pass; default: the number that fits into local.memory."""
 
     memory: Count | None = None
-    """Megabytes for clients side by side; default: a quarter of main memory, or half of the free memory of a GPU."""
+    """Megabytes of memory for clients that train in one vectorised pass; default: a quarter of main memory, or half of
+    the free memory of a GPU."""
 
     precision: Literal["float32", "bf16", "tf32"] = "float32"
-    """Precision of gradients; weights and sums are float32. bf16 and tf32 (CUDA only) are faster and less precise."""
+    """Precision in which gradients are computed; weights and sums are float32. bf16 and tf32 (CUDA only) are faster and
+    less precise."""
 
-    record: Record | None = None
-    """Table [local.record]."""
+    record: RecordTable | None = None
+    """Table [local.record], for record-level privacy."""
 
 
-class ConstantLocal(_Local):
-    """A learning rate that falls by one factor after every round, or is constant."""
+class ConstantLocal(_CommonLocal):
+    """A learning rate that is constant, or multiplied by a factor after every round."""
 
     schedule: Literal["constant"] = "constant"
     """Learning rate over rounds: multiplied by learning_rate_decay after every round."""
 
     learning_rate_decay: Positive = 1.0
-    """Factor of the learning rate after every round, or under schedule = "step" every schedule_rounds."""
+    """Factor by which the learning rate is multiplied after every round, or with schedule = "step" after every
+    schedule_rounds rounds."""
 
 
-class StepLocal(_Local):
+class StepLocal(_CommonLocal):
     """A learning rate that falls in steps."""
 
     schedule: Literal["step"]
     """step: the learning rate is multiplied by learning_rate_decay every schedule_rounds rounds."""
 
     learning_rate_decay: Positive = 1.0
-    """Factor of the learning rate after every round, or under schedule = "step" every schedule_rounds."""
+    """Factor by which the learning rate is multiplied after every round, or with schedule = "step" after every
+    schedule_rounds rounds."""
 
     schedule_rounds: Rounds
-    """Rounds between two steps of schedule = "step"."""
+    """Number of rounds between two changes of the learning rate with schedule = "step"."""
 
 
-class ScheduledLocal(_Local):
+class ScheduledLocal(_CommonLocal):
     """A learning rate given for every round."""
 
     schedule: Literal["cosine", "linear"] | _Factors
-    """cosine and linear fall to 0 at federation.rounds; a list has a factor for each round, whose last one is kept
-    for later rounds.
+    """Factor of the learning rate over rounds. cosine, linear: it falls to 0 at round federation.rounds. A list gives
+    the factor of each round; its last factor applies to all later rounds.
     """
 
 
-def _schedule(table: object) -> str:
-    """Return the kind of local.schedule; `LIST` for a list of factors."""
-    schedule = chosen(table, "schedule")
+def _kind_of_schedule(table: object) -> str:
+    """Return the kind of table that local.schedule selects; `LIST` for a list of factors."""
+    schedule = value_of_key(table, "schedule")
     return LIST if isinstance(schedule, list | tuple) else str(schedule or "constant")
 
 
@@ -149,34 +154,34 @@ Local = Annotated[
     | Annotated[ScheduledLocal, Tag("cosine")]
     | Annotated[ScheduledLocal, Tag("linear")]
     | Annotated[ScheduledLocal, Tag("[...]")],
-    Discriminator(_schedule),
+    Discriminator(_kind_of_schedule),
 ]
-"""[local], by schedule."""
+"""Table [local]; local.schedule selects the kind of table."""
 
 
 class MethodTable(Table):
-    """Method of a run; sparse methods need a fraction `keep` or a number `k` of coordinates."""
+    """Method of a run; sparse methods require the fraction `keep` or the number `k` of coordinates that are sent."""
 
     name: str
-    """A method that `dpfed methods` lists."""
+    """Name of a method that `dpfed methods` lists."""
 
     keep: float | None = None
-    """The fraction of coordinates that is sent, in (0, 1]."""
+    """Fraction of coordinates that are sent, in (0, 1]."""
 
     k: int | None = None
-    """The number of coordinates that is sent, instead of method.keep."""
+    """Number of coordinates that are sent, instead of method.keep."""
 
     shared: bool = False
-    """True: all clients of a round have the same noise or direction (FedMRN, FedScalar)."""
+    """True: all clients of a round use the same random noise (FedMRN) or the same directions (FedScalar)."""
 
     stays: bool = False
-    """True: the random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round are kept for
-    the run, which noise correlated over rounds requires. Directions must be shared (method.shared).
+    """True: the random coordinates (fed-smp-randk) or shared directions (fedscalar) of the first round are used in all
+    rounds. Noise that is correlated over rounds requires this. For fedscalar, set method.shared, too.
     """
 
     noiseless: bool = False
-    """Fed-SMP without noise and without a guarantee, for comparisons: clients share the coordinates and have equal
-    weights. Rows are clipped only if aggregation.clip_norm is set; under Poisson sampling sums are divided by the
+    """True: Fed-SMP without noise and without a guarantee, for comparisons. Clients share the coordinates and have
+    equal weights. Rows are clipped only if aggregation.clip_norm is set; under Poisson sampling sums are divided by the
     number of uploads. Not allowed with [privacy].
     """
 
@@ -188,57 +193,58 @@ class MethodTable(Table):
     """
 
     public_epochs: Steps | Literal["clients", "client-steps"] = 1
-    """Passes of the server over its public samples in a round, which choose the top coordinates. "clients": the
-    clients' local update period, local.epochs passes (local.steps batches), as in the Fed-SMP paper; "client-steps":
-    the number of steps of one client, as up to version 0.2. Tune it on public samples, never on clients' samples:
-    the coordinates would reveal the choice.
+    """Number of passes over the public samples by which the server chooses the top coordinates of a round. "clients":
+    local.epochs passes (local.steps batches), the local update period of clients, as in the Fed-SMP paper.
+    "client-steps": the number of steps of one client, as up to version 0.2. Tune this key on public samples, never on
+    clients' samples: the coordinates would reveal the choice.
     """
 
     progressive: bool = True
-    """FedMRN's progressive masking; false: its ablation."""
+    """True: FedMRN's progressive masking; false: the ablation without it."""
 
     stochastic: bool = True
-    """FedMRN's stochastic masking; false: its ablation."""
+    """True: FedMRN's stochastic masking; false: the ablation without it."""
 
     train_masked: bool = True
-    """FedMRN's training under the mask; false: the mask is drawn after training."""
+    """True: FedMRN trains under the mask; false: the mask is drawn after training."""
 
     purge: Literal["server", "clients"] | None = None
-    """The party that purges weights in FedSparsify; default: server."""
+    """Party that sets the smallest weights to zero in FedSparsify; default: server."""
 
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Options of the compressor (`dpfed.compress`)."""
 
 
-class Mask(Table):
+class MaskTable(Table):
     """FedPM and FedMask: clients train the probabilities of a mask over frozen random weights."""
 
     edge: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
-    """c: probabilities are kept in [c, 1 - c]."""
+    """c: probabilities are clipped to [c, 1 - c]."""
 
     bound: Positive | None = None
-    """Under [privacy]: clients send a stochastic sign of this size for the move of each probability, not a sample of
-    the probability. The sign is 1 with probability 1/2 + move / (2 bound), kept in [privacy.edge, 1 - privacy.edge].
+    """Under [privacy], clients send a stochastic sign of this size for the move of each probability, not a sample of
+    the probability. The sign is 1 with probability 1/2 + move / (2 bound), clipped to [privacy.edge, 1 - privacy.edge].
     """
 
     spread: Annotated[float, Field(ge=0, le=LARGEST_FLOAT)] = 1.0
-    """Initial scores are N(0, spread^2)."""
+    """Standard deviation of the initial scores of the mask, which are normal with mean 0."""
 
     constant: Literal["kaiming", "published", "even"] = "kaiming"
-    """The size s of frozen weights +s and -s: sqrt(2 / fan_in), or e sqrt(1 / fan_in) as in the published code, or one
-    size in all layers, the geometric mean of sqrt(2 / fan_in)."""
+    """Size s of the frozen weights, which are +s or -s. kaiming: sqrt(2 / fan_in); published: e sqrt(1 / fan_in), as in
+    the published code; even: one size for all layers, the geometric mean of sqrt(2 / fan_in)."""
 
     scale: Positive = 1.0
     """Factor of the frozen weights."""
 
     biases: Literal["masked", "absent"] = "masked"
-    """Treatment of biases: frozen and masked as weights are, or left out."""
+    """Treatment of biases. masked: frozen and masked like weights; absent: the network has no biases."""
 
     gradient: Literal["straight-through", "published"] = "straight-through"
-    """The gradient through a sampled mask: straight through, or as in the published code."""
+    """Estimator of the gradient through a sampled mask: straight-through, or that of the published code."""
 
     forward: Literal["coins", "mean"] = "coins"
-    """Clients train under a mask drawn anew for every batch, or under the mean of all masks."""
+    """Mask during local training: drawn anew for every batch (`coins`), or the mean of all masks (`mean`)."""
 
     readout: Literal["sample", "threshold", "mean"] = "sample"
-    """The network that is evaluated: a sampled mask, the threshold at 1/2, or the mean of all masks."""
+    """Mask of the network that is evaluated: a sampled mask, the threshold of probabilities at 1/2, or the mean of all
+    masks."""

@@ -97,7 +97,7 @@ def load(
             f"data.classes={classes} with data.name={name!r}: it is for a file or folder of your own; this data set "
             "has its own number of classes. Remove it."
         )
-    if name in registered.own("data set"):
+    if name in registered.objects_of_kind("data set"):
         return _registered_dataset(name)
     if name == "digits":
         return load_digits()
@@ -107,7 +107,7 @@ def load(
 
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest name unless there is such a data set; its files may be missing."""
-    known = sorted(["digits", *DATASETS, *registered.own("data set")])
+    known = sorted(["digits", *DATASETS, *registered.objects_of_kind("data set")])
     if name not in known and not is_own(name):
         raise ConfigError(
             f"dataset={name!r}: known data sets are {', '.join(known)}, or a file .safetensors, .npz or .csv, or a "
@@ -133,12 +133,12 @@ def register(name: str, dataset: Dataset | Callable[[], Dataset]) -> None:
             f"data set {name!r}: is {type(dataset).__name__}; must be a dpfed.data.Dataset or a function that loads "
             "one."
         )
-    registered.add("data set", name, dataset, taken=("digits", *DATASETS))
+    registered.register_object("data set", name, dataset, taken=("digits", *DATASETS))
 
 
 def _registered_dataset(name: str) -> Dataset:
     """Return the registered data set, loaded once; ConfigError, with its line, if the user's function fails."""
-    given = registered.own("data set")[name]
+    given = registered.objects_of_kind("data set")[name]
     return given if isinstance(given, Dataset) else _loaded(name, given)
 
 

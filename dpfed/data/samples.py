@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dpfed import data
-from dpfed.config.samples_tables import Data, DirichletData, LabelsData, ResampledData
+from dpfed.config.samples_tables import DataTable, DirichletData, LabelsData, ResampledData
 from dpfed.config.tables import Config
 from dpfed.data.dataset import Dataset, Numbers
 from dpfed.data.partition import Holdings, Partition
@@ -69,7 +69,7 @@ def whole_data(config: Config) -> Dataset:
     return _load(config.data, config.data.name)
 
 
-def _load(table: Data, name: str) -> Dataset:
+def _load(table: DataTable, name: str) -> Dataset:
     classes = table.classes if data.is_own(name) or name == table.name else None
     columns = None
     if table.inputs and table.label is not None:
@@ -77,7 +77,7 @@ def _load(table: Data, name: str) -> Dataset:
     return with_features(table, data.load(name, table.root, classes=classes, columns=columns))
 
 
-def with_features(table: Data, dataset: Dataset) -> Dataset:
+def with_features(table: DataTable, dataset: Dataset) -> Dataset:
     """Return the data set with the features that data.features names in place of its inputs, if it names any."""
     return dataset if table.features is None else with_scattering(dataset, orientations=table.orientations)
 

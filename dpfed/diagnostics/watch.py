@@ -16,7 +16,7 @@ from dpfed.diagnostics.probes import number, probe, probe_of
 from dpfed.mechanisms.integers import Integers
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
-from dpfed.records.round import CanaryLine, Chosen, Probes, RoundRecord, SumNoise
+from dpfed.records.round import CanaryLine, ChosenCoordinates, Probes, RoundRecord, SumNoise
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.clip import Clip, DropNotFinite, FixedClip, row_norms
@@ -193,7 +193,7 @@ class Watch:
             typical_norm=self.typical_norm,
             longest_added=self.longest_added,
             rounding=self.rounding,
-            map=None if facts is None else Chosen(**facts),
+            map=None if facts is None else ChosenCoordinates(**facts),
             noise_known=self.noise_known,
             aborted=aborted,
             divisor=divisor,

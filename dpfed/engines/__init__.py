@@ -1,1 +1,2 @@
-"""Engines on whose nodes the clients of a round train; `dpfed.runs.loop` trains them in one process."""
+"""Engines that train the clients of a round on nodes (Flower, NVFlare); without an engine they train in this
+process."""

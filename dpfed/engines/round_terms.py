@@ -1,6 +1,6 @@
-"""Terms of a round that a server sends to a client, and the client's update in bytes: project, clip, encode.
+"""Terms of a round that a server sends to a client, and the client's update in bytes: projected, clipped, encoded.
 
-They serve apps of other frameworks (Flower, NVFlare) that become private.
+Apps of other frameworks (Flower, NVFlare) use these terms when they become private.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accounting.require import LARGEST_CLIP, SMALLEST_CLIP
 from dpfed import compress
 from dpfed.aggregation.ranks import Task
 from dpfed.errors import ConfigError, WireError
-from dpfed.runs.client_level.plan import Parts
+from dpfed.runs.client_level.plan import PlanParts
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
 from dpfed.stages.chain import Stages
@@ -35,13 +35,13 @@ _OF_MODELS = ("fedpm", "fedmask", "fedmrn", "fedmrns", "fedsparsify")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTerms:
-    """Terms of one client in a round; all are public, except that the client is asked at all.
+    """Terms of one client in a round. All terms are public; that this client takes part is not.
 
-    round, client: their numbers, from 0
-    dimension:     d, floating-point numbers in the model
-    kept:          number of coordinates that are sent (Fed-SMP's shared mask, drawn by `seed` for the round); d: all
-    scheme:        name in `dpfed.compress`, with its options as JSON
-    arrays:        on Flower, the name of the model's ArrayRecord
+    round, client: number of the round, and id of the client, both from 0
+    dimension:     d, the number of floating-point numbers in the model
+    kept:          number k of coordinates that are sent: d for all, else Fed-SMP's shared mask of the round from `seed`
+    scheme:        name of the compressor in `dpfed.compress`; options: its options as JSON
+    arrays:        name of the model's ArrayRecord on Flower, else empty
     """
 
     round: int
@@ -55,51 +55,53 @@ class RoundTerms:
     arrays: str = ""
 
     @property
-    def plain(self) -> bool:
-        """True if a node sends its arrays unchanged."""
+    def sends_all(self) -> bool:
+        """True if the update is sent uncompressed, with all its coordinates as floats."""
         return self.scheme == "dense" and self.kept == self.dimension
 
     @property
-    def choice(self) -> MapChoice:
-        """Choice of the coordinates that are sent."""
+    def map_choice(self) -> MapChoice:
+        """Public map to the coordinates that are sent."""
         if self.kept == self.dimension:
             return SendAll(size=self.dimension)
         return RandomSharedMask(size=self.dimension, kept=self.kept)
 
     def encode(self, update: Tensor) -> bytes:
-        """Return, on the node, the update [d] through the round's map, clipped to clip_norm, in the scheme's bytes.
+        """Return the update [d], projected by the round's map and clipped to clip_norm, as bytes of the scheme (client
+        side).
 
-        Zeros, or a row that is not finite, are sent as one byte, as in `dpfed run`.
+        An update of zeros, or one that is not finite, is sent as one byte, as in `dpfed run`.
         """
-        now, ids = self._round()
+        now, ids = self._local_round()
         rows = Clip().client(now.projection.forward(update[None].clone(), ids), ids, now)
-        (message,) = self._encode().messages(rows, ids, now)
+        (message,) = self._encode_stage().messages(rows, ids, now)
         return message
 
     def decode(self, message: bytes) -> Tensor:
-        """Return, at the server, the update [d] whose image under the map was sent. WireError for other bytes."""
-        now, ids = self._round()
-        (row,) = self._encode().read([message], ids, now)
+        """Return the update [d] whose projection was sent (server side); raises WireError if the scheme cannot decode
+        the bytes."""
+        now, ids = self._local_round()
+        (row,) = self._encode_stage().read([message], ids, now)
         update: Tensor = row if self.kept == self.dimension else now.projection.adjoint(row)
         return update * (self.kept / self.dimension)
 
-    def _encode(self) -> Encode:
+    def _encode_stage(self) -> Encode:
         scheme = compress.get(self.scheme, **json.loads(self.options))
         return Encode(scheme=scheme, seeds=Seeds(root=self.seed), sizes_secret=True)
 
-    def _round(self) -> tuple[Round, NDArray[np.int64]]:
+    def _local_round(self) -> tuple[Round, NDArray[np.int64]]:
         ids = np.array([self.client], dtype=np.int64)
         nowhere = torch.zeros(self.dimension)
         state = ServerState(round=self.round, broadcast=nowhere, clip_norm=self.clip_norm)
-        projection = self.choice.for_round(nowhere, self.round, Seeds(root=self.seed))
+        projection = self.map_choice.for_round(nowhere, self.round, Seeds(root=self.seed))
         task = Task(state=state, cohort=ids, participants=ids)
         return Round(task=task, projection=projection, reference=torch.zeros(self.kept)), ids
 
 
-def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
-    """Return the options of a scheme as they are sent.
+def json_of_options(scheme: str, options: Mapping[str, object] | None) -> str:
+    """Return the options of a scheme as JSON.
 
-    ConfigError for an unknown scheme, or one that is not for updates.
+    Raises ConfigError for an unknown scheme, and for one that does not compress updates.
     """
     if scheme in _OF_MODELS:
         raise ConfigError(
@@ -110,22 +112,26 @@ def options_of(scheme: str, options: Mapping[str, object] | None) -> str:
     return json.dumps(dict(options or {}))
 
 
-def masked(kept: int) -> Callable[[Parts], Stages]:
-    """Return Fed-SMP at the server: k coordinates of the round, times d/k, then clip, noise and sum of these k."""
+def masked_chain(kept: int) -> Callable[[PlanParts], Stages]:
+    """Return a function that makes the server's Fed-SMP chain: the round's k coordinates times d/k, clipped, noised and
+    summed."""
     return lambda s: Stages(Project(choice=RandomSharedMask(size=s.size, kept=kept)), *s.private(kept))
 
 
-def checked(given: Mapping[str, Any]) -> RoundTerms:
-    """Return the RoundTerms that a client has received. WireError for terms that no server of this version sends."""
+def checked_terms(given: Mapping[str, Any]) -> RoundTerms:
+    """Return the validated terms that a client has received; raises WireError for terms that no server of this version
+    sends."""
     kinds: dict[str, type] = {"clip_norm": float, "scheme": str, "options": str, "arrays": str}
     kinds |= dict.fromkeys(("round", "client", "dimension", "kept", "seed"), int)
     if set(given) != set(kinds) or any(type(given[name]) is not kind for name, kind in kinds.items()):
         raise WireError(
-            f"terms {sorted(given)}: must be {sorted(kinds)}, of one version of dpfed at server and client."
+            f"terms {sorted(given)}: must be {sorted(kinds)}. Use one version of dpfed at server and client."
         )
     terms = RoundTerms(**given)
     if not SMALLEST_CLIP <= terms.clip_norm <= LARGEST_CLIP:
         raise WireError(f"clip_norm={terms.clip_norm!r}: must be from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
     if min(terms.round, terms.client, terms.seed) < 0 or not 1 <= terms.kept <= terms.dimension:
-        raise WireError(f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates.")
+        raise WireError(
+            f"round {terms.round}, client {terms.client}, {terms.kept} of {terms.dimension} coordinates: out of range."
+        )
     return terms

@@ -31,7 +31,7 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.counter import at_least
 from dpfed.compress.ring import centred
-from dpfed.config.privacy_tables import CoinPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
@@ -143,7 +143,7 @@ class PrivateCoins(Private):
     @classmethod
     def calibrated(
         cls,
-        table: CoinPrivacy,
+        table: BernoulliPrivacy,
         who: Sampler,
         randomness: Randomness,
         *,

@@ -36,7 +36,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.aggregation.sums import least_uploads
-from dpfed.config.privacy_tables import GaussianPrivacy, Noised
+from dpfed.config.privacy_tables import GaussianPrivacy, NoiseMultiplierTable
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.correlated import Correlated
 from dpfed.participation.sampling import Sampler
@@ -186,7 +186,7 @@ class GaussianNoise(Private):
         )
         return replace(plain, adaptive=count)
 
-    def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
+    def smallest_multiplier(self, table: NoiseMultiplierTable, *, rounds: int, delta: float) -> float:
         """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, with all other settings as
         they are.
         """

@@ -1,4 +1,4 @@
-"""The methods: their stages, their properties, and the settings that each refuses."""
+"""Methods of federated learning: their stages, their properties, and the settings that each refuses."""
 
 from dpfed.methods.registry import register
 

@@ -1,4 +1,4 @@
-"""All methods by name; each is in the file of its family, or user-defined."""
+"""All methods by name: built-in methods from the file of their family, and user-defined methods."""
 
 from __future__ import annotations
 
@@ -22,39 +22,41 @@ METHODS: dict[str, MethodSpecification] = {name: one.specification for name, one
 _DIMENSION = 1 << 16
 
 
-def every_method() -> dict[str, MethodSpecification]:
-    """Return the specifications of these methods, of custom methods, and one for each custom scheme.
+def all_methods() -> dict[str, MethodSpecification]:
+    """Return the specifications of built-in methods, of custom methods, and of one method for each custom scheme.
 
-    The method of a custom scheme has its name, and sends the whole update through it.
+    The method of a custom scheme has the scheme's name, and compresses the whole update by the scheme.
     """
-    return {name: one.specification for name, one in _every_method().items()}
+    return {name: one.specification for name, one in _all_methods().items()}
 
 
-def method(name: str) -> MethodSpecification:
-    """Return the specification of the method of this name; ConfigError with the nearest one otherwise."""
+def method_specification(name: str) -> MethodSpecification:
+    """Return the specification of the method of this name; raises ConfigError, which suggests a similar name, if it is
+    unknown."""
     return federated_method(name).specification
 
 
 def federated_method(name: str) -> FederatedMethod:
-    """Return the method of this name with its functions; ConfigError with the nearest one otherwise."""
-    known = _OURS if name in _OURS else _every_method()
+    """Return the method of this name with its functions; raises ConfigError, which suggests a similar name, if it is
+    unknown."""
+    known = _OURS if name in _OURS else _all_methods()
     if name not in known:
         raise ConfigError(
-            f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} For your "
-            "methods, name their file by --load."
+            f"method.name={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} Load "
+            "the file of a method of your own by --load FILE.py."
         )
     return known[name]
 
 
-def _every_method() -> dict[str, FederatedMethod]:
-    return {**_OURS, **_scheme_methods(), **registered.own("method")}
+def _all_methods() -> dict[str, FederatedMethod]:
+    return {**_OURS, **_scheme_methods(), **registered.objects_of_kind("method")}
 
 
 def _scheme_methods() -> dict[str, FederatedMethod]:
-    schemes, methods = registered.own("scheme"), registered.own("method")
+    schemes, methods = registered.objects_of_kind("scheme"), registered.objects_of_kind("method")
     taken = [name for name in schemes if name in METHODS]
     if taken:
-        raise ConfigError(f"scheme {taken[0]!r}: is the name of a method that is there already. Choose another.")
+        raise ConfigError(f"scheme {taken[0]!r}: is the name of an existing method. Choose another name.")
     return {name: _scheme_method(name, made) for name, made in schemes.items() if name not in methods}
 
 
@@ -67,12 +69,13 @@ def _scheme_method(name: str, made: Any) -> FederatedMethod:
         unbiased=getattr(made, "unbiased", False) is True,
         what=(made.__doc__ or "user-defined scheme").strip().splitlines()[0].rstrip("."),
     )
-    return FederatedMethod(specification=specification, stages=quantisers.quantised)
+    return FederatedMethod(specification=specification, stages=quantisers.quantised_update)
 
 
 def most_bits(made: Callable[[], Any]) -> float:
-    """Return the most bits a parameter of the scheme that `make` returns, without headers; 0 if it has no default
-    options.
+    """Return the largest number of bits per parameter of the scheme that `made` returns, without headers.
+
+    Returns 0 if the scheme has options without a default.
     """
     try:
         layout = made().layout(_DIMENSION)

@@ -1,11 +1,12 @@
-"""DP-FedAvg whose noise is the error of its quantiser: the whole update in a fraction of a bit a parameter."""
+"""DP-FedAvg whose privacy noise is the error of a dithered quantiser; the update needs less than one bit per
+parameter."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from dpfed import stages
-from dpfed.config.kinds import NOISE
+from dpfed.config.noise_of_methods import NOISE
 from dpfed.methods.method import FederatedMethod
 from dpfed.methods.specification import MethodSpecification
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def dithered_update(s: Settings) -> Stages:
-    """Return the chain of all d coordinates, clipped; decoding them adds Gaussian noise."""
+    """Return the chain that clips all d coordinates and quantises them; the decoding error is the Gaussian noise."""
     return s.dithered(stages.SendAll(size=s.size))
 
 

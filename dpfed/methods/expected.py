@@ -9,9 +9,12 @@ from importlib.resources import files
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
-    """Results of one run with the preset's seed: test accuracy of the last round, epsilon (None: not private), seconds
-    on two CPU cores, and bits of an upload for each parameter."""
+class ExpectedResults:
+    """Measured results of one run of a preset.
+
+    accuracy: test accuracy of the last round; epsilon: None if the preset is not private
+    seconds: on two CPU cores; bits_per_parameter: bits of an upload, divided by the number of parameters
+    """
 
     accuracy: float
     epsilon: float | None
@@ -20,11 +23,12 @@ class Expected:
 
 
 @cache
-def expected() -> dict[str, Expected]:
-    """Return the results of the measured presets, by preset (`benchmarks/presets.py` writes the file)."""
+def expected_results() -> dict[str, ExpectedResults]:
+    """Return the results of the measured presets by the preset's name, from the file that `benchmarks/presets.py`
+    writes."""
     tables = tomllib.loads((files("dpfed.config") / "expected.toml").read_text(encoding="utf-8"))
     return {
-        name: Expected(
+        name: ExpectedResults(
             accuracy=table["accuracy"],
             epsilon=table.get("epsilon"),
             seconds=table["seconds"],

@@ -1,4 +1,4 @@
-"""FedAvg and DP-FedAvg: the whole update; and baselines in which each client chooses its coordinates."""
+"""FedAvg and DP-FedAvg, which send the whole update, and baselines in which each client chooses its coordinates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation
 
 
 def whole_update(s: Settings) -> Stages:
-    """Return the chain of all d coordinates; clipped and noised in dp-fedavg."""
+    """Return the chain that sends all d coordinates; in dp-fedavg they are clipped and noised."""
     return s.updates(stages.SendAll(size=s.size))
 
 
-def own_coordinates(s: Settings) -> Stages:
-    """Return the chain of k coordinates that each client chooses separately, so that the sum of uploads is not
-    sparse.
-    """
+def client_chosen_coordinates(s: Settings) -> Stages:
+    """Return the chain that sends k coordinates of each client's own choice; the sum of such uploads is not sparse."""
     return s.updates(stages.SendAll(size=s.size))
 
 
@@ -67,7 +65,7 @@ METHODS = (
             takes=(*SPARSE, *COMPRESSED),
             presets={"fedavg-topk": {"method": {"keep": 0.05}}},
         ),
-        stages=own_coordinates,
+        stages=client_chosen_coordinates,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -83,6 +81,6 @@ METHODS = (
             takes=(*SPARSE, *COMPRESSED),
             presets={"fedavg-randk": {"method": {"keep": 0.4}}},
         ),
-        stages=own_coordinates,
+        stages=client_chosen_coordinates,
     ),
 )

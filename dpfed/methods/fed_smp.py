@@ -1,4 +1,5 @@
-"""Fed-SMP: all clients of a round send the same k coordinates, so that sum and noise have k coordinates only."""
+"""Fed-SMP: all clients of a round send the same k coordinates, so that their sum and its noise have k coordinates
+only."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 _FED_SMP = "Hu, Guo, Gong: Federated Learning with Sparsified Model Perturbation"
 
 
-def random_mask(s: Settings) -> Stages:
-    """Return the chain of k coordinates drawn by the round's public seed, times d/k."""
+def random_shared_mask(s: Settings) -> Stages:
+    """Return the chain that sends k coordinates drawn from the round's public seed, times d/k."""
     return s.updates(stages.RandomSharedMask(size=s.size, kept=s.kept, stays=s.config.method.stays))
 
 
-def public_mask(s: Settings) -> Stages:
-    """Return the chain of the k coordinates that move most when the server trains on public data."""
+def top_mask_of_public_data(s: Settings) -> Stages:
+    """Return the chain that sends the k coordinates that change most when the server trains on public data."""
     return s.updates(s.largest_in_public(s.kept))
 
 
@@ -43,7 +44,7 @@ METHODS = (
                 "fed-smp-randk-noiseless": {"privacy": False, "method": {"keep": 0.4, "noiseless": True}},
             },
         ),
-        stages=random_mask,
+        stages=random_shared_mask,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -68,6 +69,6 @@ METHODS = (
                 },
             },
         ),
-        stages=public_mask,
+        stages=top_mask_of_public_data,
     ),
 )

@@ -1,4 +1,5 @@
-"""FedMRN: clients train and send a mask that selects, from seeded random noise, the entries of their update."""
+"""FedMRN: clients train and send a mask that selects entries of seeded random noise; the masked noise is their
+update."""
 
 from __future__ import annotations
 
@@ -20,21 +21,23 @@ _FEDMRN = "Li et al. 2024: Masked Random Noise for Communication-Efficient Feder
 
 
 def masked_noise(s: Settings) -> Stages:
-    """Return the chain of one bit a weight; with privacy.noise = "coins" (fedmrns) the signs are the noise."""
+    """Return the chain that sends one bit per weight.
+
+    With privacy.noise = "coins" (fedmrns), the bits are stochastic signs whose randomness is the privacy noise.
+    """
     if s.signs_are_private:
         return s.coins(s.public_signs(s.noise_size, noise_purpose=s.specification.seed_purpose))
     return s.updates(stages.SendAll(size=s.size))
 
 
-def trained_under_the_mask(parts: TrainingParts) -> Course:
-    """Return training of updates that are masked noise."""
+def masked_noise_training(parts: TrainingParts) -> Course:
+    """Return FedMRN's local training: the update of a client is seeded noise under the mask that it trains."""
     return parts.masked_noise()
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield messages for optimizers that cannot train masked noise, and for settings that private signs do not
-    allow.
-    """
+    """Yield messages for optimizers that cannot train masked noise, and for settings that do not allow private
+    signs."""
     local, table, method = config.local, config.privacy, config.method
     if local.optimizer != "sgd" or local.weight_decay:
         yield (
@@ -45,8 +48,8 @@ def refusals(config: Config) -> Iterator[str]:
         return
     if not method.shared or method.options.get("noise") != "bernoulli":
         yield (
-            f"privacy.noise='coins' with {method.name}: needs method.shared=true and method.options.noise='bernoulli', "
-            "one noise of one size a round, or the sum of masks could not be decoded. Set both."
+            f"privacy.noise='coins' with {method.name}: needs method.shared=true and method.options.noise='bernoulli': "
+            "the sum of masks can be decoded only if all clients of a round have the same noise of one size. Set both."
         )
     if table.trials > 1:
         yield (
@@ -56,7 +59,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 
 _NOISE_SEEDS = "fedmrn.noise"
-"""Purpose of the seeds of clients' noise (`dpfed.clients.masked_noise`)."""
+"""Purpose from which the seeds of clients' noise are derived (`dpfed.clients.masked_noise`)."""
 
 _ABLATIONS = ("method.progressive", "method.stochastic", "method.train_masked")
 
@@ -75,7 +78,7 @@ METHODS = (
             seed_purpose=_NOISE_SEEDS,
         ),
         stages=masked_noise,
-        course=trained_under_the_mask,
+        course=masked_noise_training,
         refusals=refusals,
     ),
     FederatedMethod(
@@ -93,7 +96,7 @@ METHODS = (
             seed_purpose=_NOISE_SEEDS,
         ),
         stages=masked_noise,
-        course=trained_under_the_mask,
+        course=masked_noise_training,
         refusals=refusals,
     ),
 )

@@ -1,11 +1,11 @@
-"""FedPM and FedMask: clients train the probabilities of a mask over fixed random weights, and send a mask."""
+"""FedPM and FedMask: clients train the probabilities of a mask over frozen random weights, and send a mask."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dpfed.config.kinds import NOISE
+from dpfed.config.noise_of_methods import NOISE
 from dpfed.methods.method import FederatedMethod
 from dpfed.methods.specification import ADAPTIVE, PUBLIC, SPARSE, MethodSpecification
 
@@ -20,40 +20,44 @@ if TYPE_CHECKING:
 _FEDPM = "Isik et al. 2023: Sparse Random Networks for Communication-Efficient Federated Learning"
 
 
-def masks(s: Settings) -> Stages:
-    """Return the chain of masks sampled from the trained probabilities; under [privacy] that sampling is the noise."""
+def sampled_masks(s: Settings) -> Stages:
+    """Return the chain that sends masks sampled from the trained probabilities; under [privacy] this sampling is the
+    noise."""
     bound = s.bound_of_moves
     return s.coins(s.coordinates_of_signs() if bound is None else s.public_signs(bound))
 
 
-def thresholds(s: Settings) -> Stages:
-    """Return the chain of masks of the probabilities above 1/2."""
+def threshold_masks(s: Settings) -> Stages:
+    """Return the chain that sends threshold masks, whose ones are the probabilities above 1/2."""
     return s.coins(s.coordinates_of_signs(), stochastic=False)
 
 
 def mask_training(parts: TrainingParts) -> Course:
-    """Return training under sampled masks, or under their mean."""
+    """Return the local training of mask probabilities under sampled masks, or under their mean (mask.forward)."""
     return parts.masks()
 
 
 def threshold_training(parts: TrainingParts) -> Course:
-    """Return training under the mask of the probabilities above 1/2."""
+    """Return the local training of mask probabilities under the threshold mask of probabilities above 1/2."""
     return parts.masks(forward="threshold")
 
 
 def mask_server(parts: ServerParts) -> ServerRule:
-    """Return a step or the Beta posterior of probabilities."""
+    """Return the server's rule for mask probabilities: a step along their mean move, or the Beta posterior."""
     return parts.of_masks()
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield messages for optimizers and server rules that masks cannot have, and for trials without mask.bound."""
+    """Yield messages for optimizers and server rules that do not apply to masks, and for trials without mask.bound."""
     name, server = config.method.name, config.server
     moves = config.mask is not None and config.mask.bound is not None
     if server.rule not in ("step", "posterior", *ADAPTIVE):
-        yield f"server.rule={server.rule!r} with masks: it is for updates. Use 'step' or 'posterior'."
+        yield f"server.rule={server.rule!r} with masks: this rule is for updates. Use 'step' or 'posterior'."
     if server.rule in ADAPTIVE:
-        yield f"server.rule={server.rule!r} with method.name={name!r}: would not keep probabilities. Use 'step'."
+        yield (
+            f"server.rule={server.rule!r} with method.name={name!r}: its step would leave the range of probabilities. "
+            "Use 'step'."
+        )
     if config.local.optimizer == "adamw" or config.local.weight_decay:
         yield (
             f"local.weight_decay or local.optimizer='adamw' with method.name={name!r}: would pull masks' scores to 0, "
@@ -75,8 +79,8 @@ def refusals(config: Config) -> Iterator[str]:
         )
 
 
-def refusals_of_thresholds(config: Config) -> Iterator[str]:
-    """Yield messages for keys of random masks, which threshold masks do not have."""
+def refusals_of_threshold_masks(config: Config) -> Iterator[str]:
+    """Yield messages for keys of random masks, which have no effect on threshold masks."""
     if config.mask is not None and config.mask.forward != "coins":
         yield (
             f"mask.forward={config.mask.forward!r} has no effect here: it is for method.name='fedpm', whose masks are "
@@ -86,10 +90,11 @@ def refusals_of_thresholds(config: Config) -> Iterator[str]:
 
 
 _PRIVATE: dict[str, Any] = {
-    # Bernoulli samples in a sum of fixed size are the noise: clip_norm follows from epsilon, not from the data set.
+    # The noise is Bernoulli samples in a sum of fixed size. clip_norm follows from epsilon, so False removes the
+    # clip_norm of the data set's tables.
     "privacy": {"release": "sum", "adjacency": "zero-out", "clip_norm": False},
-    # All scores start at 0 and the mean of all masks is trained and read out: after so noisy a sum a sampled mask has
-    # a low accuracy.
+    # All scores start at 0, and the mean of all masks is trained and evaluated, because after a sum with this noise a
+    # sampled mask has a low accuracy.
     "mask": {"edge": 0.2, "spread": 0.0, "forward": "mean", "readout": "mean"},
     "server": {"learning_rate": 0.05, "momentum": 0.9},
 }
@@ -113,7 +118,7 @@ METHODS = (
                 "fedpm-private": _PRIVATE,
             },
         ),
-        stages=masks,
+        stages=sampled_masks,
         course=mask_training,
         server=mask_server,
         refusals=refusals,
@@ -134,9 +139,9 @@ METHODS = (
             takes=("mask",),
             presets={"fedmask": {"mask": {"edge": 0.01, "readout": "threshold"}, "server": {"rule": "posterior"}}},
         ),
-        stages=thresholds,
+        stages=threshold_masks,
         course=threshold_training,
         server=mask_server,
-        refusals=refusals_of_thresholds,
+        refusals=refusals_of_threshold_masks,
     ),
 )

@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 _FEDSCALAR = "Rostami, Kia 2024: FedScalar: A Communication Efficient Federated Learning"
 
 
-def projections(s: Settings) -> Stages:
-    """Return the chain of directions of each client, or (method.shared) of the round, whose products can be summed
-    first.
+def inner_products(s: Settings) -> Stages:
+    """Return the chain that sends inner products with random directions.
+
+    Each client has its own directions. With method.shared all clients of a round have the same ones, and the server can
+    sum the inner products before it decodes.
     """
     return s.updates(s.shared_directions() if s.config.method.shared else stages.SendAll(size=s.size))
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield a message for directions that are kept for the run without being shared."""
+    """Yield a message for directions that are kept for the whole run (method.stays) but are not shared."""
     if config.method.stays and not config.method.shared:
         yield (
-            "method.stays=True has no effect here: it is for directions that all clients share. Set "
+            "method.stays=True has no effect here: it applies to directions that all clients share. Set "
             "method.shared=true, or remove the key."
         )
 
@@ -45,7 +47,7 @@ METHODS = (
             linear_if_shared=True,
             takes=(*COMPRESSED, *SHARED, *STAYS),
         ),
-        stages=projections,
+        stages=inner_products,
         refusals=refusals,
     ),
 )

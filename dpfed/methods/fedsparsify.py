@@ -1,4 +1,4 @@
-"""FedSparsify: clients prune their models further in every round, and send the remaining weights."""
+"""FedSparsify: the model is pruned further in every round, and clients send the remaining weights."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
 
 def pruned_models(s: Settings) -> Stages:
-    """Return the chain of the model's nonzero weights and a bitmap."""
+    """Return the chain that sends the model's nonzero weights and a bitmap of their positions."""
     return s.updates(stages.SendAll(size=s.size))
 
 
 def pruned_training(parts: TrainingParts) -> Course:
-    """Return training of a model that stays sparse."""
+    """Return local training that keeps pruned weights at zero."""
     return parts.pruned()
 
 
-def purging(parts: ServerParts) -> ServerRule:
-    """Return a rule that purges the smallest weights, unless clients purge their models."""
+def purging_server(parts: ServerParts) -> ServerRule:
+    """Return the server's rule that sets the smallest weights to zero, unless clients purge their models themselves."""
     return parts.purging()
 
 
 def refusals(config: Config) -> Iterator[str]:
-    """Yield messages for settings that would not keep, or vote on, the zeros of sparse models."""
+    """Yield messages for settings that would not preserve the zeros of sparse models, and for private votes on
+    zeros."""
     name, clients_purge = config.method.name, config.method.purge == "clients"
     if config.privacy is not None and clients_purge and config.privacy.release == "sum":
         yield (
@@ -43,8 +44,9 @@ def refusals(config: Config) -> Iterator[str]:
         )
     if clients_purge and config.server.rule in ADAPTIVE:
         yield (
-            f"server.rule={config.server.rule!r} with method.name={name!r}: would not keep the zeros that clients "
-            "agree on. Use 'step'."
+            f"server.rule={config.server.rule!r} with method.name={name!r}: this rule would not keep the zeros on "
+            "which "
+            "clients agree. Use 'step'."
         )
     if config.server.average is not None:
         yield f"server.average with method.name={name!r}: an average of sparse models is not sparse. Remove it."
@@ -66,7 +68,7 @@ METHODS = (
         ),
         stages=pruned_models,
         course=pruned_training,
-        server=purging,
+        server=purging_server,
         refusals=refusals,
     ),
 )

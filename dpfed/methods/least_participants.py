@@ -1,4 +1,4 @@
-"""The fewest clients whose uploads a secure sum may hold, enforced by every node against the server."""
+"""Smallest number of clients in a secure sum, which every node enforces against the server."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from dpfed.aggregation.sums import least_uploads
 from dpfed.config.server_tables import SecureAggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.methods.choices import tolerance_of
+from dpfed.methods.choices import tolerated_fraction
 
 
 def least_participants(config: Config, table: SecureAggregation, named: int | None) -> int:
-    """Return `aggregation.least_participants`, or the fewest uploads that a round of `named` clients may end with.
+    """Return `aggregation.least_participants`, by default the smallest number of uploads with which a round may end.
 
-    Shares of noise are sized for that number, so a node that enforces it never adds its share to a sum with less noise
-    than charged. named: None if cohorts have no known size and no noise depends on it; then `FEWEST`. ConfigError for a
-    minimum below the number that shares are sized for, or that no round could reach. ConfigError also for sums of a
-    single upload, which no secure sum hides and every client refuses.
+    Noise shares are sized for this number, so a node that enforces it never adds its share to a sum with less noise
+    than charged.
+
+    named: number of clients of a round; None if it is random and no noise depends on it, then the default is `FEWEST`
+
+    Raises ConfigError for a minimum below the number that noise shares are sized for, or above the clients of a round.
+    Raises ConfigError also for sums of a single upload, which a secure sum cannot hide and every client refuses.
     """
     if named is not None and named < FEWEST:
         raise ConfigError(
@@ -25,7 +28,7 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
             f"others, so that no round would end with a result. Use a federation.cohort of at least {FEWEST}, or "
             "aggregation.kind='plain'."
         )
-    tolerated = FEWEST if named is None else _tolerated(config, table.threshold, named)
+    tolerated = FEWEST if named is None else _fewest_tolerated(config, table.threshold, named)
     given = tolerated if table.least_participants is None else table.least_participants
     shares = config.privacy is not None and config.privacy.placement == "clients"
     least = max(FEWEST, tolerated) if shares else FEWEST
@@ -39,7 +42,7 @@ def least_participants(config: Config, table: SecureAggregation, named: int | No
     return max(given, FEWEST)
 
 
-def _tolerated(config: Config, threshold: float, named: int) -> int:
+def _fewest_tolerated(config: Config, threshold: float, named: int) -> int:
     by_threshold = shares_needed(named, threshold)
-    tolerance = tolerance_of(config)
+    tolerance = tolerated_fraction(config)
     return by_threshold if tolerance is None else max(by_threshold, least_uploads(named, tolerance))

@@ -1,4 +1,5 @@
-"""A method: its specification in plain values, and the functions that make the parts of a run from its settings."""
+"""A method: its specification in plain values, and the functions that make its stages, local training and server
+rule."""
 
 from __future__ import annotations
 
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
     from dpfed.stages.chain import Stages
 
 
-def trains_the_model(parts: TrainingParts) -> Course:
-    """Return the optimizer of [local]: clients train the weights of the model."""
+def train_model(parts: TrainingParts) -> Course:
+    """Return local training by the optimizer of [local] on the weights of the model."""
     return parts.optimizer()
 
 
-def steps_the_model(parts: ServerParts) -> ServerRule:
-    """Return the rule of [server] on the weights of the model."""
+def step_model(parts: ServerParts) -> ServerRule:
+    """Return the rule of [server] for the weights of the model."""
     return parts.step()
 
 
-def refuses_nothing(config: Config) -> Iterator[str]:
-    """Yield no message: the method has no settings that exclude each other."""
+def refuse_nothing(config: Config) -> Iterator[str]:
+    """Yield no messages, for a method all of whose settings can be combined."""
     yield from ()
 
 
@@ -36,12 +37,14 @@ def refuses_nothing(config: Config) -> Iterator[str]:
 class FederatedMethod:
     """Specification and functions of a method; no other code depends on the method's name.
 
-    stages:   the chain of stages of an upload; course: local training; server: the server's rule
-    refusals: messages for settings that this method cannot have together
+    stages:   makes the chain of stages of an upload
+    course:   makes the local training of clients
+    server:   makes the server's rule
+    refusals: yields messages for settings that this method cannot combine
     """
 
     specification: MethodSpecification
     stages: Callable[[Settings], Stages]
-    course: Callable[[TrainingParts], Course] = trains_the_model
-    server: Callable[[ServerParts], ServerRule] = steps_the_model
-    refusals: Callable[[Config], Iterator[str]] = refuses_nothing
+    course: Callable[[TrainingParts], Course] = train_model
+    server: Callable[[ServerParts], ServerRule] = step_model
+    refusals: Callable[[Config], Iterator[str]] = refuse_nothing

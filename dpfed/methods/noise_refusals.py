@@ -1,63 +1,61 @@
-"""Refusals of private noise: Gaussian, integer, Bernoulli and dithered, and how each is drawn
-(`dpfed.methods.refusals`).
-"""
+"""Refusals of settings of the privacy noise (Gaussian, integer, Bernoulli, dithered), for `dpfed.methods.refusals`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.tables import Config
-from dpfed.methods.catalogue import every_method
+from dpfed.methods.catalogue import all_methods
 from dpfed.methods.choices import bound_of_moves
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.lanes import lane_problems, turn_problems
 
 
-def noise_of_method(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for a noise that the uploads of the method cannot have."""
+def noise_kind_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for a privacy.noise that the method does not support."""
     table = config.privacy
     if table is None:
         return
     if isinstance(table, DitheredPrivacy) != specification.dithered:
         yield (
-            f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered is the noise of "
-            "dp-dithered, which has no other. Remove it, or use dp-fedavg."
+            f"privacy.noise={table.noise!r} with method.name={specification.name!r}: dithered noise is the only noise "
+            "of "
+            "dp-dithered, and of no other method. Remove privacy.noise, or use dp-fedavg."
         )
-    if specification.coins and not isinstance(table, CoinPrivacy):
+    if specification.sends_masks and not isinstance(table, BernoulliPrivacy):
         yield f"privacy.noise={table.noise!r} with masks: their noise is Bernoulli samples. Remove it."
     if (
-        specification.coins
-        and isinstance(table, CoinPrivacy)
+        specification.sends_masks
+        and isinstance(table, BernoulliPrivacy)
         and table.edge is not None
         and bound_of_moves(config) is None
     ):
-        yield "privacy.edge: is for stochastic signs and moves; fedpm without mask.bound has mask.edge. Remove it."
-    if isinstance(table, CoinPrivacy) and not specification.coins and not specification.signs_can_be_private:
-        able = ", ".join(name for name, one in every_method().items() if one.signs_can_be_private)
+        yield "privacy.edge: applies to stochastic signs; fedpm without mask.bound has mask.edge. Remove it."
+    if isinstance(table, BernoulliPrivacy) and not specification.sends_masks and not specification.signs_can_be_private:
+        able = ", ".join(name for name, one in all_methods().items() if one.signs_can_be_private)
         yield (
             f"privacy.noise='coins' with method.name={specification.name!r}: only fedpm, {able} have Bernoulli samples."
         )
 
 
-def noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for the server's noise, which has no missing shares, and for Bernoulli samples of several
-    trials.
-    """
+def missing_share_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for keys of missing shares if the server adds the noise, and for canaries with several trials."""
     table, sums = config.privacy, config.aggregation
     if isinstance(table, GaussianPrivacy | IntegerPrivacy) and table.placement == "server":
         integers = isinstance(table, IntegerPrivacy) and bool(sums.tolerance) and sums.kind == "plain"
         if table.missing_shares == "charged" or integers:
             yield (
                 "privacy.missing_shares or aggregation.tolerance without privacy.placement='clients': the server's "
-                "noise does not get lost. Remove them, or let the clients add the noise."
+                "noise is never missing. Remove them, or let the clients add the noise."
             )
-    if isinstance(table, CoinPrivacy) and table.trials > 1 and config.audit.canaries:
+    if isinstance(table, BernoulliPrivacy) and table.trials > 1 and config.audit.canaries:
         yield f"audit.canaries with privacy.trials={table.trials}: is not built. Remove one of them."
 
 
-def dithered(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for noise that is the error of a quantiser, whose uploads a trusted server decodes one by one."""
+def dithered_noise_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for settings that dithered noise does not support; a trusted server decodes its uploads
+    separately."""
     table, kind = config.privacy, config.aggregation.kind
     if not isinstance(table, DitheredPrivacy):
         return
@@ -68,8 +66,8 @@ def dithered(config: Config, specification: MethodSpecification) -> Iterator[str
         )
     if config.federation.sampling not in ("poisson", "fixed", "all"):
         yield (
-            f"federation.sampling={config.federation.sampling!r} with method.name={specification.name!r}: how many "
-            "take part in a round is secret there, and its noise is in shares of a known number. Use 'poisson', "
+            f"federation.sampling={config.federation.sampling!r} with method.name={specification.name!r}: the number "
+            "of clients of a round is secret there, but its noise is made of a known number of shares. Use 'poisson', "
             "'fixed' or 'all', or dp-fedavg."
         )
     if table.adjacency == "add-remove":
@@ -81,18 +79,18 @@ def dithered(config: Config, specification: MethodSpecification) -> Iterator[str
         yield f"audit.canaries with method.name={specification.name!r}: is not built. Remove them, or use dp-fedavg."
 
 
-def randomness(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for noise that is not fit for release.
+def randomness_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for noise that must not be used in a release.
 
-    Noise for release is discrete: in a floating-point number's last bits even perfect randomness leaves traces of the
-    value it was added to (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022).
+    Noise for release is discrete. The last bits of a sum with floating-point noise can reveal the value without noise,
+    even with perfect randomness (Mironov, CCS 2012; Haney et al. 2022; Jin et al., S&P 2022).
     """
     if config.run.randomness != "secure":
         return
     record = config.local.record
     if record is not None and record.noise == "gaussian":
         yield (
-            "run.randomness='secure' with local.record.noise='gaussian': is floating-point noise, whose last bits leak "
+            "run.randomness='secure' with local.record.noise='gaussian': the last bits of floating-point noise leak "
             "what it hides. Use local.record.noise='discrete-gaussian', or 'simulated' for an experiment."
         )
     if config.privacy is None and record is None:
@@ -104,7 +102,7 @@ def randomness(config: Config, specification: MethodSpecification) -> Iterator[s
             "to find the cause."
         )
     table = config.privacy
-    if isinstance(table, CoinPrivacy) and table.noise_std:
+    if isinstance(table, BernoulliPrivacy) and table.noise_std:
         yield (
             f"run.randomness='secure' with privacy.noise_std={table.noise_std}: it is floating-point Gaussian "
             "noise. Remove it: the Bernoulli samples are private without it."
@@ -116,8 +114,8 @@ def randomness(config: Config, specification: MethodSpecification) -> Iterator[s
         )
 
 
-def correlated(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for noise correlated over rounds, where it would not cancel or has no account."""
+def correlated_noise_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for settings with which noise correlated over rounds would not cancel, or has no account."""
     table, federation = config.privacy, config.federation
     yield from lane_problems(config)
     yield from turn_problems(config)
@@ -127,53 +125,57 @@ def correlated(config: Config, specification: MethodSpecification) -> Iterator[s
     given = f"privacy.bands={table.bands}" if table.bands is not None else f"privacy.buffers={table.buffers}"
     given = f"federation.lanes={getattr(federation, 'lanes', None)!r}" if lanes and table.buffers is None else given
     if table.bands is not None and table.buffers is not None:
-        yield "privacy.bands with privacy.buffers: noise is taken back in one way. Remove one of them."
+        yield "privacy.bands with privacy.buffers: a run has one kind of correlated noise. Remove one of them."
     if table.factorisation_power is not None and (table.factorisation != "optimised" or table.buffers is not None):
         yield (
             f"privacy.factorisation_power={table.factorisation_power} with privacy.factorisation='square-root' or "
-            "buffers: the matrix is one of them. Remove one."
+            "buffers: each of these sets the matrix of the noise. Remove one."
         )
     in_lanes = federation.sampling == "balls-and-bins" and table.buffers is None
     if federation.sampling not in ("cyclic", "min-separation") and not in_lanes:
         yield (
-            f"{given} with federation.sampling={federation.sampling!r}: a client may take part again only after a "
-            "number of rounds that is known. Use sampling 'cyclic' or 'min-separation', or privacy.bands with "
+            f"{given} with federation.sampling={federation.sampling!r}: the account requires that a client takes part "
+            "again only after a known number of rounds. Use sampling 'cyclic' or 'min-separation', or privacy.bands "
+            "with "
             "'balls-and-bins'."
         )
     if not specification.same_coordinates and not config.method.stays:
         able = "fed-smp-randk or fedscalar with method.stays=true, fedscalar with method.shared=true as well"
         yield (
             f"{given} with method.name={specification.name!r}: its coordinates or directions change from round to "
-            f"round, so that noise on one round's would not meet the next one's. Use dp-fedavg, or {able}."
+            f"round, so that the noise of a round would not cancel in the next one. Use dp-fedavg, or {able}."
         )
     if table.placement != "server" or table.adaptive is not None or table.release != "sum":
         yield (
-            f"{given}: the noise is the server's, on a sum, at one clip norm. Use "
+            f"{given}: only noise of the server, on a sum, with a fixed clip norm is supported. Use "
             "privacy.placement='server', release='sum', and no privacy.adaptive."
         )
 
 
-def changing_noise(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for noise that changes over rounds, where rounds have no separate account."""
+def noise_schedule_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for settings with which privacy.noise_schedule has no account, or is not supported."""
     table, sampling = config.privacy, config.federation.sampling
     if not isinstance(table, GaussianPrivacy) or table.noise_schedule is None:
         return
     if sampling not in ("poisson", "fixed", "all"):
         yield (
-            f"privacy.noise_schedule with federation.sampling={sampling!r}: its rounds are accounted together, with "
-            "equal noise. Use 'poisson', 'fixed' or 'all', or remove it."
+            f"privacy.noise_schedule with federation.sampling={sampling!r}: the account of its rounds requires "
+            "equal noise in all rounds. Use 'poisson', 'fixed' or 'all', or remove it."
         )
     if table.placement != "server" or table.release != "sum" or table.adaptive is not None:
         yield (
-            "privacy.noise_schedule: the noise is the server's, on a sum, at one clip norm. Use "
+            "privacy.noise_schedule: only noise of the server, on a sum, with a fixed clip norm is supported. Use "
             "privacy.placement='server', release='sum', and no privacy.adaptive."
         )
     if table.bands is not None or table.buffers is not None:
-        yield "privacy.noise_schedule with privacy.bands or buffers: correlated noise is of one size. Remove one."
+        yield (
+            "privacy.noise_schedule with privacy.bands or buffers: correlated noise has one size in all rounds. "
+            "Remove one."
+        )
     if len(table.noise_schedule) > config.federation.rounds:
         yield (
             f"privacy.noise_schedule of {len(table.noise_schedule)} parts with federation.rounds="
-            f"{config.federation.rounds}: must have a round for each. Use fewer factors, or more rounds."
+            f"{config.federation.rounds}: each part needs at least one round. Use fewer factors, or more rounds."
         )
     if config.audit.canaries:
         yield "audit.canaries with privacy.noise_schedule: is not built. Remove one of them."

@@ -1,4 +1,5 @@
-"""Parts from which a method's functions make the local training of its clients and the rule of its server."""
+"""Arguments of a method's functions `course` and `server`, which make local training and the server's rule from
+them."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from dpfed.clients.pruned import PrunedSgd
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask, ScheduledLocal, StepLocal
-from dpfed.methods.schemes import scheme, sparsity_schedule
+from dpfed.config.training_tables import MaskTable, ScheduledLocal, StepLocal
+from dpfed.methods.schemes import scheme_of_method, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
@@ -26,7 +27,10 @@ from dpfed.server.state import ServerRule
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingParts:
-    """Parts of local training. network: the frozen weights of a method that trains masks, else None."""
+    """Inputs of local training, and the kinds of local training made from them.
+
+    network: the frozen weights of a method that trains masks, else None
+    """
 
     config: Config
     specification: MethodSpecification
@@ -35,9 +39,9 @@ class TrainingParts:
     device: torch.device
 
     def optimizer(self) -> Sgd | Adam:
-        """Return the optimizer of [local] on the model's weights."""
+        """Return local training by the optimizer of [local] on the model's weights."""
         local, model = self.config.local, self.model
-        given = self._descent | {
+        given = self._learning_rate_arguments | {
             "size": model.size,
             "weight_decay": local.weight_decay,
             "decayed": model.parameters_size,
@@ -47,13 +51,13 @@ class TrainingParts:
         return Adam(decoupled=local.optimizer == "adamw", **given)
 
     def masks(self, *, forward: Forward | None = None) -> MaskTraining:
-        """Return the training of a mask's probabilities over frozen weights; `forward` by default that of [mask]."""
-        local, table = self.config.local, self.config.mask or Mask()
-        assert local.optimizer != "adamw"  # refused before
+        """Return the training of mask probabilities over frozen weights; `forward` is mask.forward by default."""
+        local, table = self.config.local, self.config.mask or MaskTable()
+        assert local.optimizer != "adamw"  # refused when the run is built
         assert self.network is not None
         return MaskTraining(
             network=self.network,
-            **self._descent,
+            **self._learning_rate_arguments,
             momentum=local.momentum,
             optimizer=local.optimizer,
             gradient=table.gradient,
@@ -62,8 +66,8 @@ class TrainingParts:
         )
 
     def masked_noise(self) -> MaskedNoise:
-        """Return FedMRN's training under a mask of seeded noise."""
-        table, made = self.config.method, scheme(self.config, self.specification, self.model.size)
+        """Return FedMRN's training of a mask over seeded noise."""
+        table, made = self.config.method, scheme_of_method(self.config, self.specification, self.model.size)
         assert isinstance(made, FedMrn)
         return MaskedNoise(
             size=self.model.size,
@@ -75,18 +79,19 @@ class TrainingParts:
             stochastic=table.stochastic,
             train_masked=table.train_masked,
             momentum=self.config.local.momentum,
-            **self._descent,
+            **self._learning_rate_arguments,
         )
 
     def pruned(self) -> PrunedSgd:
-        """Return training that keeps the model sparse; with method.purge = "clients" each client prunes its model."""
+        """Return training that keeps pruned weights at zero; with method.purge = "clients" each client prunes its
+        model."""
         purged = sparsity_schedule(self.config) if self.config.method.purge == "clients" else None
         prunable = self.model.indices("weight").to(self.device)
         return PrunedSgd(sgd=self.optimizer(), prunable=prunable, sparsity=purged)
 
     @property
-    def _descent(self) -> dict[str, Any]:
-        """Return the learning rate, and its schedule over rounds."""
+    def _learning_rate_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of an optimizer for the learning rate, and its schedule over rounds."""
         local, rounds = self.config.local, self.config.federation.rounds
         if isinstance(local, StepLocal):
             chosen = step(local.schedule_rounds, local.learning_rate_decay)
@@ -101,34 +106,34 @@ class TrainingParts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ServerParts:
-    """Parts of the server's rule."""
+    """Inputs of the server's rule, and the kinds of rules made from them."""
 
     config: Config
     model: FlatModel
     device: torch.device
 
     def step(self) -> ServerRule:
-        """Return the rule of [server] for the weights of a model."""
-        return self._step(edge=None)
+        """Return the rule of [server] for the weights of the model."""
+        return self._step_rule(edge=None)
 
     def of_masks(self) -> ServerRule:
-        """Return the rule of [server] for probabilities of masks, which are kept in [mask.edge, 1 - mask.edge]."""
-        server, edge = self.config.server, (self.config.mask or Mask()).edge
+        """Return the rule of [server] for mask probabilities, which it clips to [mask.edge, 1 - mask.edge]."""
+        server, edge = self.config.server, (self.config.mask or MaskTable()).edge
         if isinstance(server, PosteriorServer):
             kept = edge if self.config.privacy is not None else 0.0
             return BetaPosterior(prior=server.prior, reset_every=server.reset_every, edge=kept)
-        return self._step(edge=edge)
+        return self._step_rule(edge=edge)
 
     def purging(self) -> ServerRule:
-        """Return a rule after which the smallest weights are purged, unless clients purge their models."""
+        """Return a rule that sets the smallest weights to zero after its step, unless clients purge their models."""
         if self.config.method.purge == "clients":
             return self.step()
         prunable = self.model.indices("weight").to(self.device)
         return Purging(rule=self.step(), prunable=prunable, sparsity=sparsity_schedule(self.config))
 
-    def _step(self, edge: float | None) -> ServerRule:
+    def _step_rule(self, edge: float | None) -> ServerRule:
         server = self.config.server
-        assert not isinstance(server, PosteriorServer)  # refused before
+        assert not isinstance(server, PosteriorServer)  # refused when the run is built
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
         if isinstance(server, StepServer):
             rate, momentum = server.learning_rate, server.momentum

@@ -1,5 +1,4 @@
-"""Presets METHOD-DATASET: a data set's tables, then the method's, then the data set's [adjust.METHOD], each over the
-last.
+"""Presets METHOD-DATASET. The data set's tables are overridden by the method's, then by the data set's [adjust.METHOD].
 
 Custom methods and schemes have presets, too.
 """
@@ -14,33 +13,35 @@ from typing import Any
 
 from dpfed.config.did_you_mean import did_you_mean
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import every_method
+from dpfed.methods.catalogue import all_methods
 
 _DATA = files("dpfed.config") / "data_presets"
 
 
-def names() -> list[str]:
+def preset_names() -> list[str]:
     """Return the names of all presets."""
-    return [f"{method}-{data}" for data in data_sets() for method in sorted(of_methods())]
+    return [f"{method}-{data}" for data in data_sets() for method in sorted(tables_of_methods())]
 
 
-def tables(name: str) -> dict[str, Any]:
-    """Return the unchecked tables of a preset; ConfigError with the nearest name if there is none."""
+def preset_tables(name: str) -> dict[str, Any]:
+    """Return the tables of a preset, not validated; raises ConfigError, which suggests a similar name, if it is
+    unknown."""
     for data in data_sets():
         method = name.removesuffix(f"-{data}")
-        if method != name and method in of_methods():
+        if method != name and method in tables_of_methods():
             below = tomllib.loads((_DATA / f"{data}.toml").read_text(encoding="utf-8"))
             adjusted = below.pop("adjust", {}).get(method, {})
-            return _merged(_merged(below, of_methods()[method]), adjusted)
+            return _merge_tables(_merge_tables(below, tables_of_methods()[method]), adjusted)
     named = any(word in name for data in data_sets() for word in data.split("-") if not word.isdigit())
-    hint = did_you_mean(name, [one for one in names() if named or one.endswith("-digits")])
+    hint = did_you_mean(name, [one for one in preset_names() if named or one.endswith("-digits")])
     raise ConfigError(f"{name}: neither a file nor a preset. `dpfed run --list` names the presets.{hint}")
 
 
-def of_methods() -> dict[str, dict[str, Any]]:
-    """Return the tables that methods set, by the preset's name; `privacy = False` removes the data set's table."""
+def tables_of_methods() -> dict[str, dict[str, Any]]:
+    """Return the tables that methods set, by the preset's method part; `privacy = False` removes the data set's
+    [privacy]."""
     found = {}
-    for method in every_method().values():
+    for method in all_methods().values():
         for name, given in (method.presets or {method.name: {}}).items():
             public = {} if method.privacy == "required" else {"privacy": False}
             found[name] = {**public, **given, "method": {"name": method.name, **given.get("method", {})}}
@@ -48,20 +49,18 @@ def of_methods() -> dict[str, dict[str, Any]]:
 
 
 def data_sets() -> list[str]:
-    """Return the data sets that have presets."""
+    """Return the names of the data sets that have presets."""
     return sorted(entry.name.removesuffix(".toml") for entry in _DATA.iterdir() if entry.name.endswith(".toml"))
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `below` overridden by `above`, key by key; `privacy = False` and `clip_norm = False` remove entries of
-    `below`.
-    """
+def _merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `below` overridden by `above`, key by key; the value False in `above` removes the entry of `below`."""
     merged = deepcopy(dict(below))
     for key, value in above.items():
         if value is False:
             merged.pop(key, None)
         elif isinstance(value, Mapping):
-            merged[key] = _merged(merged.get(key, {}), value)
+            merged[key] = _merge_tables(merged.get(key, {}), value)
         else:
             merged[key] = value
     return merged

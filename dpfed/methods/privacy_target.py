@@ -1,4 +1,4 @@
-"""Privacy target of a run: the mechanism that is drawn, charged and audited; delta; and a budget."""
+"""Privacy target of a run: the mechanism that is drawn, charged and audited, delta, and the privacy budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from accounting.mechanisms import (
 )
 from accounting.mechanisms.bernoulli import BernoulliAggregate
 from dpfed.aggregation.sums import least_uploads
-from dpfed.config.privacy_tables import CoinPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy, DitheredPrivacy, GaussianPrivacy, IntegerPrivacy
 from dpfed.config.server_tables import StepServer
 from dpfed.config.tables import Config
 from dpfed.mechanisms.bernoulli import PrivateCoins
@@ -30,7 +30,7 @@ from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise, Integers
 from dpfed.methods.aborts import check_aborts
-from dpfed.methods.choices import bound_of_moves, edge_of, others_of, tolerance_of
+from dpfed.methods.choices import bound_of_moves, bound_on_other_clients, edge_of_probabilities, tolerated_fraction
 from dpfed.methods.specification import MethodSpecification
 from dpfed.participation.sampling import sampler_of, stream_of
 from dpfed.randomness import Randomness, randomness_of
@@ -42,11 +42,14 @@ from dpfed.stages.stage import Private, Stage, part
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrivacyTarget:
-    """The mechanism of a run's rounds, delta, and the epsilon it may not exceed (None: only stated).
+    """Privacy target of a run whose unit is a client.
 
-    private: the stage that draws the noise and is charged for it; bound: the stages directly before it, which its
-    account relies on. noise_multiplier: None for Bernoulli samples. least: the fewest uploads that a round may end
-    with, if rounds are charged with the noise that arrived (`varies`)
+    private: the stage that draws the noise, and whose mechanism is charged
+    bound: the stages directly before it; its account relies on their bound on the rows
+    budget: the epsilon that the run may not exceed; None if epsilon is only stated
+    noise_multiplier: None for Bernoulli samples
+    least_uploads: smallest number of uploads of a round; given if rounds are charged with the noise that
+        arrived, else None
     """
 
     private: Private
@@ -56,29 +59,29 @@ class PrivacyTarget:
     accountant: Accountant
     noise_multiplier: float | None
     clip_norm: float
-    least: int | None = None
+    least_uploads: int | None = None
     unit: Literal["client"] = "client"
     table: ClassVar[str] = "privacy"
     records: ClassVar[None] = None
 
     @property
     def advice(self) -> str:
-        """Text that names the change of the configuration which lowers epsilon of a round."""
+        """Advice for messages: the change of the configuration that lowers the epsilon of a round."""
         return "Lower privacy.clip_norm" if self.noise_multiplier is None else "Raise privacy.noise_multiplier"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Stages that clip and add noise, for rows of a chain."""
+        """Stages of a chain that clip the rows and add the noise."""
         return *self.bound, self.private
 
     @property
-    def varies(self) -> bool:
-        return self.least is not None
+    def charge_varies(self) -> bool:
+        return self.least_uploads is not None
 
     @property
     def mechanism(self) -> SingleRelease:
-        """Mechanism of a round, with its largest possible charge."""
-        return self.private.mechanism(self.least)
+        """Mechanism of a round with the largest possible charge, that of the fewest uploads."""
+        return self.private.mechanism(self.least_uploads)
 
     @property
     def schedule(self) -> NoiseSchedule | None:
@@ -87,60 +90,63 @@ class PrivacyTarget:
 
     @property
     def integers(self) -> IntegerNoise | None:
-        """Integer noise, if it is on sums of integers; else None."""
+        """Stage that adds integer noise, if the noise is on sums of integers; else None."""
         return self.private if isinstance(self.private, IntegerNoise) else None
 
     @property
     def integer_rows(self) -> Integers | None:
         return next((stage for stage in self.bound if isinstance(stage, Integers)), None)
 
-    def of_round(self, number: int) -> SingleRelease:
-        """Return the mechanism of round `number`, from 0, with its largest possible charge."""
-        released: SingleRelease = part(self.private, "in_round")(number, self.least)
+    def mechanism_of_round(self, number: int) -> SingleRelease:
+        """Return the mechanism of round `number` (from 0) with the largest possible charge, that of the fewest
+        uploads."""
+        released: SingleRelease = part(self.private, "in_round")(number, self.least_uploads)
         return released
 
-    def run(self, rounds: int) -> Composed:
-        """Return the first `rounds` rounds, with their largest possible charge."""
-        released: Composed = part(self.private, "run")(rounds, self.least)
+    def mechanism_of_run(self, rounds: int) -> Composed:
+        """Return the composed mechanism of the first `rounds` rounds with their largest possible charge."""
+        released: Composed = part(self.private, "run")(rounds, self.least_uploads)
         return released
 
-    def is_like(self, other: PrivacyTarget) -> bool:
-        """Return True if the rounds of both targets are the same."""
+    def has_equal_rounds(self, other: PrivacyTarget) -> bool:
+        """Return True if both targets have the same mechanism, delta, budget, accountant, noise and clip norm."""
         return all(
             getattr(self, name) == getattr(other, name)
-            for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least")
+            for name in ("mechanism", "delta", "budget", "accountant", "noise_multiplier", "clip_norm", "least_uploads")
         )
 
-    def planned(self, rounds: int) -> Planned:
-        """Return the plan of a run of `rounds` rounds, for the header of its ledger."""
+    def planned_releases(self, rounds: int) -> Planned:
+        """Return the plan of a run of `rounds` rounds, which is written into the header of its ledger."""
         delta = None if self.budget is None else self.delta
-        return Planned(rounds=rounds, most=(self.run(rounds),), epsilon=self.budget, delta=delta)
+        return Planned(rounds=rounds, most=(self.mechanism_of_run(rounds),), epsilon=self.budget, delta=delta)
 
-    def require_statement(self, rounds: int) -> None:
-        """Raise ContradictoryBounds if the planned rounds have a lower bound above their epsilon: then no round may
-        be run.
-        """
+    def require_consistent_bounds(self, rounds: int) -> None:
+        """Raise ContradictoryBounds if the lower bound of the planned rounds is above their epsilon; no round may run
+        then."""
         with suppress(
             InvalidParameter, UnsupportedMechanism
-        ):  # the plan has more rounds than an account covers; fewer are run
-            guarantee(self.run(rounds), delta=self.delta, accountant=self.accountant)
+        ):  # no account covers the planned rounds: the budget ends the run earlier
+            guarantee(self.mechanism_of_run(rounds), delta=self.delta, accountant=self.accountant)
 
 
-def target_of(
+def privacy_target_of(
     config: Config, specification: MethodSpecification, sent: int, randomness: Randomness | None = None
 ) -> PrivacyTarget:
-    """Return the privacy target of a run; ConfigError for choices without an account."""
+    """Return the privacy target of a run; raises ConfigError for settings without an account.
+
+    sent: number of values that a client sends
+    """
     seeds = Seeds(root=config.run.seed)
     drawn_from = randomness_of(config.run.randomness, seeds) if randomness is None else randomness
-    privacy_target = _MADE[type(config.privacy)](config, specification, sent, drawn_from)
+    privacy_target = _TARGET_BY_TABLE[type(config.privacy)](config, specification, sent, drawn_from)
     if config.privacy is not None and config.privacy.release == "sum":
-        adjacency, tolerance = privacy_target.mechanism.adjacency, tolerance_of(config)
-        check_aborts(config, adjacency=adjacency, slots=slots_of(privacy_target), tolerance=tolerance)
+        adjacency, tolerance = privacy_target.mechanism.adjacency, tolerated_fraction(config)
+        check_aborts(config, adjacency=adjacency, slots=fixed_uploads_of(privacy_target), tolerance=tolerance)
     rounds = config.federation.rounds
     if privacy_target.noise_multiplier is not None or privacy_target.accountant != "best":
         epsilons(
             privacy_target.mechanism, delta=privacy_target.delta, rounds=rounds, accountant=privacy_target.accountant
-        )  # raises if there is no account
+        )  # raises if the mechanism has no account
     return privacy_target
 
 
@@ -152,7 +158,7 @@ def _make_target(
     return PrivacyTarget(
         private=private,
         bound=bound,
-        delta=delta_of(config),
+        delta=delta_of_config(config),
         budget=table.epsilon,
         accountant=table.accountant,
         noise_multiplier=z,
@@ -161,13 +167,15 @@ def _make_target(
     )
 
 
-def delta_of(config: Config) -> float:
+def delta_of_config(config: Config) -> float:
     """Return privacy.delta, or its default."""
     assert config.privacy is not None
     return config.privacy.delta or default_delta(config.federation.clients)
 
 
-def _gaussian(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _gaussian_target(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     table, who, server = config.privacy, sampler_of(config), config.server
     assert isinstance(table, GaussianPrivacy)
     noise = GaussianNoise.calibrated(
@@ -175,53 +183,59 @@ def _gaussian(config: Config, specification: MethodSpecification, sent: int, ran
         who,
         randomness,
         rounds=config.federation.rounds,
-        delta=delta_of(config),
-        tolerance=tolerance_of(config) or 0.0,
+        delta=delta_of_config(config),
+        tolerance=tolerated_fraction(config) or 0.0,
         dropout=config.aggregation.dropout,
         momentum=server.momentum if isinstance(server, StepServer) and server.rule == "step" else 0.0,
         stream=stream_of(config),
     )
     assert table.clip_norm is not None
     if table.certificate == "sampled":
-        sampled_run(noise.run(config.federation.rounds, None))  # raises if no certificate covers the run
-    least = least_uploads(int(who.expected), tolerance_of(config) or 0.0) if noise.charged else None
+        sampled_run(noise.run(config.federation.rounds, None))  # raises if no sampled certificate covers the run
+    least = least_uploads(int(who.expected), tolerated_fraction(config) or 0.0) if noise.charged else None
     clip = Clip(adaptive=noise.adaptive)
-    return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least=least)
+    return _make_target(config, noise, clip, z=noise.noise_multiplier, clip=table.clip_norm, least_uploads=least)
 
 
-def _bernoulli_mechanism(
+def _bernoulli_target(
     config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
 ) -> PrivacyTarget:
-    """Return the Bernoulli mechanism. m trials are m samples of each probability, which move together: sqrt(m) times
-    as far.
+    """Return the privacy target of Bernoulli samples.
+
+    m trials are m samples of each probability. Their probabilities move together, so the L2 norm of the moves is
+    sqrt(m) times that of one trial.
     """
     table, who = config.privacy, sampler_of(config)
-    assert isinstance(table, CoinPrivacy)
+    assert isinstance(table, BernoulliPrivacy)
     coins, clip = PrivateCoins.calibrated(
         table,
         who,
         randomness,
         sent=sent,
-        edge=edge_of(config, specification),
-        others=others_of(config),
-        reference=None if specification.coins and bound_of_moves(config) is None else 0.5,
+        edge=edge_of_probabilities(config, specification),
+        others=bound_on_other_clients(config),
+        reference=None if specification.sends_masks and bound_of_moves(config) is None else 0.5,
         rounds=config.federation.rounds,
-        delta=delta_of(config),
+        delta=delta_of_config(config),
     )
     moves = ClipMoves(linf=coins.coins.linf_clip, metric=coins.coins.clip_metric, edge=coins.edge)
     return _make_target(config, coins, moves, z=None, clip=clip)
 
 
-def _dithered(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _dithered_target(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     table = config.privacy
     assert isinstance(table, DitheredPrivacy)
-    rounds, delta = config.federation.rounds, delta_of(config)
+    rounds, delta = config.federation.rounds, delta_of_config(config)
     noise = DitheredNoise.calibrated(table, sampler_of(config), randomness, rounds=rounds, delta=delta)
     assert table.clip_norm is not None
     return _make_target(config, noise, Clip(), z=noise.noise.noise_multiplier, clip=table.clip_norm)
 
 
-def _integers(config: Config, specification: MethodSpecification, sent: int, randomness: Randomness) -> PrivacyTarget:
+def _integer_target(
+    config: Config, specification: MethodSpecification, sent: int, randomness: Randomness
+) -> PrivacyTarget:
     table, federation = config.privacy, config.federation
     assert isinstance(table, IntegerPrivacy)
     noise, rows, z = IntegerNoise.calibrated(
@@ -233,25 +247,25 @@ def _integers(config: Config, specification: MethodSpecification, sent: int, ran
         cohort=federation.cohort,
         canaries=-(-config.audit.canaries // federation.rounds),
         rounds=federation.rounds,
-        delta=delta_of(config),
-        tolerance=tolerance_of(config) or 0.0,
+        delta=delta_of_config(config),
+        tolerance=tolerated_fraction(config) or 0.0,
         seeds=Seeds(root=config.run.seed),
     )
     assert table.clip_norm is not None
     least = noise.noise.shares if noise.charged else None
-    return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least=least)
+    return _make_target(config, noise, Clip(), rows, z=z, clip=table.clip_norm, least_uploads=least)
 
 
-_MADE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
-    GaussianPrivacy: _gaussian,
-    IntegerPrivacy: _integers,
-    CoinPrivacy: _bernoulli_mechanism,
-    DitheredPrivacy: _dithered,
+_TARGET_BY_TABLE: dict[type, Callable[[Config, MethodSpecification, int, Randomness], PrivacyTarget]] = {
+    GaussianPrivacy: _gaussian_target,
+    IntegerPrivacy: _integer_target,
+    BernoulliPrivacy: _bernoulli_target,
+    DitheredPrivacy: _dithered_target,
 }
 
 
-def slots_of(privacy_target: PrivacyTarget) -> int | None:
-    """Return the fixed number of uploads that the account of a round relies on; None without one."""
+def fixed_uploads_of(privacy_target: PrivacyTarget) -> int | None:
+    """Return the fixed number of uploads that the account of a round relies on; None if it does not rely on one."""
     inside = unsampled(privacy_target.mechanism)
     if isinstance(inside, BernoulliAggregate):
         return inside.cohort

@@ -1,4 +1,4 @@
-"""Updates through a quantiser: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN."""
+"""Methods that quantise updates: SignSGD, stochastic signs, TernGrad, QSGD, DRIVE, EDEN."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ if TYPE_CHECKING:
 _EDEN = "Vargaftik et al. 2022: EDEN: Communication-Efficient and Robust Distributed Mean Estimation"
 
 
-def quantised(s: Settings) -> Stages:
-    """Return the chain of updates through the scheme that has the method's name."""
+def quantised_update(s: Settings) -> Stages:
+    """Return the chain that compresses updates by the scheme with the method's name."""
     return s.updates(stages.SendAll(size=s.size))
 
 
-def random_signs(s: Settings) -> Stages:
-    """Return the chain of stochastic signs; with privacy.noise = "coins" their randomness makes the round private."""
+def stochastic_signs(s: Settings) -> Stages:
+    """Return the chain that sends stochastic signs; with privacy.noise = "coins" their randomness is the privacy
+    noise."""
     if s.signs_are_private:
         return s.coins(s.public_signs(float(s.config.method.options["bound"])))
     return s.updates(stages.SendAll(size=s.size))
 
 
 def refuse_data_as_bound(config: Config) -> Iterator[str]:
-    """Yield messages for private signs whose size would be computed from the data, and for coordinates without
-    signs.
-    """
+    """Yield messages for private signs whose size would be computed from private data, and for sparse non-private
+    signs."""
     table, method = config.privacy, config.method
     if table is None or table.noise != "coins":
         if method.keep is not None or method.k is not None:
             yield (
-                f"method.keep or method.k with method.name={method.name!r}: is for private stochastic signs. "
+                f"method.keep or method.k with method.name={method.name!r}: is supported for private stochastic signs "
+                "only. "
                 "Set privacy.noise='coins', or remove it."
             )
         return
@@ -60,7 +61,7 @@ METHODS = (
             unbiased=False,
             what="signs (+1 of zero, also where a weight has no gradient) and one scale",
         ),
-        stages=quantised,
+        stages=quantised_update,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -74,7 +75,7 @@ METHODS = (
             sparse="optional",
             takes=(*COMPRESSED, *SPARSE),
         ),
-        stages=random_signs,
+        stages=stochastic_signs,
         refusals=refuse_data_as_bound,
     ),
     FederatedMethod(
@@ -86,7 +87,7 @@ METHODS = (
             unbiased=True,
             what="three levels and one scale",
         ),
-        stages=quantised,
+        stages=quantised_update,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -98,7 +99,7 @@ METHODS = (
             what="random rounding to s levels in buckets, entropy-coded",
             presets={"qsgd": {"method": {"options": {"levels": 16}}}},
         ),
-        stages=quantised,
+        stages=quantised_update,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -109,7 +110,7 @@ METHODS = (
             unbiased=True,
             what="signs of the rotated update and a scale a block",
         ),
-        stages=quantised,
+        stages=quantised_update,
     ),
     FederatedMethod(
         specification=MethodSpecification(
@@ -121,6 +122,6 @@ METHODS = (
             what="b-bit centroids of the rotated update and a scale a block",
             presets={"eden": {"method": {"options": {"bits": 2}}}},
         ),
-        stages=quantised,
+        stages=quantised_update,
     ),
 )

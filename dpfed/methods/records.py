@@ -1,4 +1,4 @@
-"""Privacy target of a run with private records, from [local.record]."""
+"""Privacy target of a run whose unit is a record, from [local.record]."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from accounting.mechanisms import Composed, DiscreteGaussian, Gaussian
 from dpfed.clients.records import RecordLevel, gaussian_noise, step_of
 from dpfed.clients.training import LocalTraining
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Record
+from dpfed.config.training_tables import RecordTable
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords, integer_noise
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness
 
 _CHANCE_OF_AN_EARLY_END = 0.01
-"""Probability that some client is drawn more often than the calibration of the noise assumed."""
+"""Probability that at least one client is drawn more often than the calibration of the noise assumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTarget:
-    """A record's privacy within its client: delta, and the epsilon that no client may exceed (None: only stated)."""
+    """Privacy target of a run whose unit is a record.
+
+    budget: the epsilon that the records of no client may exceed; None if epsilon is only stated
+    """
 
     delta: float
     budget: float | None
@@ -45,15 +48,16 @@ class RecordTarget:
 
     @property
     def records(self) -> int:
-        """Number of records of all clients."""
+        """Total number of records of all clients."""
         return self.local.partition.total
 
-    def require_statement(self, rounds: int) -> None:
-        """Accept every plan: bounds on records are compared when the statement is made."""
+    def require_consistent_bounds(self, rounds: int) -> None:
+        """Accept every plan; for records, upper and lower bounds are compared when epsilon is stated."""
 
-    def planned(self, rounds: int) -> Planned:
-        """Return the plan of a run of `rounds` rounds, for its ledger's header: a client of each size in every
-        round.
+    def planned_releases(self, rounds: int) -> Planned:
+        """Return the plan of a run of `rounds` rounds, for the header of its ledger.
+
+        The plan contains one client of each size that takes part in every round.
         """
         batches, sizes = self.local.poisson_batches, np.unique(self.local.partition.sizes)
         most = [
@@ -65,11 +69,14 @@ class RecordTarget:
 
 
 AnyTarget = PrivacyTarget | RecordTarget
-"""Privacy target of a run, by its unit: a client or a record. Both have the same methods."""
+"""Privacy target of a run whose unit is a client or a record."""
 
 
 def private_records(config: Config, local: LocalTraining, randomness: Randomness) -> tuple[LocalTraining, RecordTarget]:
-    """Return local training with private records, and its privacy target. ConfigError, CalibrationError."""
+    """Return local training with private records, and its privacy target.
+
+    Raises ConfigError if neither noise nor epsilon is given, CalibrationError if no noise multiplier reaches epsilon.
+    """
     table = config.local.record
     assert table is not None
     delta = default_delta(local.partition.total, unit="record") if table.delta is None else table.delta
@@ -78,7 +85,7 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
         clip_norm=table.clip_norm,
         noise_multiplier=z,
         randomness=randomness,
-        integers=_integers(table, z, local.course.size, randomness),
+        integers=_integer_records(table, z, local.course.size, randomness),
     )
     privacy_target = RecordTarget(
         delta=delta,
@@ -92,21 +99,23 @@ def private_records(config: Config, local: LocalTraining, randomness: Randomness
     return replace(local, record=level), privacy_target
 
 
-def _stated_multiplier(table: Record, level: RecordLevel) -> float:
-    """Return the noise multiplier in a run's statement: the given one, or that of the noise that is added."""
+def _stated_multiplier(table: RecordTable, level: RecordLevel) -> float:
+    """Return the noise multiplier that a run states: the given one, or that of the calibrated noise after rounding."""
     if table.noise_multiplier is not None or level.integers is None:
         return level.noise_multiplier
     return level.integers.noise_std / level.clip_norm
 
 
-def noise_of_step(table: Record, noise_multiplier: float, size: int) -> Gaussian | DiscreteGaussian:
-    """Return the noise that [local.record] adds to the sum of a batch of slopes [size], for the accountant."""
+def noise_of_step(table: RecordTable, noise_multiplier: float, size: int) -> Gaussian | DiscreteGaussian:
+    """Return the accountant's mechanism for the noise on a batch's sum of gradients, each of `size` numbers."""
     if table.noise == "gaussian":
         return gaussian_noise(noise_multiplier)
     return integer_noise(noise_multiplier, size=size, steps=table.steps)
 
 
-def _integers(table: Record, noise_multiplier: float, size: int, randomness: Randomness) -> IntegerRecords | None:
+def _integer_records(
+    table: RecordTable, noise_multiplier: float, size: int, randomness: Randomness
+) -> IntegerRecords | None:
     if table.noise == "gaussian":
         return None
     return IntegerRecords.sized(
@@ -114,8 +123,8 @@ def _integers(table: Record, noise_multiplier: float, size: int, randomness: Ran
     )
 
 
-def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta: float) -> float:
-    """Return the given noise multiplier, or the smallest with which a client of the worst size is within epsilon."""
+def _noise_multiplier(config: Config, table: RecordTable, local: LocalTraining, delta: float) -> float:
+    """Return the given noise multiplier, or the smallest one with which clients of every size stay within epsilon."""
     if table.noise_multiplier is not None:
         return table.noise_multiplier
     if table.epsilon is None:
@@ -123,16 +132,16 @@ def _noise_multiplier(config: Config, table: Record, local: LocalTraining, delta
     batches, rounds = local.poisson_batches, _most_rounds(config)
     sizes = [int(size) for size in np.unique(local.partition.sizes) if size > 0]
 
-    def cost(z: float) -> float:
+    def epsilon_of_worst_client(z: float) -> float:
         noise = noise_of_step(table, z, local.course.size)
         runs = (Composed(parts=((step_of(noise, batches, size), rounds * batches.count(size)),)) for size in sizes)
         return epsilon_of_worst(runs, delta=delta, accountant=table.accountant)
 
-    return calibrate.smallest(cost, table.epsilon, name="noise multiplier")
+    return calibrate.smallest(epsilon_of_worst_client, table.epsilon, name="noise multiplier")
 
 
 def _most_rounds(config: Config) -> int:
-    """Return the number of rounds that, with probability 99%, no client exceeds."""
+    """Return a number of rounds such that, with probability 99%, no client takes part in more rounds."""
     from scipy.stats import binom
 
     federation = config.federation

@@ -1,9 +1,9 @@
-"""The one place where a wrong combination of settings is refused: what was given, what is allowed, what to do.
+"""Refusals of settings that cannot be combined: what was given, what is allowed, what to do.
 
-`refuse` reads the configuration only, before anything is loaded. Checks that need more are elsewhere: the network
-(`refuse_network`), the number of processes (`refuse_ranks`), clients and delta (`dpfed.methods.aborts`,
-`dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and unsound chains when they are made
-(`dpfed.stages.chain`).
+`refuse` reads the configuration only, before anything is loaded. Checks that need more are in other functions. They
+check the network (`refuse_network`), the number of processes (`refuse_ranks`), clients and delta
+(`dpfed.methods.aborts`, `dpfed.methods.privacy_target`), integers of a sum (`dpfed.methods.sums`), and the order of a
+chain's stages (`dpfed.stages.chain`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods import noise_refusals
-from dpfed.methods.catalogue import every_method, federated_method
-from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples
-from dpfed.methods.keys import idle_keys, not_taken
+from dpfed.methods.catalogue import all_methods, federated_method
+from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
+from dpfed.methods.keys import idle_key_messages, unsupported_key_messages
 from dpfed.methods.schemes import check_scheme
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
@@ -27,35 +27,38 @@ _OWN_KEYS = {"shared_seed": "method.shared = true", "keep": "method.keep", "k": 
 
 
 def refuse(config: Config, specification: MethodSpecification) -> None:
-    """Raise ConfigError for settings that cannot work together, or that would have no effect."""
-    for message in problems(config, specification):
+    """Raise ConfigError for the first setting that cannot be combined with the others, or would have no effect."""
+    for message in refusal_messages(config, specification):
         raise ConfigError(message)
 
 
-def problems(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield a message for each setting that cannot work with the others."""
+def refusal_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield a message for each setting that cannot be combined with the others, or would have no effect."""
     return chain(
-        not_taken(config, specification, every_method()),
-        _privacy_of(config, specification),
-        _masks_and_public_data(config, specification),
-        _options(config, specification),
-        noise_refusals.noise_of_method(config, specification),
+        unsupported_key_messages(config, specification, all_methods()),
+        _privacy_messages(config, specification),
+        _mask_and_public_data_messages(config, specification),
+        _option_messages(config, specification),
+        noise_refusals.noise_kind_messages(config, specification),
         federated_method(specification.name).refusals(config),
-        idle_keys(config, specification),
-        _cap(config),
-        _units(config),
-        _sums(config, specification),
-        noise_refusals.noise(config, specification),
-        noise_refusals.dithered(config, specification),
-        noise_refusals.randomness(config, specification),
-        _schedules(config),
-        noise_refusals.correlated(config, specification),
-        noise_refusals.changing_noise(config, specification),
+        idle_key_messages(config, specification),
+        _cohort_cap_messages(config),
+        _unit_messages(config),
+        _aggregation_messages(config, specification),
+        noise_refusals.missing_share_messages(config, specification),
+        noise_refusals.dithered_noise_messages(config, specification),
+        noise_refusals.randomness_messages(config, specification),
+        _schedule_messages(config),
+        noise_refusals.correlated_noise_messages(config, specification),
+        noise_refusals.noise_schedule_messages(config, specification),
     )
 
 
-def _privacy_of(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for methods that are never, or always, private, and for compressors that no account covers."""
+def _privacy_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for [privacy] with methods that are never private, and for a missing [privacy] that is required.
+
+    Noise shares of clients are refused, too, with a compressor whose uploads cannot be decoded from their sum.
+    """
     name, private = specification.name, config.privacy is not None
     if private and specification.privacy == "never":
         yield (
@@ -68,45 +71,46 @@ def _privacy_of(config: Config, specification: MethodSpecification) -> Iterator[
     if not private and specification.privacy == "required" and not config.method.noiseless:
         yield (
             f"method.name={name!r} without [privacy]: it needs privacy.clip_norm and privacy.epsilon or "
-            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk, or, of Fed-SMP, "
+            "privacy.noise_multiplier. Without privacy use fedavg, fedavg-topk or fedavg-randk, or Fed-SMP with "
             "method.noiseless=true."
         )
     if config.privacy is not None and config.privacy.placement == "clients" and not is_linear(config, specification):
         yield (
-            f"privacy.placement='clients' with method.name={name!r}: shares of noise do not add up through a "
-            "compressor that a sum does not commute with. Use placement 'server' or privacy.release 'uploads'."
+            f"privacy.placement='clients' with method.name={name!r}: shares of noise do not add up if "
+            "uploads cannot be decoded from their sum. Use placement 'server' or privacy.release 'uploads'."
         )
 
 
-def _masks_and_public_data(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for rules of masks without masks, and for coordinates from public data."""
-    if not specification.coins and config.server.rule == "posterior":
+def _mask_and_public_data_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for the posterior rule without masks, and for public data that are missing or not public."""
+    if not specification.sends_masks and config.server.rule == "posterior":
         yield (
-            f"server.rule='posterior' with method.name={specification.name!r}: is for masks (fedpm, fedmask). Remove "
-            "it."
+            f"server.rule='posterior' with method.name={specification.name!r}: this rule is for masks (fedpm, "
+            "fedmask). "
+            "Remove it."
         )
     if specification.needs_public_data and config.data.public == 0:
         yield (
             f"method.name={specification.name!r} with data.public=0: its mask needs public data. Set data.public to a "
-            "number of samples, and data.public_from to their data set if it is another."
+            "number of samples, and data.public_from to their data set if it is not data.name."
         )
     if config.data.public_from is not None and config.data.public_from == config.data.name:
         yield (
-            f"data.public_from={config.data.public_from!r} with data.name={config.data.name!r}: these are samples of "
-            "clients. Remove data.public_from: then data.public samples are taken away from the clients."
+            f"data.public_from={config.data.public_from!r} with data.name={config.data.name!r}: its samples belong to "
+            "clients. Remove data.public_from; then data.public samples are taken from the clients and used as public."
         )
 
 
-def _options(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for options of the compressor."""
+def _option_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for options that the compressor does not have, or that have a key of their own."""
     table = config.method
     if table.error_feedback:
-        yield from _error_feedback(config, specification)
+        yield from _error_feedback_messages(config, specification)
     if specification.scheme is None:
         return
     for option in table.options:
         if option in _OWN_KEYS:
-            yield f"method.options.{option}: is written as {_OWN_KEYS[option]}."
+            yield f"method.options.{option}: set {_OWN_KEYS[option]} instead."
         left = (
             specification.options_of_coins if config.privacy is not None and config.privacy.noise == "coins" else None
         )
@@ -115,28 +119,30 @@ def _options(config: Config, specification: MethodSpecification) -> Iterator[str
     check_scheme(config, specification)
 
 
-def _error_feedback(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for error feedback that is not built, or that no account covers.
+def _error_feedback_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for error feedback that is not supported, or that no account covers.
 
-    A client's past may decide that client's upload only, not another client's (theory-participation.md, Theorem 4).
+    The account requires that a client's earlier rounds influence the uploads of that client only
+    (theory-participation.md, Theorem 4).
     """
     table, sampling = config.privacy, config.federation.sampling
     if config.aggregation.kind != "plain":
         yield f"method.error_feedback with aggregation.kind={config.aggregation.kind!r}: is not built. Remove one."
     if table is None:
         return
-    remembered = "a client's remembered error carries earlier rounds into this one, "
+    remembered = "a client's stored compression error makes its upload depend on earlier rounds, "
     if not isinstance(table, GaussianPrivacy) or table.release != "sum" or table.placement != "server":
         yield (
             f"method.error_feedback with privacy.noise={table.noise!r}, privacy.placement={table.placement!r} and "
-            f"privacy.release={table.release!r}: {remembered}which is accounted for Gaussian noise of the server on a "
+            f"privacy.release={table.release!r}: {remembered}which has an account with Gaussian noise of the server "
+            "on a "
             "sum only. Remove one of them."
         )
     if sampling == "fixed" or table.adjacency == "replace-one":
         yield (
             f"method.error_feedback with federation.sampling={sampling!r} and privacy.adjacency="
-            f"{table.adjacency or 'its default'!r}: {remembered}which no account covers where another client takes a "
-            "client's place. Use sampling 'poisson' or a schedule, adjacency 'add-remove' or 'zero-out', or remove it."
+            f"{table.adjacency or 'its default'!r}: {remembered}which no account covers where one client may replace "
+            "another. Use sampling 'poisson' or a schedule, adjacency 'add-remove' or 'zero-out', or remove it."
         )
     for key, given in (
         ("aggregation.lost", bool(config.aggregation.lost)),
@@ -144,84 +150,89 @@ def _error_feedback(config: Config, specification: MethodSpecification) -> Itera
     ):
         if given:
             yield (
-                f"method.error_feedback with {key} and [privacy]: {remembered}and a given number of others takes part "
-                "or drops out in a client's place. Remove one of them."
+                f"method.error_feedback with {key} and [privacy]: {remembered}and with a fixed number of clients that "
+                "take "
+                "part or drop out, one client may replace another. Remove one of them."
             )
     if config.audit.canaries:
         yield "method.error_feedback with audit.canaries: is not built. Remove one of them."
 
 
-def _cap(config: Config) -> Iterator[str]:
-    """Yield messages for a cap on cohorts that never exceed it, or on clients with a memory."""
+def _cohort_cap_messages(config: Config) -> Iterator[str]:
+    """Yield messages for federation.cohort_cap without Poisson sampling, or with uploads that are all visible."""
     federation, cap = config.federation, config.federation.cohort_cap
     if cap is not None and federation.sampling != "poisson":
         yield (
-            f"federation.cohort_cap={cap} with federation.sampling={federation.sampling!r}: is for 'poisson', which "
-            "alone may draw more. Remove it."
+            f"federation.cohort_cap={cap} with federation.sampling={federation.sampling!r}: only 'poisson' draws "
+            "cohorts "
+            "of random size, which a cap limits. Remove it."
         )
     elif cap is not None and config.privacy is not None and config.privacy.release == "uploads":
         yield (
-            f"federation.cohort_cap={cap} with privacy.release='uploads': every upload is seen and charged, so that a "
-            "secret part of the cohort hides nothing. Remove it."
+            f"federation.cohort_cap={cap} with privacy.release='uploads': every upload is visible and charged, so that "
+            "drawing a secret part of the cohort hides nothing. Remove it."
         )
 
 
-def _units(config: Config) -> Iterator[str]:
+def _unit_messages(config: Config) -> Iterator[str]:
     if config.local.record is not None and config.privacy is not None:
         yield "[local.record] with [privacy]: a run has one unit of privacy, a record or a client. Remove one of them."
     if config.audit.canaries and (config.privacy is None or config.privacy.release == "uploads"):
         yield (
-            "audit.canaries: are found in a private sum; here is none. Set [privacy] with release 'sum', or audit "
+            "audit.canaries: the audit searches for them in a private sum, and this run has none. Set [privacy] with "
+            "release 'sum', or audit "
             "single uploads with `dpfed audit upload`."
         )
 
 
-def _sums(config: Config, specification: MethodSpecification) -> Iterator[str]:
-    """Yield messages for choices of [aggregation] that cannot work with the other tables."""
+def _aggregation_messages(config: Config, specification: MethodSpecification) -> Iterator[str]:
+    """Yield messages for settings of [aggregation] that cannot be combined with the other tables."""
     table, privacy = config.aggregation, config.privacy
     if table.lost and table.dropout:
-        yield "aggregation.lost with aggregation.dropout: say who drops out in one way. Remove one of them."
+        yield "aggregation.lost with aggregation.dropout: both set which clients drop out. Remove one of them."
     if privacy is not None and privacy.release == "uploads" and (table.kind != "plain" or table.tolerance is not None):
         yield (
             f"aggregation.kind={table.kind!r} or aggregation.tolerance with privacy.release='uploads': every upload "
-            "is seen and charged, sum or no sum. Use kind 'plain' without a tolerance, or release 'sum'."
+            "is visible and charged, with or without a sum. Use kind 'plain' without a tolerance, or release 'sum'."
         )
-    if privacy is not None and privacy.adaptive is not None and in_integers(config):
+    if privacy is not None and privacy.adaptive is not None and sums_integers(config):
         yield (
-            "privacy.adaptive with integer sums: the steps are fixed to one clip norm. Use aggregation.kind='plain' "
+            "privacy.adaptive with integer sums: the integer steps require a fixed clip norm. Use "
+            "aggregation.kind='plain' "
             "and Gaussian noise, or a fixed clip norm."
         )
     if privacy is not None and privacy.noise == "gaussian" and table.kind != "plain":
         yield (
             f"privacy.noise='gaussian' with aggregation.kind={table.kind!r}: a secure sum is known modulo 2^b only, "
-            "and continuous noise on what is left of a sum that has wrapped around hides nothing. Use "
-            "'discrete-gaussian' (what a secure sum takes if privacy.noise is not set), which is added before the "
-            "sum is reduced, or 'skellam'; or aggregation.kind='plain'."
+            "and continuous noise added after the sum has wrapped around hides nothing. Use 'discrete-gaussian' (the "
+            "default of a secure sum) or 'skellam', which are added before the sum is reduced, or "
+            "aggregation.kind='plain'."
         )
-    numbers = in_integers(config) and not sends_bernoulli_samples(config, specification)
+    numbers = sums_integers(config) and not sends_bernoulli_samples(config, specification)
     if numbers and is_linear(config, specification) and privacy is None and table.clip_norm is None:
         yield (
-            f"aggregation.kind={table.kind!r} without [privacy]: integers have a range, so updates need a bound. Set "
+            f"aggregation.kind={table.kind!r} without [privacy]: integers have a bounded range, so updates need a "
+            "bound. Set "
             "aggregation.clip_norm; longer updates are clipped to it and counted in diagnostics.jsonl."
         )
     if numbers and not is_linear(config, specification) and privacy is not None:
         yield (
             f"aggregation.kind={table.kind!r} or integer noise with method.name={specification.name!r} and [privacy]: "
-            "its uploads cannot be decoded from their sum, so the clip would not bound it. Use dp-fedavg, "
+            "its uploads cannot be decoded from their sum, so clipping would not bound the sum. Use dp-fedavg, "
             "fed-smp-randk, fed-smp-topk, fedpm, fedscalar with method.shared=true, or privacy.noise='coins' for "
             "stochastic signs."
         )
 
 
-def _schedules(config: Config) -> Iterator[str]:
-    """Yield messages for participation over many rounds that has no account, or cannot be carried out."""
+def _schedule_messages(config: Config) -> Iterator[str]:
+    """Yield messages for settings that schedules of participation over many rounds do not support."""
     name = config.federation.sampling
     if name in ("poisson", "fixed", "all"):
         return
     if config.audit.canaries:
         yield (
-            f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: canaries take part in rounds "
-            "drawn by themselves, which a schedule does not have. Remove them, or use 'poisson'."
+            f"audit.canaries={config.audit.canaries} with federation.sampling={name!r}: the audit of canaries requires "
+            "rounds whose cohorts are drawn independently. Remove the canaries, or use 'poisson'."
         )
     if config.aggregation.kind != "plain" and config.privacy is not None:
         yield (
@@ -232,13 +243,13 @@ def _schedules(config: Config) -> Iterator[str]:
 
 
 def refuse_network(config: Config, specification: MethodSpecification, model: FlatModel) -> None:
-    """Raise ConfigError for running statistics that noise, or rounding to integers, would spoil."""
+    """Raise ConfigError for BatchNorm's running statistics if noise or sums of integers would make them invalid."""
     if model.has_statistics and config.privacy is not None:
         raise ConfigError(
             f"model.name={config.model.name!r} with [privacy]: noise on BatchNorm's running variance can make it "
             "negative. Use a model with GroupNorm or without normalisation."
         )
-    symbols = in_integers(config) and not specification.coins and not is_linear(config, specification)
+    symbols = sums_integers(config) and not specification.sends_masks and not is_linear(config, specification)
     if symbols and len(model.dense):
         raise ConfigError(
             f"aggregation.kind={config.aggregation.kind!r} with method.name={specification.name!r} and BatchNorm: its "
@@ -247,7 +258,7 @@ def refuse_network(config: Config, specification: MethodSpecification, model: Fl
 
 
 def refuse_ranks(config: Config, ranks: Ranks) -> None:
-    """Raise ConfigError for choices that several processes cannot share."""
+    """Raise ConfigError for settings that a run in several processes does not support."""
     if ranks.count == 1:
         return
     for wrong, what in (
@@ -256,4 +267,6 @@ def refuse_ranks(config: Config, ranks: Ranks) -> None:
         (config.method.purge == "clients", "method.purge='clients'"),
     ):
         if wrong:
-            raise ConfigError(f"{what} with {ranks.count} processes: is built for one. Start without torchrun.")
+            raise ConfigError(
+                f"{what} with {ranks.count} processes: is supported in one process only. Start without torchrun."
+            )

@@ -1,4 +1,5 @@
-"""A user-defined method: a function from a run's settings to its chain of stages, and properties that stages lack."""
+"""Registration of user-defined methods: a function from a run's settings to its chain of stages, and further
+properties."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from dpfed.errors import ConfigError
 from dpfed.methods.catalogue import METHODS, most_bits
 from dpfed.methods.fedpm import mask_server, mask_training
 from dpfed.methods.fedpm import refusals as refusals_of_masks
-from dpfed.methods.method import FederatedMethod, refuses_nothing, steps_the_model, trains_the_model
+from dpfed.methods.method import FederatedMethod, refuse_nothing, step_model, train_model
 from dpfed.methods.specification import COMPRESSED, SPARSE, MethodSpecification
 
 if TYPE_CHECKING:
@@ -43,24 +44,25 @@ def register(
 
     The function maps `dpfed.methods.settings.Settings` to `dpfed.stages.chain.Stages`.
 
-    scheme: name in `dpfed.compress`, where a custom scheme is registered first; "dense" if only the chain decides what
-        is sent
-    what: content of an upload, for `dpfed methods`; paper: its source
-    unbiased: True if unbiased without clipping; bits: bits a parameter, by default the most of the scheme
-    sparse: True if method.keep or method.k must be given (`s.kept`)
-    privacy: a [privacy] table is "optional", "required" or "never" allowed
-    preset: tables of its presets, beside those of the data set: {"method": {"keep": 0.4}}
-    masks: clients train and send a mask over frozen weights, as in fedpm: its chain is `s.coins(...)`, its noise under
-        [privacy] that of Bernoulli samples, and it has the table [mask]
-    course: local training, from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
-    server: the server's rule, from `dpfed.methods.parts.ServerParts`; by default that of [server]
+    scheme: name in `dpfed.compress`, where a custom scheme is registered first; "dense" if the chain alone determines
+        the content of an upload
+    what: description of an upload, for `dpfed methods`; paper: source of the method
+    unbiased: True if the decoded mean is unbiased without clipping
+    bits: bits per parameter of an upload; by default the largest number of the scheme
+    sparse: "yes" if method.keep or method.k must be given (`s.kept`)
+    privacy: a table [privacy] is "optional", "required" or "never" allowed
+    preset: tables that override those of the data set in its presets, such as {"method": {"keep": 0.4}}
+    masks: True if clients train and send a mask over frozen weights, as in fedpm. The chain is then `s.coins(...)`, the
+        noise under [privacy] is Bernoulli samples, and the method has the table [mask]
+    course: makes local training from `dpfed.methods.parts.TrainingParts`; by default that of [local] and [mask]
+    server: makes the server's rule from `dpfed.methods.parts.ServerParts`; by default that of [server]
 
-    Claim: a private run of it is charged by the stage of its chain that makes it private, and is refused if the bound
-    of that charge does not hold (`dpfed.mechanisms.soundness`). ConfigError for a name that is taken or a scheme that
-    does not exist.
+    Claim: a private run of the method is charged by the private stage of its chain, and is refused if the bound that
+    this charge relies on does not hold (`dpfed.mechanisms.soundness`). Raises ConfigError for a name that is taken, or
+    a scheme that does not exist.
     """
 
-    def known(makes: MakesStages) -> MakesStages:
+    def register_function(makes: MakesStages) -> MakesStages:
         if not callable(makes):
             raise ConfigError(
                 f"method {name!r}: is {type(makes).__name__}; must be a function from settings to stages."
@@ -78,14 +80,14 @@ def register(
         made = FederatedMethod(
             specification=specification,
             stages=makes,
-            course=course or (mask_training if masks else trains_the_model),
-            server=server or (mask_server if masks else steps_the_model),
-            refusals=refusals_of_masks if masks else refuses_nothing,
+            course=course or (mask_training if masks else train_model),
+            server=server or (mask_server if masks else step_model),
+            refusals=refusals_of_masks if masks else refuse_nothing,
         )
-        registered.add("method", name, made, taken=METHODS)
+        registered.register_object("method", name, made, taken=METHODS)
         return makes
 
-    return known
+    return register_function
 
 
 def _update_properties(name: str, scheme: str, bits: float | None, sparse: Literal["no", "yes"]) -> dict[str, Any]:
@@ -115,7 +117,8 @@ def _most_bits(name: str, scheme: str) -> float:
 
     if scheme not in compress.names():
         raise ConfigError(
-            f"method {name!r} with scheme {scheme!r}: there is none. Register it before the method, or use one of "
+            f"method {name!r} with scheme {scheme!r}: there is no such scheme. Register it before the method, or use "
+            "one of "
             f"{', '.join(compress.names())}."
         )
     return most_bits(partial(compress.get, scheme))

@@ -1,30 +1,30 @@
-"""Runs whose model is for release (run.release = true): requirements are set, or refused with every reason at once."""
+"""Requirements of runs whose model is for release (run.release = true); one error lists all reasons for a refusal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpfed.config.privacy_tables import CoinPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.methods.choices import is_linear, sends_bernoulli_samples
-from dpfed.methods.refusals import problems
+from dpfed.methods.refusals import refusal_messages
 from dpfed.methods.specification import MethodSpecification
 
 
 def check_release(config: Config, specification: MethodSpecification) -> None:
-    """Raise ConfigError, with every reason and remedy, if this method or setting cannot be released.
+    """Raise ConfigError, with every reason and remedy, if a model of this method and these settings cannot be released.
 
-    Noise, cohorts and dropouts of a release come from the operating system, and noise that is added is drawn exactly,
-    in integers: run.randomness is "secure" and privacy.noise "discrete-gaussian" if they are not given, set when the
-    configuration is read. Bernoulli samples are exact already.
+    Noise, cohorts and dropouts of a release are drawn from the operating system's randomness, and added noise is drawn
+    exactly, as integers. Therefore parsing a configuration sets run.randomness = "secure" and privacy.noise =
+    "discrete-gaussian" if they are not given. Bernoulli samples are drawn exactly in any case.
     """
     if not config.run.release:
         return
-    reasons, checked = list(_reasons(config, specification)), config
-    if reasons:  # errors that do not concern the release
+    reasons, checked = list(_refusal_reasons(config, specification)), config
+    if reasons:  # errors of `problems` about secure randomness would repeat these reasons
         checked = config.model_copy(update={"run": config.run.model_copy(update={"randomness": "simulated"})})
-    reasons += problems(checked, specification)
+    reasons += refusal_messages(checked, specification)
     if reasons:
         listed = "\n  ".join(reasons)
         raise ConfigError(
@@ -32,7 +32,7 @@ def check_release(config: Config, specification: MethodSpecification) -> None:
         )
 
 
-def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str]:
+def _refusal_reasons(config: Config, specification: MethodSpecification) -> Iterator[str]:
     table, coins = config.privacy, sends_bernoulli_samples(config, specification)
     if config.run.randomness != "secure":
         yield (
@@ -40,16 +40,20 @@ def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str
             "Remove run.randomness, or run.release."
         )
     if config.run.on_error == "raise":
-        yield "run.on_error='raise': that a client's samples raise an error would show. Remove it, or run.release."
+        yield (
+            "run.on_error='raise': the end of the run would reveal that a client's samples raised an error. Remove it, "
+            "or run.release."
+        )
     if config.local.strategy == "vmap":
         yield (
-            "local.strategy='vmap': side by side a client's update depends on the other clients' numbers of samples, "
-            "in its last bits, and at a kink of the network in all. Use 'auto' or 'loop', or remove run.release."
+            "local.strategy='vmap': in one vectorised pass a client's update depends on the other clients' numbers of "
+            "samples, in its last bits, and at a kink of the network in all bits. Use 'auto' or 'loop', or remove "
+            "run.release."
         )
     if config.local.record is not None:
         if config.local.record.noise == "gaussian":
             yield (
-                "local.record.noise='gaussian': is floating-point Gaussian noise, whose last bits leak what it hides. "
+                "local.record.noise='gaussian': the last bits of floating-point Gaussian noise leak what it hides. "
                 "Remove it, or run.release."
             )
         return
@@ -72,8 +76,8 @@ def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str
         )
     if table is None:
         return
-    gaussian = "is floating-point Gaussian noise, whose last bits leak what it hides. Remove it, or run.release."
-    if isinstance(table, CoinPrivacy) and table.noise_std:
+    gaussian = "the last bits of floating-point Gaussian noise leak what it hides. Remove it, or run.release."
+    if isinstance(table, BernoulliPrivacy) and table.noise_std:
         yield f"privacy.noise_std={table.noise_std}: {gaussian}"
     if table.noise == "gaussian":
         yield f"privacy.noise='gaussian': {gaussian}"
@@ -85,4 +89,7 @@ def _reasons(config: Config, specification: MethodSpecification) -> Iterator[str
         (table.noise_schedule is not None, "privacy.noise_schedule"),
     ):
         if wrong:
-            yield f"{key}: is built for floating-point Gaussian noise, not for exact noise. Remove it, or run.release."
+            yield (
+                f"{key}: is supported with floating-point Gaussian noise only, not with exact noise. Remove it, or "
+                "run.release."
+            )

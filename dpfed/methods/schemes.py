@@ -1,4 +1,4 @@
-"""The compressor that a configuration names, with its options."""
+"""Compressor of a run, made from the method's scheme and the options in the configuration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dpfed.methods.specification import MethodSpecification
 from dpfed.stages.shared_mask import kept_coordinates
 
 
-def scheme(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
-    """Return the compressor of `size` coordinates with its options."""
+def scheme_of_method(config: Config, specification: MethodSpecification, size: int) -> compress.Scheme:
+    """Return the compressor for rows of `size` coordinates, with the options of [method]."""
     table = config.method
     sparse = specification.scheme in ("topk", "randk")
     return _make_scheme(
@@ -25,7 +25,7 @@ def scheme(config: Config, specification: MethodSpecification, size: int) -> com
 
 
 def check_scheme(config: Config, specification: MethodSpecification) -> None:
-    """Raise ConfigError for options that the compressor does not have."""
+    """Raise ConfigError for options in method.options that the compressor does not have."""
     _make_scheme(config, specification, kept=1)
 
 
@@ -37,7 +37,7 @@ def _make_scheme(config: Config, specification: MethodSpecification, kept: int) 
     if specification.scheme in ("topk", "randk"):
         options["k"] = kept
     if config.method.shared:
-        options["shared_seed"] = 0  # any schedule of the run will do
+        options["shared_seed"] = 0  # the seed of each round replaces it
     try:
         return compress.get(specification.scheme or "", **options)
     except ConfigError as error:
@@ -45,28 +45,29 @@ def _make_scheme(config: Config, specification: MethodSpecification, kept: int) 
 
 
 def sparsity_schedule(config: Config) -> Callable[[int], float]:
-    """Return FedSparsify's schedule over the run's rounds, from method.options.initial to method.options.sparsity.
+    """Return FedSparsify's sparsity by round, which rises from method.options.initial to method.options.sparsity.
 
-    With both equal the sparsity is fixed, as in FedMRN's comparison (Section 5.1.3).
+    If both are equal, the sparsity is constant, as in FedMRN's comparison (Section 5.1.3).
     """
     final, initial = (
-        _share(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
+        _sparsity_option(config, name, given) for name, given in (("sparsity", FedSparsify.sparsity), ("initial", 0))
     )
     if initial > final:
         raise ConfigError(
-            f"method.options.initial={initial} with method.options.sparsity={final}: a model is purged further, never "
-            "filled again. Set initial to sparsity at most."
+            f"method.options.initial={initial} with method.options.sparsity={final}: the sparsity of a model "
+            "never decreases. Set initial to at most sparsity."
         )
     return partial(cubic_sparsity, initial=initial, final=final, rounds=config.federation.rounds)
 
 
-def _share(config: Config, name: str, default: float) -> float:
+def _sparsity_option(config: Config, name: str, default: float) -> float:
     given = config.method.options.get(name, default)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
         raise ConfigError(f"method.options.{name}={given!r}: must be a number in [0, 1).")
     return float(given)
 
 
-def sparse_scheme(config: Config, number: int) -> compress.Scheme:
-    """Return the compressor of FedSparsify's clients in this round, for weights whose number both sides know."""
+def fedsparsify_scheme(config: Config, number: int) -> compress.Scheme:
+    """Return the compressor of FedSparsify's clients in round `number`; client and server derive the number of
+    weights."""
     return FedSparsify(sparsity=sparsity_schedule(config)(number + 1 if config.method.purge == "clients" else number))

@@ -1,4 +1,4 @@
-"""Settings from which a method's function makes its chain of stages, and the possible orders of chains."""
+"""Settings of a run, from which a method's function makes its chain of stages, and the chains that methods have."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dpfed import compress
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.mask_schemes import FedMrnSigned
 from dpfed.compress.projection import FedScalar
-from dpfed.config.privacy_tables import CoinPrivacy
+from dpfed.config.privacy_tables import BernoulliPrivacy
 from dpfed.config.tables import Config
 from dpfed.data.samples import Public
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import Coins, PrivateCoins
 from dpfed.mechanisms.dithered import DitheredNoise
 from dpfed.mechanisms.gaussian import GaussianNoise
-from dpfed.methods.choices import bound_of_moves, in_integers, is_linear, weighs_samples
-from dpfed.methods.privacy_target import PrivacyTarget, target_of
-from dpfed.methods.schemes import scheme, sparse_scheme
+from dpfed.methods.choices import bound_of_moves, is_linear, sums_integers, weights_by_samples
+from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
+from dpfed.methods.schemes import fedsparsify_scheme, scheme_of_method
 from dpfed.methods.specification import MethodSpecification
-from dpfed.methods.sums import filled_to, integers_of, most_uploads
+from dpfed.methods.sums import clients_in_filled_sum, integer_encoding, most_uploads
 from dpfed.models.flat import FlatModel
 from dpfed.participation.canaries import Canaries
 from dpfed.participation.sampling import Sampler
@@ -46,7 +46,7 @@ from dpfed.stages.wires import MaskWire, Words
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settings:
-    """Settings of a run for a method's function (its argument `s`)."""
+    """Settings of a run: the argument `s` of a method's function that makes the chain of stages."""
 
     config: Config
     specification: MethodSpecification
@@ -60,12 +60,12 @@ class Settings:
 
     @property
     def facts(self) -> MethodSpecification:
-        """Name of `specification` up to version 0.3."""
+        """Old name of `specification`, up to version 0.3."""
         return self.specification
 
     @property
     def size(self) -> int:
-        """d, numbers in an update."""
+        """d, the number of numbers in an update."""
         return self.clients.course.size
 
     @property
@@ -75,87 +75,91 @@ class Settings:
 
     @property
     def kept(self) -> int:
-        """Number of coordinates that are sent (k)."""
+        """k, the number of coordinates that are sent."""
         return kept_coordinates(self.size, keep=self.config.method.keep, k=self.config.method.k)
 
     @property
     def linear(self) -> bool:
-        """True if a sum of uploads can be decoded, and what is summed is what was clipped."""
+        """True if the server can decode the sum of uploads, and each decoded upload is the clipped row."""
         return is_linear(self.config, self.specification)
 
     @property
-    def whole_numbers(self) -> bool:
-        """True if rows become integers before they are summed."""
-        return in_integers(self.config)
+    def sums_integers(self) -> bool:
+        """True if rows are rounded to integers before they are summed."""
+        return sums_integers(self.config)
 
     @property
     def signs_are_private(self) -> bool:
-        """True if an update's stochastic signs are private without further noise."""
-        return isinstance(self.config.privacy, CoinPrivacy)
+        """True if the randomness of an update's stochastic signs is the privacy noise."""
+        return isinstance(self.config.privacy, BernoulliPrivacy)
 
     @property
     def bound_of_moves(self) -> float | None:
-        """Size of the stochastic signs for the moves of mask probabilities; None if masks are samples of the
-        probabilities.
-        """
+        """Size of the stochastic signs of moves of mask probabilities; None if clients send samples of the
+        probabilities."""
         return bound_of_moves(self.config)
 
     @property
     def noise_size(self) -> float:
-        """Size of the entries of seeded noise (FedMRNS)."""
+        """Absolute value of the entries of FedMRNS's seeded noise."""
         return float(self.config.method.options.get("alpha", FedMrnSigned.alpha))
 
     def updates(self, choice: MapChoice, *own: Stage) -> Stages:
-        """Return a chain for updates, ordered by what is bounded and what the noise is added to; `own` stages follow
-        the map.
+        """Return the chain for updates; the custom stages `own` are inserted after the map.
 
-        nothing private          Project > DropNotFinite > Encode > Weigh
-        noiseless, clipped       Project > FixedClip > Encode
-        private, linear          Project > Clip > GaussianNoise > Encode
-        every upload a release   Project > Clip > GaussianNoise > Encode
-        a trusted server decodes Project > Encode > Clip > GaussianNoise
-        sums of integers         Project > Clip > Weigh > Integers > IntegerNoise > Words
-        sums of symbols          Project > DropNotFinite > Symbols > Words
+        The order depends on the rows that are clipped, and on the rows to which noise is added:
+
+        without privacy             Project > DropNotFinite > Encode > Weigh
+        clipped, without noise      Project > FixedClip > Encode
+        noise on a decodable sum    Project > Clip > GaussianNoise > Encode
+        noise on every upload       Project > Clip > GaussianNoise > Encode
+        decoded by a trusted server Project > Encode > Clip > GaussianNoise
+        sums of integers            Project > Clip > Weigh > Integers > IntegerNoise > Words
+        sums of symbols             Project > DropNotFinite > Symbols > Words
         """
         project = Project(choice=choice)
         privacy_target = self.privacy_target(choice.sent)
-        if self.whole_numbers and self.linear:
-            return self._integers(project, privacy_target, own)
-        if self.whole_numbers:
-            return self._symbols(project, privacy_target, own)
-        encode = self._encode(choice)
+        if self.sums_integers and self.linear:
+            return self._integer_chain(project, privacy_target, own)
+        if self.sums_integers:
+            return self._symbol_chain(project, privacy_target, own)
+        encode = self._encode_stage(choice)
         if privacy_target is None:
             norm = self.config.aggregation.clip_norm
             bound = DropNotFinite() if norm is None else FixedClip(norm=norm)
-            return Stages(project, *own, bound, encode, *self._weigh())
+            return Stages(project, *own, bound, encode, *self._weigh_stages())
         if self.linear or privacy_target.private.in_every_upload:
             return Stages(project, *own, *privacy_target.stages, encode)
         return Stages(project, *own, encode, *privacy_target.stages)
 
     def noise(self, choice: MapChoice) -> GaussianNoise:
-        """Return the Gaussian noise of a private run, for a custom chain, directly behind `Clip`."""
+        """Return the stage of a private run's Gaussian noise; a custom chain has it directly after `Clip`."""
         privacy_target = self.privacy_target(choice.sent)
         if privacy_target is None:
-            raise ConfigError("a chain with noise, without [privacy]: set it, or leave the noise out where it is not.")
+            raise ConfigError(
+                "a chain with noise, without [privacy]: add [privacy], or make a chain without noise if "
+                "config.privacy is None."
+            )
         assert isinstance(privacy_target.private, GaussianNoise)
         return privacy_target.private
 
     def encode(self, choice: MapChoice) -> Encode:
-        """Return the method's scheme, for a custom chain."""
-        return self._encode(choice)
+        """Return the stage that encodes rows by the method's scheme, for a custom chain."""
+        return self._encode_stage(choice)
 
     def coins(self, choice: MapChoice, *, stochastic: bool = True) -> Stages:
-        """Return the chain for masks, sampled or (not `stochastic`) of probabilities above 1/2, or for private
-        stochastic signs.
+        """Return the chain for masks, or for private stochastic signs.
 
-        nothing private   Project > DropNotFinite > Coins > MaskWire, or Coins > Words in a secure sum
+        Masks are sampled from probabilities if `stochastic`; otherwise they are the threshold of probabilities at 1/2.
+
+        without privacy   Project > DropNotFinite > Coins > MaskWire, or Coins > Words in a secure sum
         private           Project > ClipMoves > PrivateCoins > MaskWire, or PrivateCoins > Words in sums
         """
         project, privacy_target = Project(choice=choice), self.privacy_target(choice.sent)
         secure = self.config.aggregation.kind != "plain"
         table = self.config.privacy
         trials = 1 if table is None else table.trials
-        most = trials * most_uploads(self.config, filled_to(self.config, privacy_target))
+        most = trials * most_uploads(self.config, clients_in_filled_sum(self.config, privacy_target))
         bits = most.bit_length() if secure else None
         if privacy_target is None:
             drawn = Coins(randomness=self.randomness, stochastic=stochastic, bits=bits)
@@ -169,17 +173,17 @@ class Settings:
         return Stages(project, *privacy_target.bound, private, self._mask_wire(choice.sent, an_entry, trials))
 
     def dithered(self, choice: MapChoice) -> Stages:
-        """Return the chain Project > Clip > DitheredNoise, whose encoding is the noise."""
+        """Return the chain Project > Clip > DitheredNoise, whose quantisation error is the noise."""
         privacy_target = self.privacy_target(choice.sent)
         if privacy_target is None or not isinstance(privacy_target.private, DitheredNoise):
             raise ConfigError(
-                "a chain with DitheredNoise in a method whose noise is not in shares: its quantiser is for "
+                "a chain with DitheredNoise without privacy.noise='dithered': this noise is for "
                 "dp-dithered. Use that method, or GaussianNoise (Settings.noise)."
             )
         return Stages(Project(choice=choice), *privacy_target.stages)
 
     def largest_in_public(self, kept: int) -> MapChoice:
-        """Return Fed-SMP's top-k: the coordinates that move most in training on public data."""
+        """Return the map to Fed-SMP's top `kept` coordinates: those that change most in training on public data."""
         assert self.public is not None
         steps = public_steps(self.config, self.clients, len(self.public.labels))
         trainer = replace(self.clients, epochs=None, steps=steps)
@@ -187,14 +191,16 @@ class Settings:
         return PublicTopMask(size=self.size, kept=kept, trainer=trainer, inputs=inputs, labels=labels)
 
     def shared_directions(self) -> MapChoice:
-        """Return FedScalar's directions of the round, shared by all clients."""
-        made = scheme(self.config, self.specification, self.size)
+        """Return the map to inner products with FedScalar's directions of the round, which all clients share."""
+        made = scheme_of_method(self.config, self.specification, self.size)
         assert isinstance(made, FedScalar)
         return SharedProjection(size=self.size, scheme=made, purpose="code", stays=self.config.method.stays)
 
     def coordinates_of_signs(self) -> MapChoice:
-        """Return all coordinates; with method.keep those that public data rank highest, or random ones without
-        public data.
+        """Return the map to the coordinates of masks or signs that are sent.
+
+        These are all coordinates. With method.keep or method.k they are the top coordinates of training on public data,
+        or random ones if the run has no public data.
         """
         if not self.sparse:
             return SendAll(size=self.size)
@@ -202,29 +208,33 @@ class Settings:
             return self.largest_in_public(self.kept)
         return RandomSharedMask(size=self.size, kept=self.kept, scaled=False)
 
-    coordinates_of_coins = coordinates_of_signs  # its name up to version 0.3
+    coordinates_of_coins = coordinates_of_signs  # old name, up to version 0.3
 
     def public_signs(self, bound: float, *, noise_purpose: str | None = None) -> MapChoice:
-        """Return the map to signs of a public size, or by the round's noise from seeds of this purpose."""
+        """Return the map of updates to sign probabilities, of the public size `bound`.
+
+        noise_purpose: purpose of the seeds of the round's noise, relative to whose signs probabilities are taken, or
+            None
+        """
         return PublicSigns(choice=self.coordinates_of_signs(), bound=bound, noise_purpose=noise_purpose)
 
     def privacy_target(self, sent: int) -> PrivacyTarget | None:
-        """Return the privacy target of rounds in which clients send `sent` values; None if nothing is private."""
+        """Return the privacy target of rounds in which clients send `sent` values; None without [privacy]."""
         if self.config.privacy is None:
             return None
         if sent not in self._privacy_targets:
-            self._privacy_targets[sent] = target_of(self.config, self.specification, sent, self.randomness)
+            self._privacy_targets[sent] = privacy_target_of(self.config, self.specification, sent, self.randomness)
         return self._privacy_targets[sent]
 
-    goal = privacy_target  # its name up to version 0.3
+    goal = privacy_target  # old name, up to version 0.3
 
     @cached_property
     def _privacy_targets(self) -> dict[int, PrivacyTarget]:
-        """Return the privacy targets by the number of values sent, each calibrated once."""
+        """Cache of calibrated privacy targets, by the number of values that clients send."""
         return {}
 
     def canaries(self, privacy_target: PrivacyTarget | None) -> Canaries | None:
-        """Clients that only an audit has, beside the others."""
+        """Return the simulated clients that an audit adds (audit.canaries); None if it adds none."""
         config = self.config
         if not config.audit.canaries:
             return None
@@ -237,11 +247,13 @@ class Settings:
             seeds=self.seeds,
         )
 
-    def _integers(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
+    def _integer_chain(
+        self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()
+    ) -> Stages:
         if privacy_target is None or privacy_target.integer_rows is None:
             clip = self.config.aggregation.clip_norm if privacy_target is None else privacy_target.clip_norm
-            integers = integers_of(self.config, clip, project.sent, self.randomness, self.seeds)
-            largest = self._weights()
+            integers = integer_encoding(self.config, clip, project.sent, self.randomness, self.seeds)
+            largest = self._sample_weights()
             weigh = () if largest is None else (Weigh(weights=largest / max(largest.max(), 1.0)),)
             bound: tuple[Stage, ...] = (FixedClip(norm=integers.clip_norm), *weigh, integers)
         else:
@@ -249,30 +261,34 @@ class Settings:
         words = Words(size=integers.fixed_point.padded, bits=integers.bits)
         return Stages(project, *own, *bound, words)
 
-    def _symbols(self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()) -> Stages:
-        """Return the scheme's symbols; ConfigError for a scheme whose sums cannot be decoded."""
-        made = scheme(self.config, self.specification, project.sent)
+    def _symbol_chain(
+        self, project: Project, privacy_target: PrivacyTarget | None, own: tuple[Stage, ...] = ()
+    ) -> Stages:
+        """Return the chain that sums the scheme's symbols; raises ConfigError for a scheme without symbols."""
+        made = scheme_of_method(self.config, self.specification, project.sent)
         alphabet = alphabet_of(made, project.sent)
-        bits = ((alphabet - 1) * most_uploads(self.config, filled_to(self.config, privacy_target))).bit_length()
+        bits = (
+            (alphabet - 1) * most_uploads(self.config, clients_in_filled_sum(self.config, privacy_target))
+        ).bit_length()
         symbols = Symbols(scheme=made, seeds=self.seeds, seed_purpose=self.specification.seed_purpose)
         return Stages(
             project, *own, DropNotFinite(), symbols, Words(size=project.sent, bits=bits, largest=alphabet - 1)
         )
 
-    def _encode(self, choice: MapChoice) -> Encode:
+    def _encode_stage(self, choice: MapChoice) -> Encode:
         config, pruned = self.config, self.specification.sends_models
         dense = self.model.indices("bias", "normalisation", "statistic") if pruned else self.model.dense
         if self.specification.scheme == "dense" or isinstance(choice, SharedProjection):
-            dense = dense[:0]  # every coordinate moves
+            dense = dense[:0]  # no coordinates are sent outside of the scheme
         if pruned:
-            made = sparse_scheme(config, 0)
+            made = fedsparsify_scheme(config, 0)
         elif isinstance(choice, SharedProjection):
             made = compress.get("dense")
         else:
-            made = scheme(config, self.specification, choice.sent - len(dense))
+            made = scheme_of_method(config, self.specification, choice.sent - len(dense))
         return Encode(
             scheme=made,
-            scheme_of=partial(sparse_scheme, config) if pruned else None,
+            scheme_of=partial(fedsparsify_scheme, config) if pruned else None,
             dense=dense.to(self.device) if len(dense) else None,
             seeds=self.seeds,
             seed_purpose=self.specification.seed_purpose,
@@ -282,15 +298,13 @@ class Settings:
             feedback=config.federation.clients if config.method.error_feedback else None,
         )
 
-    def _weigh(self) -> tuple[Weigh, ...]:
-        weights = self._weights()
+    def _weigh_stages(self) -> tuple[Weigh, ...]:
+        weights = self._sample_weights()
         return () if weights is None else (Weigh(weights=weights),)
 
-    def _weights(self) -> NDArray[np.float64] | None:
-        """Return the clients' numbers of samples; None if all clients have equal weights: private, votes, or by
-        aggregation.weights.
-        """
-        if not weighs_samples(self.config, self.specification) or self.config.aggregation.weights == "uniform":
+    def _sample_weights(self) -> NDArray[np.float64] | None:
+        """Return the weights of clients, their numbers of samples [clients]; None if all weights are equal."""
+        if not weights_by_samples(self.config, self.specification) or self.config.aggregation.weights == "uniform":
             return None
         return self.clients.partition.sizes.astype(np.float64)
 
@@ -299,10 +313,11 @@ class Settings:
 
 
 def public_steps(config: Config, clients: LocalTraining, samples: int) -> int:
-    """Return the server's steps on its public samples in a round (method.public_epochs).
+    """Return the number of the server's steps on its public samples in a round (method.public_epochs).
 
-    The coordinates reveal this number. "client-steps" is the number of steps of the client with most samples only if
-    data are divided evenly or nothing is private; else it is local.epochs passes over the public samples.
+    The chosen coordinates may reveal this number. "client-steps" is therefore the number of steps of the client with
+    most samples only if data are divided evenly or the run has no [privacy]. Otherwise it is local.epochs passes over
+    the public samples.
     """
     given, one_pass = config.method.public_epochs, -(-samples // clients.batch_size)
     if isinstance(given, int):

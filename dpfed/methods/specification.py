@@ -1,4 +1,4 @@
-"""Specification of a method in plain values, for tables, commands and refusals, without torch."""
+"""Specification of a method in plain values, which tables, commands and refusals read; this module needs no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from dpfed.config.kinds import Noise
+from dpfed.config.noise_of_methods import Noise
 
 NOISED_SUM = "gaussian noise on the sum"
 SHARES = "noise shares of the clients"
@@ -25,26 +25,31 @@ NOISELESS = ("method.noiseless",)
 PUBLIC = ("method.public_epochs",)
 
 ADAPTIVE = ("adam", "yogi", "adagrad")
-"""Server rules that move every entry by about the same amount."""
+"""Adaptive server rules, which move every entry by about the same amount."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSpecification:
     """Specification of a method: one row of `dpfed methods`.
 
-    `nominal_bits_per_parameter` is the number of bits of an upload over d, at the preset's compression, without
-    headers. `linear` says that the server can decode a sum of uploads without seeing one (what secure aggregation
-    needs); `linear_if_shared`: if method.shared is set. `scheme` is the compressor's name in `dpfed.compress`, None for
-    masks. `takes`: the configuration keys that this method has beside the common ones; "mask" is a whole table.
-    `sparse` methods need method.keep or method.k, unless `sparse` is "optional". `noise`: the only noise that uploads
-    can have, None if [privacy] chooses it. `options_of_coins`: the compressor's options that apply with privacy.noise =
-    "coins"; None if it is not possible. `needs_public_data`: coordinates follow from data that must be public.
-    `same_coordinates`: uploads of all rounds have equal coordinates. `privacy`: required, optional, or never possible,
-    which `never_because` explains, with the `nearest_private` method. `seed_purpose`: purpose of the seeds that the
-    compressor draws from. `sends_models`: uploads are sparse models and not updates. `follows_rounds`: the setting that
-    follows from federation.rounds. `audited_clip_norm`: the clip norm at which one upload is audited, None for the
-    preset's. `presets`: tables by the preset's name, default one of the method's name that sets nothing more
-    (`dpfed.methods.presets`).
+    paper: source of the method; what: description of an upload; unbiased: True if the decoded mean is unbiased
+    nominal_bits_per_parameter: bits of an upload without headers, divided by d, at the preset's compression
+    scheme: name of the compressor in `dpfed.compress`; None for masks and dithered noise
+    linear: True if the server can decode the sum of uploads, as secure aggregation requires
+    linear_if_shared: True if the method is linear with method.shared = true
+    takes: configuration keys that this method has in addition to the common ones; "mask" stands for a whole table
+    sparse: "yes" if method.keep or method.k is required, "optional" if it is allowed
+    privacy: [privacy] is "required", "optional" or "never" allowed; `never_because` gives the reason, and
+        `nearest_private` a similar private method
+    noise: the only noise that uploads can have; None if privacy.noise chooses it
+    options_of_coins: options of the compressor that apply with privacy.noise = "coins"; None if it is not supported
+    needs_public_data: True if coordinates are chosen by training on public data
+    same_coordinates: True if uploads of all rounds have the same coordinates
+    seed_purpose: purpose from which the compressor's seeds are derived
+    sends_models: True if uploads are sparse models, not updates
+    follows_rounds: description of the setting that depends on federation.rounds, if there is one
+    audited_clip_norm: clip norm at which `dpfed audit upload` audits one upload; None for the preset's
+    presets: tables by the preset's name (`dpfed.methods.presets`); if empty, the method has one preset with its name
     """
 
     name: str
@@ -73,12 +78,12 @@ class MethodSpecification:
 
     @property
     def private_with(self) -> tuple[str, ...]:
-        """The ways in which the method can be private."""
+        """Descriptions of the kinds of privacy noise that the method supports."""
         if self.privacy == "never":
             return ()
         if self.dithered:
             return (DITHERED,)
-        if self.coins:
+        if self.sends_masks:
             return (COINS_SUMMED, COINS_SEEN)
         if self.linear:
             return (NOISED_SUM, SHARES, NOISED_UPLOADS)
@@ -86,18 +91,18 @@ class MethodSpecification:
         return (DECODED, NOISED_UPLOADS, *coins, *((SHARED_SUM,) if self.linear_if_shared else ()))
 
     @property
-    def coins(self) -> bool:
+    def sends_masks(self) -> bool:
         """True if clients train and send masks: Bernoulli samples of probabilities."""
         return self.noise == "coins"
 
     @property
     def signs_can_be_private(self) -> bool:
-        """True if privacy.noise = "coins" may be set, for signs."""
+        """True if privacy.noise = "coins" is allowed, with which stochastic signs are the privacy noise."""
         return self.options_of_coins is not None
 
     @property
     def dithered(self) -> bool:
-        """True if the quantiser's error is the noise."""
+        """True if the quantiser's error is the privacy noise."""
         return self.noise == "dithered"
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sums of uploads, from [aggregation]: participants, ring, and refusals."""
+"""Sums of uploads, from [aggregation]: their number of participants, the modulus of integer sums, and refusals."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from dpfed.config.server_tables import Aggregation
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.integers import Integers
-from dpfed.methods.choices import in_integers, tolerance_of
+from dpfed.methods.choices import sums_integers, tolerated_fraction
 from dpfed.methods.least_participants import least_participants
-from dpfed.methods.privacy_target import PrivacyTarget, slots_of
+from dpfed.methods.privacy_target import PrivacyTarget, fixed_uploads_of
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import Stages
 from dpfed.stages.wires import Words
 
 _ROUNDING_LOSS = 1e-4
-"""Largest relative growth of the bound on an update by rounding, without integer noise: 1.4% of the clip norm."""
+"""Largest relative increase of the norm bound by rounding without integer noise (the rounding error is 1.4% of the clip
+norm)."""
 _BITS_OF_A_FLOAT = 32
 _MOST_STEPS = 1 << 30
-"""Steps per clip norm for which the exact sum of squares of a row fits 64 bits."""
+"""Largest number of steps per clip norm for which the exact sum of squares of a row fits into 64 bits."""
 
 
 def sums_of(
@@ -31,7 +32,7 @@ def sums_of(
 ) -> PlainSums | SecureSums:
     table = config.aggregation
     if table.kind == "plain":
-        return PlainSums(tolerance=tolerance_of(config))
+        return PlainSums(tolerance=tolerated_fraction(config))
     wire = stages.wire
     assert isinstance(wire, Words)
     _check_neighbours(config, table.neighbours, privacy_target)
@@ -40,14 +41,14 @@ def sums_of(
         bits=wire.bits,
         neighbours=table.neighbours or None,
         threshold=table.threshold,
-        tolerance=tolerance_of(config),
-        least_participants=least_participants(config, table, _named(config, privacy_target)),
+        tolerance=tolerated_fraction(config),
+        least_participants=least_participants(config, table, _clients_of_secure_sum(config, privacy_target)),
         seeds=seeds,
     )
 
 
 def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
-    """Return the simulated dropouts of aggregation.dropout or aggregation.lost; None: no client drops out."""
+    """Return the simulated dropouts of aggregation.dropout or aggregation.lost; None if no client drops out."""
     table = config.aggregation
     if not table.dropout and not table.lost:
         return None
@@ -60,19 +61,21 @@ def dropouts_of(config: Config, randomness: Randomness) -> Dropouts | None:
     )
 
 
-def _named(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
-    """Return the least number of clients in every secure sum; None: the number of drawn clients."""
+def _clients_of_secure_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
+    """Return the fixed number of clients that every secure sum starts with; None if it is the random cohort."""
     federation = config.federation
     if federation.sampling in ("fixed", "all"):
         return federation.clients if federation.sampling == "all" else federation.cohort
-    return filled_to(config, privacy_target)
+    return clients_in_filled_sum(config, privacy_target)
 
 
 def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTarget | None) -> None:
-    """Raise ConfigError, before the first round, for a number of neighbours that a sum cannot have."""
+    """Raise ConfigError for an aggregation.neighbours that is too small for the number of clients of a round."""
     federation = config.federation
     usual = (
-        federation.clients if federation.sampling == "all" else filled_to(config, privacy_target) or federation.cohort
+        federation.clients
+        if federation.sampling == "all"
+        else clients_in_filled_sum(config, privacy_target) or federation.cohort
     )
     if neighbours:
         try:
@@ -81,24 +84,24 @@ def _check_neighbours(config: Config, neighbours: int, privacy_target: PrivacyTa
             raise ConfigError(f"aggregation.{error}") from None
 
 
-def filled_to(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
-    """Return the fixed number of clients in every sum, drawn or not; None: the drawn clients only.
+def clients_in_filled_sum(config: Config, privacy_target: PrivacyTarget | None) -> int | None:
+    """Return the fixed number of clients in every sum; None if the sum contains the drawn clients only.
 
-    A private sum under Poisson sampling is filled up if it is secure or the clients add the noise. An observer who
-    counts uploads must not learn the number of drawn clients, and the number of noise shares must be fixed. Drawn
-    clients beyond it are left out, which the account of the cap includes.
+    A private sum under Poisson sampling is filled up with clients that were not drawn if it is secure or the clients
+    add the noise. An observer who counts uploads must not learn the number of drawn clients, and the number of noise
+    shares must be fixed. Drawn clients beyond the fixed number are left out, which the account of the cap includes.
     """
     if privacy_target is None or config.federation.sampling != "poisson":
         return None
     summed = config.privacy is not None and config.privacy.release == "sum"
-    return slots_of(privacy_target) if summed and in_integers(config) else None
+    return fixed_uploads_of(privacy_target) if summed and sums_integers(config) else None
 
 
 def most_uploads(config: Config, slots: int | None) -> int:
-    """Return the most rows that a sum holds, canaries included; under Poisson sampling without [privacy] that of all
-    clients.
+    """Return the largest number of rows in a sum, including canaries.
 
-    slots: fixed number of uploads of a sum, if there is one (`filled_to`).
+    slots: fixed number of uploads of a sum (`clients_in_filled_sum`); None if there is none: then under Poisson
+        sampling all clients may take part
     """
     federation = config.federation
     canaries = -(-config.audit.canaries // federation.rounds)
@@ -107,14 +110,15 @@ def most_uploads(config: Config, slots: int | None) -> int:
     return canaries + (slots or federation.clients)
 
 
-def integers_of(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
-    """Return the code of rows of `sent` numbers in a secure sum without integer noise.
+def integer_encoding(config: Config, clip: float | None, sent: int, randomness: Randomness, seeds: Seeds) -> Integers:
+    """Return the integer encoding of rows of `sent` numbers in an integer sum without integer noise.
 
-    Without privacy the default number of steps fills 32 bits, those of a float of a plain upload: rounding is then
-    about that of float32. Runs with [local.record] keep the coarser default, whose rounding lengthens a row by 1e-4.
+    Without privacy, the default number of steps fills 32 bits, the size of a float in a plain upload; the rounding
+    error is then about that of float32. Runs with [local.record] have a smaller default number of steps, with which
+    rounding increases the norm bound of a row by at most a fraction 1e-4.
     """
     table, uploads = config.aggregation, most_uploads(config, None)
-    assert clip is not None  # refused
+    assert clip is not None  # refused when the run is built
     padded = padded_dimension(sent, rotate=table.rotation)
     steps = table.steps or least_scale(padded, overhead=_ROUNDING_LOSS)
     if table.steps is None and config.privacy is None and config.local.record is None:
@@ -125,10 +129,12 @@ def integers_of(config: Config, clip: float | None, sent: int, randomness: Rando
 
 
 def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
-    """Return the largest power of two of steps per clip norm for which a sum of `uploads` rows needs 32 bits; 1 if none
-    does."""
+    """Return the largest power of two of steps per clip norm for which a sum of `uploads` rows fits into 32 bits.
 
-    def fits(steps: int) -> bool:
+    Returns 1 if no power of two fits.
+    """
+
+    def fits_into_float_bits(steps: int) -> bool:
         bits = sum_bits(
             law="discrete-gaussian",
             uploads=uploads,
@@ -141,6 +147,6 @@ def _steps_that_fit(table: Aggregation, padded: int, uploads: int) -> int:
         return bits <= _BITS_OF_A_FLOAT
 
     steps = _MOST_STEPS
-    while steps > 1 and not fits(steps):
+    while steps > 1 and not fits_into_float_bits(steps):
         steps //= 2
     return steps

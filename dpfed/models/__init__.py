@@ -65,7 +65,7 @@ def register(name: str, maker: Callable[..., nn.Module]) -> None:
     """
     if not callable(maker):
         raise ConfigError(f"model {name!r}: is {type(maker).__name__}; must be a function that makes a module.")
-    registered.add("model", name, maker, taken=MODELS)
+    registered.register_object("model", name, maker, taken=MODELS)
 
 
 def check_name(name: str) -> None:
@@ -134,7 +134,7 @@ def _named(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
 
 
 def _known_models() -> dict[str, Callable[..., nn.Module]]:
-    return {**MODELS, **registered.own("model")}
+    return {**MODELS, **registered.objects_of_kind("model")}
 
 
 def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, ...] | None) -> Tensor:

@@ -1,1 +1,1 @@
-"""Records of a run's files: each line and document has one class that writes it and validates it when it is read."""
+"""Records of a run's files: one class for each kind of line or document writes it, and validates it when it is read."""

@@ -12,12 +12,15 @@ from dpfed.records.reading import Count, Real, Size, Text
 class MetricsLine:
     """Line of metrics.jsonl.
 
-    scores:    by key: test_accuracy, test_loss, test_NAME, last_test_NAME, validation_NAME; None between evaluations
-    epsilon:   spent so far, an upper bound; None if nothing is private
-    clip_norm: of the next round
-    majority_accuracy: test accuracy of a constant, the most frequent label of the test half; of evaluated rounds
-    uplink_megabytes: sent by all clients so far
-    aborted:   public reason of a round without a result
+    scores:    score by its key: test_accuracy, test_loss, test_NAME, last_test_NAME, validation_NAME; a score is None
+    in
+               rounds without evaluation
+    epsilon:   upper bound for all rounds so far; None in a run without privacy
+    clip_norm: clip norm of the next round
+    majority_accuracy: test accuracy of always predicting the most frequent label of the test half; None in rounds
+               without evaluation
+    uplink_megabytes: megabytes that all clients have sent so far
+    aborted:   public reason why the round has no result; None if it has one
     """
 
     round: Count

@@ -1,4 +1,4 @@
-"""Reading of records: JSON objects of unknown origin, validated key by key against the fields of a class."""
+"""Reading of records: JSON objects of untrusted files, validated key by key against the fields of a class."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from accounting.ledger.regular_file import LARGEST_LINES, open_input, read_text
 from dpfed.errors import RunError
 
 LONGEST_LINE = 2**24
-"""Bytes of a line of a JSON-lines file: parsed, a line takes several times its length in memory."""
+"""Largest number of bytes of a line in a JSON-lines file; a parsed line takes several times its length in memory."""
 
 LARGEST = 1e100
-"""Largest magnitude of a number of a run; squares of larger ones would overflow."""
+"""Bound on the magnitude of a number in a record; squares of larger numbers could overflow."""
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 64)]
 Real = Annotated[float, Field(strict=True, gt=-LARGEST, lt=LARGEST)]
 Size = Annotated[float, Field(strict=True, ge=0, lt=LARGEST)]
 Exact = Annotated[int, Field(strict=True, gt=-(1 << 64), lt=1 << 64)] | Real
-"""Number as written: integers of 64 bits are not rounded."""
+"""Integer of up to 64 bits, not rounded to a float, or a real number."""
 Flag = Annotated[bool, Field(strict=True)]
 Word = Annotated[str, Field(strict=True, max_length=1000)]
 Text = Annotated[str, Field(strict=True)]
 Texts = Annotated[tuple[Text, ...], Field(fail_fast=True)]
-"""Sequences validated up to their first error, so that errors take no more memory than the file."""
+"""Texts that are validated up to the first error only, so that errors need no more memory than the file."""
 
 SCORES = ("test_", "best_test_", "last_test_", "validation_")
-"""Prefixes of keys that hold scores: test_accuracy, test_loss and test_NAME of user-defined metrics."""
+"""Prefixes of the keys of scores, such as test_accuracy, test_loss, and test_NAME of a user-defined metric."""
 
 _MOST_SCORES = 1000
 
@@ -42,11 +42,11 @@ class Unavailable(RunError):
     """Missing or unreadable evidence; the message names the file."""
 
 
-class Misread(Unavailable):
-    """Value that no version of this package writes; the message names file, line and key."""
+class InvalidRecord(Unavailable):
+    """A value that no version of this package writes; the message names file, line and key."""
 
 
-class Line(Protocol):
+class RoundLine(Protocol):
     """Record of a round in a JSON-lines file."""
 
     @property
@@ -57,19 +57,21 @@ class Line(Protocol):
         """Return the JSON object of this line."""
 
 
-OneLine = TypeVar("OneLine", bound=Line)
+RoundLineKind = TypeVar("RoundLineKind", bound=RoundLine)
 
 
-def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kind:
-    """Return an instance of the dataclass `kind` with these values; keys that it does not have are ignored.
+def validated_record(kind: type[Kind], values: Mapping[str, object], where: str) -> Kind:
+    """Return an instance of the dataclass `kind` with these values; keys that are no fields of `kind` are ignored.
 
-    where: file and line, for errors. Scores (`SCORES`) are collected in the field of this name, if there is one.
+    Values whose key has a prefix in `SCORES` are collected in the field `scores`, if `kind` has it.
+
+    where: file and line, for error messages
     """
     scores = scores_of(values)
     if len(scores) > _MOST_SCORES:
-        raise Misread(f"{where}: has {len(scores)} scores, must have at most {_MOST_SCORES}.")
+        raise InvalidRecord(f"{where}: has {len(scores)} scores, must have at most {_MOST_SCORES}.")
     try:
-        return _adapter(kind).validate_python({**values, "scores": scores})
+        return _cached_validator(kind).validate_python({**values, "scores": scores})
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         parts = [str(part) for part in first["loc"] if part != "scores"]
@@ -81,39 +83,39 @@ def validated(kind: type[Kind], values: Mapping[str, object], where: str) -> Kin
         words = first["msg"].replace("Input should", "must").replace("valid tuple", "list")
         words = re.sub("dictionary or an instance of .*", "JSON object", words)
         words = re.sub("1[0-9]{99,}", f"{LARGEST:g}", words)
-        raise Misread(f"{where}, {key}: {words}.") from None
+        raise InvalidRecord(f"{where}, {key}: {words}.") from None
 
 
 _ADAPTERS: dict[type[object], TypeAdapter[Any]] = {}
 
 
-def _adapter(kind: type[Kind]) -> TypeAdapter[Kind]:
+def _cached_validator(kind: type[Kind]) -> TypeAdapter[Kind]:
     """Return the cached validator of a class."""
     return _ADAPTERS.setdefault(kind, _ADAPTERS.get(kind) or TypeAdapter(kind))
 
 
 def scores_of(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the scores (`SCORES`) of a JSON object."""
+    """Return the scores in a JSON object: the values whose key has a prefix in `SCORES`."""
     return {key: value for key, value in values.items() if key.startswith(SCORES)}
 
 
 def json_object(text: str, where: str) -> dict[str, object]:
-    """Parse one JSON object. Raise Unavailable for any other text."""
+    """Return the JSON object in a text. Raises Unavailable for a text that is not a JSON object."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise Unavailable(f"{where}: is not JSON ({str(error)[:100]}).") from None
     if not isinstance(found, dict):
-        raise Misread(f"{where}: is not a JSON object.")
+        raise InvalidRecord(f"{where}: is not a JSON object.")
     return found
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def text_of(file: Path, *, at_most: int) -> str:
-    """Return the text of a regular file of bounded size. Raise Unavailable otherwise."""
+def text_of_file(file: Path, *, at_most: int) -> str:
+    """Return the text of a file. Raises Unavailable if it is not a regular text file of at most `at_most` bytes."""
     try:
         return read_text(file, at_most=at_most)
     except OSError as error:
@@ -122,12 +124,15 @@ def text_of(file: Path, *, at_most: int) -> str:
         raise Unavailable(f"{file.name}: is not text ({str(error)[:100]}).") from None
 
 
-def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[OneLine]:
-    """Return the lines of a JSON-lines file. Raise Unavailable if it cannot be read, or a line is not one of `kind`.
+def read_lines(file: Path, kind: type[RoundLineKind], *, running: bool = False) -> list[RoundLineKind]:
+    """Return the lines of a JSON-lines file as records of the class `kind`.
 
-    running: True drops an unfinished last line, as another process or a crash leaves it; else such a line is an error.
+    Raises Unavailable if the file cannot be read, or if a line is not a record of this class.
+
+    running: True drops an unfinished last line, left by a crash or a process that is writing; False raises Unavailable
+        for it
     """
-    found: list[OneLine] = []
+    found: list[RoundLineKind] = []
     try:
         with open_input(file, at_most=LARGEST_LINES) as lines:
             while line := lines.readline(LONGEST_LINE):
@@ -138,7 +143,7 @@ def lines_of(file: Path, kind: type[OneLine], *, running: bool = False) -> list[
                     if running:
                         break
                     raise Unavailable(f"{place}: was not written to its end.")
-                found.append(validated(kind, json_object(line.decode(), place), place))
+                found.append(validated_record(kind, json_object(line.decode(), place), place))
     except OSError as error:
         raise Unavailable(f"{file.name}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Record of the replay audit that a run's configuration has passed: audit-replay.json in its folder."""
+"""Record of the replay audit of a run's configuration: audit-replay.json in the folder of the run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any, Self
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
-from dpfed.records.reading import Count, Misread, Text, Unavailable, Word, json_object, validated
+from dpfed.records.reading import Count, InvalidRecord, Text, Unavailable, Word, json_object, validated_record
 
 REPLAY_RECORD = "audit-replay.json"
 
 
-def fingerprint(tables: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a configuration's tables, for any order of their keys."""
+def configuration_fingerprint(tables: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a configuration's tables; it does not depend on the order of their keys."""
     return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayRecord:
-    """Verdict of a replay audit, and the audited configuration.
+    """Verdict of a replay audit, and the fingerprint of the audited configuration.
 
-    configuration: `fingerprint` of its tables; pairs_tested: pairs of neighbours with the outcome "pass"
+    words:         explanation of the verdict
+    configuration: `configuration_fingerprint` of the tables of the audited configuration
+    pairs_tested:  number of pairs of neighbouring datasets with the outcome "pass"
     """
 
     verdict: Word
@@ -34,10 +36,10 @@ class ReplayRecord:
 
     @classmethod
     def read(cls, folder: Path, tables: Mapping[str, Any]) -> Self | None:
-        """Return the record of a folder for the configuration with these tables; None without one.
+        """Return the record in a run's folder; None if it is missing, or is about other tables than `tables`.
 
-        The file is the operator's own account. Errors: Misread or Unavailable for a file that this package does not
-        write.
+        The operator could have written the file: it proves nothing to others. Errors: Misread or Unavailable for a file
+        that this package does not write.
         """
         path = folder / REPLAY_RECORD
         if not path.exists():
@@ -46,27 +48,27 @@ class ReplayRecord:
             values = json_object(read_text(path, at_most=LARGEST_DOCUMENT), str(path))
         except (OSError, ValueError) as error:
             raise Unavailable(
-                f"{path}: cannot be read ({error}). Make it again: `dpfed audit replay {folder}`."
+                f"{path}: cannot be read ({error}). Repeat the audit: `dpfed audit replay {folder}`."
             ) from None
-        found = validated(cls, values, str(path))
+        found = validated_record(cls, values, str(path))
         if found.verdict not in ("pass", "fail", "inconclusive"):
-            raise Misread(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
-        return found if found.configuration == fingerprint(tables) else None
+            raise InvalidRecord(f"{path}: verdict {found.verdict!r}: must be pass, fail or inconclusive.")
+        return found if found.configuration == configuration_fingerprint(tables) else None
 
     @property
-    def as_text(self) -> str:
-        """Return a sentence for a reader."""
+    def verdict_text(self) -> str:
+        """Sentence with the verdict, for reports."""
         if self.verdict == "pass":
             return f"replay audit of this configuration: pass on {self.pairs_tested} pairs and what they exercised"
         return f"replay audit of this configuration: {self.verdict}. {self.words}"
 
 
 def replay_text(folder: Path, tables: Mapping[str, Any]) -> str:
-    """Return the replay audit that a folder records, as text; without one, the command that makes it."""
+    """Return the verdict of the replay audit in a run's folder as text; if there is none, name the command for it."""
     try:
         found = ReplayRecord.read(folder, tables)
-    except (Misread, Unavailable) as reason:
+    except (InvalidRecord, Unavailable) as reason:
         return str(reason)
     if found is None:
         return "no replay audit of this configuration is recorded: `dpfed audit replay` makes one of this folder"
-    return found.as_text
+    return found.verdict_text

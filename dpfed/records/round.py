@@ -1,7 +1,7 @@
-"""Records of a round for its operator: a line of diagnostics.jsonl, and lines of canaries.jsonl.
+"""Records of a round for the operator of the run: a line of diagnostics.jsonl, and lines of canaries.jsonl.
 
-No epsilon covers these numbers: they must not be published. Fields with a default are keys that versions 0.1 and 0.2
-did not write, or not in every round.
+No epsilon covers these numbers, so they must not be published. Fields with a default are keys that versions 0.1 and 0.2
+did not write, or did not write in every round.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from pydantic import Field
 from dpfed.records.reading import Count, Exact, Flag, Real, Size, Text
 
 INTERRUPTED = "interrupted after its charge; nothing of it was used"
-"""Reason of a scheduled round without a result: a crash ended it after it was charged."""
+"""Reason why a round of a participation schedule has no result: a crash ended the round after its charge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SumNoise:
-    """Noise in the sum of a round, in the units of its addition (`dpfed.diagnostics.noise_record`).
+    """Noise in the sum of a round, in the units in which it is added (`dpfed.diagnostics.noise_record`).
 
-    mean_square:  over `entries`, of `draws` draws added up
-    largest:      magnitude
-    correlation:  the largest magnitude of a correlation between entries
+    mean_square:  mean square of the noise vector's entries; the noise is the sum of `draws` independent draws
+    largest:      largest magnitude of an entry
+    correlation:  largest magnitude of a correlation between entries
+    entries:      number of entries of the noise vector; draws: number of draws that were added
     digest:       SHA-256 of the noise vector, equal for equal noise
-    probe:        product with the direction of `dpfed.diagnostics.probes`
+    probe:        inner product of the noise and the direction of `dpfed.diagnostics.probes`
     """
 
     mean_square: Size
@@ -39,14 +40,15 @@ class SumNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class Probes:
-    """Products of a round's vectors with one direction (`dpfed.diagnostics.probes`).
+    """Inner products of a round's vectors and one fixed direction (`dpfed.diagnostics.probes`).
 
-    added:    the rows where they enter the sum; None if only the clients have seen them
-    summed:   the sum, equal to `added` modulo 2^bits if there are bits
-    filled:   shares of noise that the server adds for clients that dropped out
-    released: the release of the round, in the units of updates
-    moved:    the same release as a move of the model
-    before, before_norm: the model that the clients started from; after: the next one
+    added:    product of the rows as they enter the sum; None if only the clients have seen these rows
+    summed:   product of the sum, equal to `added`, modulo 2^bits if `bits` is given
+    filled:   product of the noise shares that the server adds for clients that dropped out
+    released: product of the round's release, in the units of updates
+    moved:    product of the change of the model that the release causes
+    before:   product of the model that the clients started from; before_norm: norm of that model
+    after:    product of the next model
     """
 
     added: Exact | None = None
@@ -61,8 +63,8 @@ class Probes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """Coordinates that public samples chose (`dpfed.stages.shared_mask`)."""
+class ChosenCoordinates:
+    """Coordinates chosen by training on public samples (`dpfed.stages.shared_mask`)."""
 
     samples: Text
     kept: Count
@@ -71,7 +73,10 @@ class Chosen:
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryLine:
-    """Score of one canary: <z, noisy sum> / |z|^2 with z its bounded row: about 1 if it took part, about 0 if not."""
+    """Score of one canary: <z, noisy sum> / |z|^2, where z is its clipped row.
+
+    The score is about 1 if the canary took part in the round (`present`), and about 0 if not. norm: |z|.
+    """
 
     round: Count
     canary: Count
@@ -88,23 +93,27 @@ class CanaryLine:
 class RoundRecord:
     """Line of diagnostics.jsonl.
 
-    round:         counted from 1
-    cohort, members: clients that were drawn, canaries not counted, and their ids (`dpfed.participation.members`)
-    participants, arrived: uploads that were requested and uploads in the sum, with those that only fill up
-    counted, clipped: rows of the cohort, and clipped ones; None if only the clients have seen them
-    failed:        clients (records, where these are private) whose training raised
-    largest_norm:  of a bounded row, over the clip norm; None if only the clients have seen rows
-    typical_norm:  median of the rows before they are clipped, over the clip norm
-    aborted:       reason of a round without a result; the public reason is in metrics.jsonl
-    mask_entropy:  bits of the uploads by FedPM's measure; only where each is a mask
+    round:         number of the round, counted from 1
+    cohort:        number of drawn clients, without canaries; members: their ids (`dpfed.participation.members`)
+    participants:  number of requested uploads, including those of clients that only fill up the sum
+    arrived:       number of uploads in the sum, including those of clients that only fill it up
+    counted:       number of the cohort's rows; None if only the clients have seen their rows
+    clipped:       number of rows that clipping changed; None if only the clients have seen their rows
+    not_finite:    number of rows with NaN or infinity, which count as zero
+    failed:        number of clients (of records, if the unit is a record) whose training raised an exception
+    largest_norm:  largest norm of a clipped row, divided by the clip norm; None if only the clients have seen rows
+    typical_norm:  median norm of the rows before clipping, divided by the clip norm
+    aborted:       operator's reason why the round has no result; metrics.jsonl has the public reason
+    mask_entropy:  bits of all uploads by FedPM's measure; given only if uploads are masks
     divisor:       denominator of the mean
     noise_known:   False if only the clients have seen their noise
-    near_the_ends: entries of a sum of integers that have probably wrapped around
-    rounding:      in a sum of integers without noise: bound of the root mean square error that rounding adds to a row,
-                   over the median norm of rounded rows
-    longest_added: L2 norm of the longest row where it enters the sum
+    near_the_ends: number of entries of an integer sum that have probably wrapped around
+    rounding:      bound on the root mean square rounding error of a row, divided by the median norm of rounded rows;
+                   given for integer sums without noise
+    longest_added: largest L2 norm of a row as it enters the sum
+    map:           coordinates chosen by training on public samples, if the method does so
     seconds:       duration of the round, which depends on the number of participants
-    canaries:      scores, written to canaries.jsonl
+    canaries:      scores of canaries, written to canaries.jsonl
     """
 
     round: Count
@@ -128,7 +137,7 @@ class RoundRecord:
     rounding: Size | None = None
     longest_added: Size | None = None
     probes: Probes | None = None
-    map: Chosen | None = None
+    map: ChosenCoordinates | None = None
     seconds: Size = 0.0
     canaries: Annotated[tuple[CanaryLine, ...], Field(fail_fast=True)] = ()
 
@@ -144,10 +153,11 @@ class RoundRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReport:
-    """Lines of the last round in the other files of a run, saved with its checkpoint.
+    """Lines that the last round adds to the other files of a run, saved in its checkpoint.
 
-    uplink:       bytes of all rounds
-    mask_entropy: bits of all rounds by FedPM's measure; None where uploads are not masks, or were not measured
+    uplink:       bytes of the uploads of all rounds
+    mask_entropy: bits of the uploads of all rounds by FedPM's measure; None if uploads are not masks, or if a round was
+        not measured
     """
 
     uplink: Count
@@ -156,12 +166,12 @@ class CheckpointReport:
     canaries: Annotated[tuple[CanaryLine, ...], Field(fail_fast=True)] = ()
 
     @property
-    def record(self) -> RoundRecord:
-        """Return the record of the round with its canaries."""
+    def round_record(self) -> RoundRecord:
+        """Record of the round, with the scores of its canaries."""
         return replace(self.diagnostics, canaries=self.canaries)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the JSON object in the checkpoint."""
+        """Return the JSON object that is stored in the checkpoint."""
         canaries = [one.to_dict() for one in self.canaries]
         masks = {} if self.mask_entropy is None else {"mask_entropy": self.mask_entropy}
         return {"uplink": self.uplink, **masks, "diagnostics": self.diagnostics.to_dict(), "canaries": canaries}

@@ -18,7 +18,7 @@ from dpfed.records.reading import (
     Count,
     Exact,
     Flag,
-    Misread,
+    InvalidRecord,
     Real,
     Size,
     Text,
@@ -26,20 +26,24 @@ from dpfed.records.reading import (
     Word,
     json_object,
     scores_of,
-    text_of,
-    validated,
+    text_of_file,
+    validated_record,
 )
 
 _OF_MASKS = ("mask_sha256", "model_bits_per_parameter", "mask_entropy_bits_per_parameter")
-"""Keys of runs whose model is a mask; other summaries do not have them."""
+"""Keys of summaries of runs whose model is a mask; other summaries do not contain them."""
 _IF_ANY = (*_OF_MASKS, "certificate", "gpu")
-"""Keys that are left out if they have no value."""
+"""Keys that summary.json does not contain if their value is None."""
 _OF_PRIVATE_RUNS = ("delta", "adjacency", "accountant")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTraining:
-    """Plan of the clients' training (`dpfed.clients.plan.TrainingPlan`), and its precision. chunk: None in a loop."""
+    """Plan of the clients' training (`dpfed.clients.plan.TrainingPlan`), and its precision.
+
+    chunk: number of clients in one vectorised pass; None if clients train one after another
+    why: reason for the strategy
+    """
 
     strategy: Word = ""
     chunk: Count | None = None
@@ -47,9 +51,9 @@ class LocalTraining:
     precision: Word = ""
 
     @property
-    def words(self) -> str:
-        """Return a description of the plan for a reader."""
-        how = "one after the other, one a core"
+    def plan_text(self) -> str:
+        """Description of the plan, for reports."""
+        how = "one after another, one client per core"
         if self.chunk is not None:
             how = f"side by side, {self.chunk:,} at a time"
         return f"{how}, in {self.precision}"
@@ -57,9 +61,11 @@ class LocalTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianSummary:
-    """Smallest mu whose Gaussian profile is above the run's wherever delta is at least delta_min; no guarantee.
+    """Summary of the privacy profile by Gaussian DP: the smallest mu that covers it where delta is at least delta_min.
 
-    mu: None if no mu describes the profile down to delta_min
+    The profile of mu lies above that of the run for such delta only, so mu is not a guarantee.
+
+    mu: None if no mu covers the profile down to delta_min
     """
 
     mu: Size | None = None
@@ -68,11 +74,12 @@ class GaussianSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Keys of summary.json, on which scripts rely. Fields with a default are missing in files of older versions.
+    """Content of summary.json, on whose keys scripts rely. Files of older versions may lack fields with a default.
 
-    scores:  by key, as in `MetricsLine`: of the last round; best_test_accuracy: over rounds
-    epsilon: upper bound, from the ledger alone; None if nothing is private, or if bounds contradict (no_statement)
-    others:  keys that this version does not know
+    scores:  score of the last round by its key, as in `MetricsLine`, and best_test_accuracy, the best of all rounds
+    epsilon: upper bound computed from the ledger alone; None in a run without privacy, or if the upper bound is below a
+        lower bound (`no_statement` has the reason)
+    others:  values of keys that this version does not define
     """
 
     method: Word
@@ -153,26 +160,26 @@ class Summary:
         return self.scores.get("test_loss")
 
     @classmethod
-    def in_folder(cls, folder: Path) -> Self:
-        """Read summary.json of a run's folder. Raise Unavailable if it is missing, or not what a run writes."""
-        return cls.read(json_object(text_of(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
+    def of_folder(cls, folder: Path) -> Self:
+        """Return the summary of a run's folder. Raises Unavailable if summary.json is missing or invalid."""
+        return cls.read(json_object(text_of_file(folder / "summary.json", at_most=LARGEST_DOCUMENT), "summary.json"))
 
     @classmethod
     def read(cls, values: Mapping[str, object], where: str = "summary.json") -> Self:
-        """Validate the JSON object of summary.json. Raise Unavailable if it is not one."""
+        """Return the summary with these values. Raises Unavailable for values that no summary.json has."""
         known = {one.name for one in fields(cls)} | scores_of(values).keys()
         others = {key: value for key, value in values.items() if key not in known}
-        found = validated(cls, {**values, "others": others}, where)
+        found = validated_record(cls, {**values, "others": others}, where)
         lacking = [key for key in _OF_PRIVATE_RUNS if found.epsilon is not None and getattr(found, key) is None]
         if lacking:
-            raise Misread(f"{where}: has an epsilon and no {lacking[0]!r}.")
+            raise InvalidRecord(f"{where}: has an epsilon and no {lacking[0]!r}.")
         try:
             checked((1.0,) if found.noise_schedule is None else found.noise_schedule)
         except InvalidParameter as error:
-            raise Misread(f"{where}: {error}") from None
+            raise InvalidRecord(f"{where}: {error}") from None
         rates = found.tpr_at_fpr or {}
         if not all(_is_rate(rate) for rate in rates):
-            raise Misread(f"{where}: tpr_at_fpr has a key that is no rate.")
+            raise InvalidRecord(f"{where}: tpr_at_fpr has a key that is not a rate in (0, 1).")
         return found
 
     def to_dict(self) -> dict[str, object]:
@@ -187,7 +194,7 @@ class Summary:
 
     @property
     def readings(self) -> Readings | None:
-        """Readings of membership tests and Gaussian DP; None in files of older versions."""
+        """Readings of epsilon as bounds on membership tests and as Gaussian DP; None in files of older versions."""
         if self.advantage is None or self.tpr_at_fpr is None or self.gaussian_dp is None:
             return None
         mu, delta_min = self.gaussian_dp.mu, self.gaussian_dp.delta_min
@@ -201,7 +208,7 @@ class Summary:
         )
 
     def number(self, key: str) -> float | None:
-        """Return the number under a key of summary.json; None if there is none."""
+        """Return the number with this key in summary.json; None if the key is missing or has no number."""
         value = self.scores.get(key) if key in self.scores else getattr(self, key, None)
         return float(value) if isinstance(value, int | float) else None
 

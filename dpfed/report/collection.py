@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from dpfed.config.tables import flat
+from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError, RunError
 from dpfed.report.finished_run import FinishedRun, read_finished
 from dpfed.report.repeat import ANOTHER, SAME, repeated
 from dpfed.runs.durable_files import put
-from dpfed.runs.sweep_folder import NAME, Listed, Published, Sweep, read_sweep
+from dpfed.runs.sweep_folder import NAME, ListedRun, PublishedNumber, Sweep, read_sweep
 
 SEED = "run.seed"
 _MOST_KEYS = 3
@@ -37,8 +37,8 @@ class Collection:
     runs: tuple[FinishedRun, ...]
     folders: tuple[str, ...] = ()
     differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    missing: tuple[Listed, ...] = ()
-    published: tuple[Published, ...] = ()
+    missing: tuple[ListedRun, ...] = ()
+    published: tuple[PublishedNumber, ...] = ()
     repeat: tuple[str, ...] = ()
     versions: Mapping[str, str]
     commit: str | None = None
@@ -128,7 +128,7 @@ def _runs_collection(folders: Sequence[Path]) -> Collection:
     folder.
     """
     runs = [read_finished(folder) for folder in folders]
-    configs = [{key: value for key, value in flat(run.config).items() if key != SEED} for run in runs]
+    configs = [{key: value for key, value in flat_tables(run.config).items() if key != SEED} for run in runs]
     placed = []
     for run, config in zip(runs, configs, strict=True):
         method = run.summary.method
@@ -164,7 +164,7 @@ def _refuse_repeated(runs: Sequence[FinishedRun], configs: Sequence[Mapping[str,
 
 def _differing(runs: Sequence[FinishedRun]) -> dict[str, tuple[str, ...]]:
     """Return every key in which configurations differ, the seed included, and its values."""
-    configs = [flat(run.config) for run in runs]
+    configs = [flat_tables(run.config) for run in runs]
     found = {
         key: tuple(_value_text(config.get(key, "not set")) for config in configs) for key in sorted({*chain(*configs)})
     }

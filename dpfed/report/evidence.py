@@ -20,7 +20,7 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from accounting.require import real
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Unavailable, lines_of, text_of
+from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import RoundRecord
 from dpfed.report.units import percent, significant
 
@@ -72,9 +72,9 @@ class Evidence:
 def evidence_of(folder: Path) -> Evidence:
     """Return the evidence in the folder of a run, finished or not. Raise RunError if it holds no run."""
     try:
-        config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
-        metrics, rounds = lines_of(folder / "metrics.jsonl", MetricsLine, running=True), folder / "diagnostics.jsonl"
-        diagnostics = lines_of(rounds, RoundRecord, running=True) if rounds.exists() else []
+        config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
+        metrics, rounds = read_lines(folder / "metrics.jsonl", MetricsLine, running=True), folder / "diagnostics.jsonl"
+        diagnostics = read_lines(rounds, RoundRecord, running=True) if rounds.exists() else []
         if not metrics:
             raise ValueError("no round is finished")
         return _evidence(folder, config, metrics, diagnostics)

@@ -10,7 +10,7 @@ from pathlib import Path
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Unavailable, lines_of, text_of
+from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.records.round import RoundRecord
 from dpfed.records.summary import Summary
 
@@ -30,10 +30,12 @@ class FinishedRun:
 def read_finished(folder: Path) -> FinishedRun:
     """Return the run in this folder. Raise RunError if it is not finished, or a file is invalid."""
     try:
-        summary, metrics = Summary.in_folder(folder), lines_of(folder / "metrics.jsonl", MetricsLine)
-        config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
+        summary, metrics = Summary.of_folder(folder), read_lines(folder / "metrics.jsonl", MetricsLine)
+        config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         rounds = folder / "diagnostics.jsonl"
-        seconds = sum(line.seconds for line in lines_of(rounds, RoundRecord, running=True)) if rounds.exists() else 0.0
+        seconds = (
+            sum(line.seconds for line in read_lines(rounds, RoundRecord, running=True)) if rounds.exists() else 0.0
+        )
     except (ValueError, RecursionError, Unavailable) as error:
         raise RunError(f"{folder}: is no folder of a finished run ({error}). `dpfed run` makes them.") from None
     # The summary of a resumed run counts from the round where it was resumed.

@@ -11,7 +11,7 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION
 from accounting.rounding import downwards, upwards
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Unavailable, lines_of, text_of
+from dpfed.records.reading import Unavailable, read_lines, text_of_file
 from dpfed.report.figures.run import plot_run
 from dpfed.report.finished_run import read_finished
 from dpfed.report.page import rendered
@@ -29,9 +29,9 @@ def live_page(folder: Path) -> str:
         group = plot_run(found.summary.method, found.metrics, None)
         return page_of(folder, found.summary, found.metrics, group, live=True)
     try:
-        config = tomllib.loads(text_of(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
+        config = tomllib.loads(text_of_file(folder / "config.toml", at_most=LARGEST_CONFIGURATION))
         file = folder / "metrics.jsonl"
-        metrics = lines_of(file, MetricsLine, running=True) if file.exists() else []
+        metrics = read_lines(file, MetricsLine, running=True) if file.exists() else []
         return _running(config, metrics)
     except (Unavailable, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         words = f"has no {error}" if isinstance(error, KeyError) else str(error)[:_LONGEST]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from dpfed import data, models
 from dpfed.clients.losses import OWN
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.errors import ConfigError
-from dpfed.runs.resuming import own_code_in
+from dpfed.runs.resuming import read_own_code
 
 SAME = "the same run"
 ANOTHER = "another run with the same settings; secret noise and cohorts cannot be repeated"
@@ -22,7 +22,7 @@ def repeated(folder: Path, tables: Mapping[str, object], *, config: str, out: st
     tables: its configuration. config: path of config.toml, as the reader of the line has it. A run of objects that were
     given in Python, or of code typed in a session, is repeated by a Python call.
     """
-    own = own_code_in(folder)
+    own = read_own_code(folder)
     words = ANOTHER if _table(tables, "run").get("randomness") == "secure" else SAME
     if objects := _objects(tables, own):
         given = "".join(f", {name}=..." for name in objects if name != "code")
@@ -41,7 +41,7 @@ def _table(tables: Mapping[str, object], name: str) -> Mapping[str, object]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _objects(tables: Mapping[str, object], own: tuple[OwnFile, ...]) -> list[str]:
+def _objects(tables: Mapping[str, object], own: tuple[UserCodeFile, ...]) -> list[str]:
     """Return what no command can name: arguments of `dpfed.run`, and "code" for code typed in a session."""
     found = [] if all(one.sha256 for one in own) else ["code"]
     for key, check in (("data", data.check_name), ("model", models.check_name)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
 from dpfed.errors import RunError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import lines_of
+from dpfed.records.reading import read_lines
 from dpfed.records.replays import replay_text
 from dpfed.records.round import RoundRecord
 from dpfed.records.summary import Summary
@@ -26,7 +26,7 @@ from dpfed.report.repeat import repeated
 from dpfed.report.units import significant, size
 from dpfed.runs.durable_files import put
 from dpfed.runs.loop import Outcome
-from dpfed.runs.resuming import own_code_in
+from dpfed.runs.resuming import read_own_code
 
 _COMPLETE = "The run is complete and saved; --resume makes the report."
 
@@ -86,7 +86,7 @@ def what_ran(summary: Summary) -> list[Fact]:
         Fact(name="Traffic of a client", words=_traffic(summary)),
     ]
     if summary.local_training:
-        facts.append(Fact(name="Local training", words=summary.local_training.words))
+        facts.append(Fact(name="Local training", words=summary.local_training.plan_text))
     facts.append(Fact(name="Seed", words=str(summary.seed)))
     return facts
 
@@ -94,7 +94,7 @@ def what_ran(summary: Summary) -> list[Fact]:
 def _rounding(folder: Path) -> list[Fact]:
     """Return how large rounding is beside a typical update, of a run whose sums are of integers without noise."""
     file = folder / "diagnostics.jsonl"
-    found = median_rounding(lines_of(file, RoundRecord, running=True)) if file.exists() else None
+    found = median_rounding(read_lines(file, RoundRecord, running=True)) if file.exists() else None
     if found is None:
         return []
     words = f"an error of at most {significant(found)} of a typical update's length (integers of the secure sum)"
@@ -148,7 +148,7 @@ def _commands(folder: Path, summary: Summary, configuration: str) -> list[str]:
         tables = {}
     commands = [repeated(folder, tables, config="config.toml", out="again")]
     if summary.epsilon is not None:
-        loads = "".join(f" --load {shlex.quote(one.path)}" for one in own_code_in(folder) if one.sha256)
+        loads = "".join(f" --load {shlex.quote(one.path)}" for one in read_own_code(folder) if one.sha256)
         commands += [
             f"dpfed audit run .{loads}      # recomputes epsilon, checks what was charged against what ran",
             "dpfed ledger verify ledger.jsonl       # no entry edited, lost or moved",

@@ -14,7 +14,7 @@ from dpfed.report.collection import SEED, Collection
 from dpfed.report.finished_run import FinishedRun
 from dpfed.runs.durable_files import put
 from dpfed.runs.quantities import QUANTITIES, SAFELY, Quantity
-from dpfed.runs.sweep_folder import Published
+from dpfed.runs.sweep_folder import PublishedNumber
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class Mean:
     n: int
     mean: float | None
     std: float | None
-    published: Published | None
+    published: PublishedNumber | None
 
     @property
     def difference(self) -> float | None:
@@ -122,7 +122,7 @@ def short(axis: str) -> str:
     return axis.rpartition(".")[2].replace("_", " ")
 
 
-def _published(group: Group, key: str, collection: Collection) -> Published | None:
+def _published(group: Group, key: str, collection: Collection) -> PublishedNumber | None:
     """Return the number that the paper prints for this row at this x, or else once for the whole row."""
     at = group.at.get(collection.x or "")
     found = {one.x: one for one in collection.published if (one.row, one.quantity) == (group.row, key)}

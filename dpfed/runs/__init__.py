@@ -1,1 +1,2 @@
-"""Runs: the loop, a run's folder, checkpoint, ledger book and summary; custom training loops (`client_level`)."""
+"""Runs: their loop, folder, checkpoint, ledger book and summary, and privacy of custom training loops
+(`client_level`)."""

@@ -1,4 +1,4 @@
-"""Hashes of a run's configuration, clients, start and code in its files: files of another run are refused."""
+"""Hashes of a run's configuration, clients, initial model and code, by which files of another run are refused."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from dpfed.runs.experiment import Experiment
 from dpfed.server.readout import network_of
 
 FORMAT = "dpfed-run-2"
-"""Version of the streams and steps of a run: a version of dpfed that would continue a run differently has another
-one.
-"""
+"""Version of the random streams and steps of a run; it changes whenever dpfed would continue a run differently."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Binding:
-    """Hashes that bind a run's files together. configuration: of config.toml as it was written. population:
-    `dpfed.data.population.fingerprint`. start: of the broadcast, and of the frozen network if there is one. own_code:
-    of the user's files; empty, and not recorded, if a run needs none."""
+    """Hashes that bind the files of a run together.
+
+    configuration: hash of config.toml as it was written
+    population:    fingerprint of the clients (`dpfed.data.population.fingerprint`)
+    start:         hash of the first broadcast, and of the frozen network if there is one
+    own_code:      hash of the user's files; empty, and not recorded, if the run needs none
+    """
 
     configuration: str
     population: str
@@ -36,14 +38,15 @@ class Binding:
     own_code: str = ""
 
     def to_header(self) -> dict[str, str]:
-        """Return the entries for the ledger's header, beside its population."""
+        """Return the entries of the ledger's header, without the population, which has its own field there."""
         own = {"own_code": self.own_code} if self.own_code else {}
         return {"format": FORMAT, "configuration": self.configuration, "start": self.start} | own
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
-    """The last hashes of the run's ledger and of its project's when a checkpoint was written; empty without one."""
+class LedgerHeads:
+    """Hashes of the last lines of the run's and the project's ledger when a checkpoint was written; empty without
+    one."""
 
     ledger: str = ""
     project: str = ""
@@ -56,21 +59,21 @@ PARTS = {
     "own_code": "the code of your own that it needs (--load)",
     "population": "its clients (the data, who holds them by data.partition and its seed and keys, or population.key)",
 }
-"""Description of each hash for messages."""
+"""Description of the hashed part of a run for messages, by the name of the hash."""
 
 
 def configuration_hash(tables: Mapping[str, Any]) -> str:
     """Return the hash of config.toml without federation.rounds.
 
-    The ledger has the length of a run, and a run can be prolonged (`dpfed.runs.resuming`).
+    The number of rounds is left out because a run can be prolonged (`dpfed.runs.resuming`); the ledger records it.
     """
     federation = {key: value for key, value in tables.get("federation", {}).items() if key != "rounds"}
     tables = {**tables, "federation": federation}
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()
 
 
-def start_hash(tensors: Iterable[Tensor]) -> str:
-    """Return the hash of the tensors that rounds start from."""
+def hash_of_tensors(tensors: Iterable[Tensor]) -> str:
+    """Return the hash of the tensors with which the first round starts."""
     found = hashlib.sha256()
     for tensor in tensors:
         values = tensor.detach().cpu().contiguous()
@@ -80,19 +83,22 @@ def start_hash(tensors: Iterable[Tensor]) -> str:
 
 
 def binding_of(experiment: Experiment, configuration: str, key: bytes) -> Binding:
-    """Return the hashes of a run whose config.toml has this hash, under the key of its clients' fingerprint."""
+    """Return the hashes of a run.
+
+    configuration: hash of its config.toml; key: secret key of the fingerprint of its clients
+    """
     return Binding(
         configuration=configuration,
-        population=population_of(experiment, key),
-        start=start_of(experiment),
+        population=population_fingerprint(experiment, key),
+        start=start_hash_of_run(experiment),
         own_code=code_hash(experiment.own_code),
     )
 
 
-def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
-    """Return the key of a new run: its project's key, or a new one.
+def new_population_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
+    """Return the key of a new run's population fingerprint: the project's key, or a new key.
 
-    A key from the seed is, like noise from the seed, not for release, and is equal whenever the run is repeated.
+    With simulated randomness a new key is derived from the seed, so that a repeated run has an equal key.
     """
     if project is not None:
         return project.key()
@@ -100,8 +106,8 @@ def new_key(experiment: Experiment, project: ProjectLedger | None) -> bytes:
     return experiment.seeds.generator("population.key").bytes(32) if simulated else population_key.fresh()
 
 
-def population_of(experiment: Experiment, key: bytes) -> str:
-    """Return the fingerprint of the run's clients under this key."""
+def population_fingerprint(experiment: Experiment, key: bytes) -> str:
+    """Return the fingerprint of the run's clients, keyed by the secret `key`."""
     return fingerprint(
         key,
         experiment.dataset,
@@ -111,10 +117,10 @@ def population_of(experiment: Experiment, key: bytes) -> str:
     )
 
 
-def start_of(experiment: Experiment) -> str:
-    """Return the hash of the model and the constants that the run starts from."""
+def start_hash_of_run(experiment: Experiment) -> str:
+    """Return the hash of the initial model and of all constant tensors of the run."""
     frozen = network_of(experiment.readout)
     constants = [] if frozen is None else [frozen.constants]
-    return start_hash(
+    return hash_of_tensors(
         [experiment.start.broadcast, *constants, *experiment.model.fixed.values(), *experiment.model.constants.values()]
     )

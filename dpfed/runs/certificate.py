@@ -1,4 +1,4 @@
-"""Certificate by simulation of a finished run: an epsilon beside the one that always holds, never in its place."""
+"""Certificate of a finished run: an epsilon by simulation, stated in addition to the deterministic upper bound."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dpfed.config.privacy_tables import GaussianPrivacy
 from dpfed.config.tables import Config
 
 
-def certified(config: Config) -> bool:
-    """Return True if a run is configured to have a certificate (privacy.certificate)."""
+def requests_certificate(config: Config) -> bool:
+    """Return True if privacy.certificate requests a certificate by simulation."""
     return isinstance(config.privacy, GaussianPrivacy) and config.privacy.certificate == "sampled"
 
 
-def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
-    """Return the claim of the ledger's releases; None if there is no certificate of them.
+def certificate_claim(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
+    """Return the claim about the ledger's releases that a certificate proves; None if the run cannot have a
+    certificate.
 
-    There is one if privacy.certificate is set, the planned rounds and no others are released, and no project is
-    charged. A run that ended early or was prolonged may have been so by its results, which the epsilon of its releases
-    does not cover.
+    It can have one if privacy.certificate is set, exactly the planned rounds are released, and no project is charged.
+    A run may have ended early or been prolonged because of its results, which its certificate would not cover.
     """
-    if not certified(config) or "run" in ledger.header.about or not ledger.releases:
+    if not requests_certificate(config) or "run" in ledger.header.about or not ledger.releases:
         return None
     mechanism, rounds = ledger.mechanism(), config.federation.rounds
     if ledger.header.plan is None or ledger.header.plan.rounds != rounds:
@@ -34,8 +34,9 @@ def claim_of(config: Config, ledger: Ledger, stated: Guarantee) -> Claim | None:
 
 
 def certificate_of(config: Config, ledger: Ledger, stated: Guarantee) -> Certificate | None:
-    """Return the certificate of a finished run; None if it has none, or none is below its epsilon."""
-    claim = claim_of(config, ledger, stated)
+    """Return the certificate of a finished run; None if it cannot have one, or no certified epsilon is below its
+    epsilon."""
+    claim = certificate_claim(config, ledger, stated)
     if claim is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A checkpoint: the state from which a run continues, as one file without pickle."""
+"""Checkpoint of a run: the state from which it continues, in one safetensors file (no pickle)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from accounting.ledger.regular_file import LARGEST_ARRAYS, require_input
 from dpfed.errors import RunError
-from dpfed.records.reading import Unavailable, json_object, validated
+from dpfed.records.reading import Unavailable, json_object, validated_record
 from dpfed.records.round import CheckpointReport
-from dpfed.runs.binding import PARTS, Binding, Heads
+from dpfed.runs.binding import PARTS, Binding, LedgerHeads
 from dpfed.server.state import ServerState
 
 _FORMAT = "dpfed-checkpoint-5"
@@ -25,20 +25,22 @@ _FORMAT = "dpfed-checkpoint-5"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """State after a round: the server's, the stages' memory, and the round's lines in the run's files.
+    """State of a run after a round.
 
-    It is saved atomically, so a round is done or not. report: lines of the round in the other files of the run, written
-    on resume if a crash prevented it; None before the first round. heads: last hashes of the ledgers that hold the
-    run's charges.
+    A checkpoint is saved atomically, so that a round is either finished or not.
+
+    state:  state of the server and of the stages
+    report: lines that the round adds to other files; resuming writes those that a crash prevented; None before round 1
+    heads:  hashes of the last lines of the ledgers with the run's charges
     """
 
     state: ServerState
     report: CheckpointReport | None = None
-    heads: Heads = field(default_factory=Heads)
+    heads: LedgerHeads = field(default_factory=LedgerHeads)
 
 
-def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
-    """Return the file of a checkpoint of the run with this binding."""
+def checkpoint_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
+    """Return the bytes of the checkpoint file of the run with this binding."""
     state = checkpoint.state
     tensors = {"broadcast": state.broadcast.cpu()}
     tensors |= {f"memory.{name}": kept.cpu() for name, kept in state.memory.items()}
@@ -52,19 +54,20 @@ def to_bytes(checkpoint: Checkpoint, *, binding: Binding) -> bytes:
         "clip_norm": repr(state.clip_norm),
         "told": json.dumps({} if checkpoint.report is None else checkpoint.report.to_dict(), allow_nan=False),
     }
-    return save(tensors, metadata=facts | {"digest": _digest(facts, tensors)})
+    return save(tensors, metadata=facts | {"digest": _content_digest(facts, tensors)})
 
 
-def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
-    """Return the checkpoint in this file, on the device of `start`; RunError if it is damaged, edited or another
-    run's.
+def read_checkpoint(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
+    """Return the checkpoint in this file, on the device of `start`.
+
+    Raises RunError if the file is damaged or edited, or belongs to another run.
     """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        _check(facts, tensors)
+        _check_digest(facts, tensors)
         _check_binding(path, facts, binding)
         if tensors["broadcast"].shape != start.broadcast.shape:
             raise ValueError("it is not a checkpoint of this run")
@@ -78,8 +81,8 @@ def read(path: Path, *, binding: Binding, start: ServerState) -> Checkpoint:
         )
         return Checkpoint(
             state=state,
-            report=validated(CheckpointReport, told, "its report") if told else None,
-            heads=Heads(ledger=facts["ledger_head"], project=facts["project_head"]),
+            report=validated_record(CheckpointReport, told, "its report") if told else None,
+            heads=LedgerHeads(ledger=facts["ledger_head"], project=facts["project_head"]),
         )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, Unavailable) as error:
         raise RunError(
@@ -93,30 +96,31 @@ def _binding_metadata(binding: Binding) -> dict[str, str]:
 
 
 def _check_binding(path: Path, facts: Mapping[str, str], binding: Binding) -> None:
-    """Raise RunError unless the checkpoint is of this run."""
+    """Raise RunError if the checkpoint belongs to another run."""
     now = _binding_metadata(binding)
     other = [name for name in ("run", "population", "start", "own_code") if facts.get(name) != now.get(name)]
     if other:
         words = " and ".join(PARTS["configuration" if name == "run" else name] for name in other)
         raise RunError(
-            f"{path}: is the checkpoint of another run, or this one has changed since in {words}. Put back what it "
-            "began with, or start a new run."
+            f"{path}: is the checkpoint of another run, or this run has changed since it began in {words}. Restore "
+            "what "
+            "the run began with, or start a new run."
         )
 
 
-def _check(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+def _check_digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
     if facts.get("format") != _FORMAT:
         raise ValueError(
-            f"its format is {facts.get('format')!r}, this version reads {_FORMAT!r}: a run is finished by the version "
-            "that began it"
+            f"its format is {facts.get('format')!r}, this version reads {_FORMAT!r}: finish the run with the version "
+            "of dpfed that began it"
         )
     kept = {name: value for name, value in facts.items() if name != "digest"}
-    if facts.get("digest") != _digest(kept, tensors):
+    if facts.get("digest") != _content_digest(kept, tensors):
         raise ValueError("its digest does not match: it is damaged or was edited")
 
 
-def _digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return a digest that finds damage and careless edits, not a forger."""
+def _content_digest(facts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Return a digest that detects damage and accidental edits, but not forgery."""
     found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name].contiguous()

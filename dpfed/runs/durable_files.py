@@ -1,4 +1,4 @@
-"""Files that a crash leaves complete: with the old content or the new one."""
+"""Writing of files such that a crash leaves a complete file, with the old or the new content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["append", "put"]
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Append lines, on the disk when this returns. OSError; a crash may leave a part of them at the end."""
+    """Append lines and return when they are on the disk. A crash may leave a part of them. Raises OSError."""
     descriptor = open_output(path, os.O_APPEND)
     try:
         write_through(descriptor, lines)

@@ -1,6 +1,6 @@
-"""Loss and metrics of a run: chosen by configuration or user functions, evaluated on held-out public test data.
+"""Loss and metrics of a run, chosen by the configuration or given as functions, and their evaluation on test data.
 
-Evaluation is post-processing of released weights.
+The test data are public, and evaluation is post-processing of released weights.
 """
 
 from __future__ import annotations
@@ -24,70 +24,75 @@ from dpfed.errors import ConfigError, TrainingFailed
 from dpfed.models.flat import FlatModel
 
 Metric = Callable[[Tensor, Tensor], Tensor | float]
-"""Metric of outputs [N, ...] and targets [N, ...] of all test samples: a number, or one a sample [N], which are
-averaged.
+"""Metric: a function of the outputs [N, ...] and targets [N, ...] of all N test samples.
+
+It returns a number, or one number per sample [N], which are averaged.
 """
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return, for each sample, the fraction of its labels [n, ...] that have the largest logit [n, classes, ...]."""
+    """Return, for each sample, the fraction of its labels that have the largest logit.
+
+    Shapes: outputs [n, classes, ...], targets [n, ...], result [n].
+    """
     right = (outputs.argmax(dim=1) == targets).double()
     return right.flatten(1).mean(dim=1) if right.dim() > 1 else right
 
 
-def _errors(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return errors [n, k], float64."""
+def _prediction_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the differences of outputs and targets [n, k], float64."""
     return (outputs.reshape(targets.shape).double() - targets.double()).reshape(len(targets), -1)
 
 
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean absolute error."""
-    return _errors(outputs, targets).abs().mean()
+    """Return the mean absolute error over all entries."""
+    return _prediction_errors(outputs, targets).abs().mean()
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the root of the mean squared error."""
-    return _errors(outputs, targets).square().mean().sqrt()
+    """Return the square root of the mean squared error over all entries."""
+    return _prediction_errors(outputs, targets).square().mean().sqrt()
 
 
 def r2(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the coefficient of determination, NaN if all targets are equal.
+    """Return the coefficient of determination R^2; NaN if all targets are equal.
 
-    It is 1 - squared errors / squared deviations from the test targets' mean, both summed over all entries.
+    It is 1 - (sum of squared errors) / (sum of squared deviations of the test targets from their mean).
     """
     rows = targets.double().reshape(len(targets), -1)
-    return 1 - _errors(outputs, targets).square().sum() / (rows - rows.mean(dim=0)).square().sum()
+    return 1 - _prediction_errors(outputs, targets).square().sum() / (rows - rows.mean(dim=0)).square().sum()
 
 
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "mae": mae, "rmse": rmse, "r2": r2}
-"""Metrics by their name in run.metrics."""
+"""Built-in metrics, by their name in run.metrics."""
 
 _OF_NUMBERS = ("mae", "r2")
-"""Metrics of numeric targets if run.metrics is not given."""
+"""Default of run.metrics for numeric targets."""
 
 _TAKEN = ("loss", "accuracy")
-"""Names that already have a meaning in metrics.jsonl."""
+"""Names that a user-defined metric cannot have, because metrics.jsonl uses them."""
 
 
 def metric_named(name: str) -> Metric:
-    """Return the metric of this name; ConfigError with the nearest name if there is none."""
+    """Return the metric of this name; raises ConfigError, which suggests a similar name, if it is unknown."""
     if name not in METRICS:
         raise ConfigError(f"run.metrics={name!r}: known are {', '.join(METRICS)}.{did_you_mean(name, METRICS)}")
     return METRICS[name]
 
 
-def check_own(metrics: Mapping[str, Metric]) -> None:
-    """Raise ConfigError for names that metrics.jsonl cannot have as test_NAME."""
+def check_metric_names(metrics: Mapping[str, Metric]) -> None:
+    """Raise ConfigError for a metric whose name cannot be used in the key test_NAME of metrics.jsonl."""
     for name in metrics:
         if not (isinstance(name, str) and name.isidentifier() and len(name) <= 100) or name in _TAKEN:
             raise ConfigError(
-                f"metrics: {name!r} is no name for one: it becomes test_NAME in metrics.jsonl, so letters, digits and "
-                f"_, and not {' or '.join(_TAKEN)}. Choose another."
+                f"metrics: {name!r} cannot be the name of a metric, which becomes the key test_NAME in metrics.jsonl. "
+                "Use "
+                f"letters, digits and _, but not {' or '.join(_TAKEN)}."
             )
 
 
-def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
-    """Return the metric as one number. TrainingFailed if it fails, or returns no number."""
+def metric_value(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    """Return the value of the metric as one number. Raises TrainingFailed if it raises, or does not return numbers."""
     try:
         value = torch.as_tensor(metric(outputs, targets))
         if value.dim() == 1 and len(value) == len(targets):
@@ -96,19 +101,21 @@ def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> flo
     except Exception as error:  # a user's metric may raise anything
         raise TrainingFailed(
             f"metric {name!r}: fails for outputs {list(outputs.shape)} and targets {list(targets.shape)}: "
-            f"{error_text(error)}. It must give a number, or one a sample."
+            f"{error_text(error)}. It must return one number, or one number per sample."
         ) from error
 
 
-def as_json(value: float) -> float | None:
-    """Return a metric for JSON: null if it is not finite."""
+def finite_or_none(value: float) -> float | None:
+    """Return the value of a metric for JSON: None (null) if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Loss that is minimised, and metrics. classes: True if targets are labels and outputs are their logits, so that
-    there is an accuracy."""
+    """Loss that is minimised, and metrics that are evaluated.
+
+    classes: True if targets are labels and outputs are logits, so that an accuracy is defined
+    """
 
     loss: Loss = CROSS_ENTROPY
     classes: bool = True
@@ -120,18 +127,19 @@ CLASSIFICATION = Objective()
 
 @dataclass(frozen=True, kw_only=True)
 class TestResult:
-    """Fraction of correct predictions (NaN without classes), mean loss, and other metrics by name."""
+    """Results on samples: accuracy (NaN for numeric targets), mean loss, and other metrics by their name."""
 
-    __test__ = False  # marks for pytest that this is no test class
+    __test__ = False  # pytest must not collect this class as a test
 
     accuracy: float
     loss: float
     others: Mapping[str, float] = field(default_factory=dict)
 
     def to_record(self, prefix: str) -> dict[str, float | None]:
-        """Return {prefix}_accuracy, {prefix}_loss, {prefix}_NAME; null if a number is not finite."""
+        """Return the scores {prefix}_accuracy, {prefix}_loss and {prefix}_NAME; None for a number that is not
+        finite."""
         named = {"accuracy": self.accuracy, "loss": self.loss, **self.others}
-        return {f"{prefix}_{name}": as_json(value) for name, value in named.items()}
+        return {f"{prefix}_{name}": finite_or_none(value) for name, value in named.items()}
 
 
 @torch.no_grad()
@@ -143,11 +151,11 @@ def evaluate(
     *,
     objective: Objective = CLASSIFICATION,
 ) -> TestResult:
-    """Return the test result of weights [d] on inputs [n, ...] and labels, or other targets, [n, ...].
+    """Return the results of weights [d] on inputs [n, ...] with labels or numeric targets [n, ...].
 
-    Rows are evaluated 1000 at a time, or 100 images on a CPU, whose cache holds their activations. Evaluation runs on a
-    copy of the weights: a forward pass that writes to its parameters (an embedding with max_norm) leaves `weights`
-    unchanged.
+    Samples are evaluated 1000 at a time, but images on a CPU 100 at a time, so that activations fit into its cache.
+    Evaluation uses a copy of the weights: a forward pass that writes to its parameters (an embedding with max_norm)
+    leaves `weights` unchanged.
     """
     weights = weights.clone()
     turned = takes_channels_last(model, inputs)
@@ -167,43 +175,46 @@ def evaluate(
     return TestResult(
         accuracy=correct / len(labels) if objective.classes else float("nan"),
         loss=loss / len(labels),
-        others={name: measured(name, metric, whole, labels) for name, metric in objective.metrics.items()},
+        others={name: metric_value(name, metric, whole, labels) for name, metric in objective.metrics.items()},
     )
 
 
 def with_own_loss(config: Config) -> Config:
-    """Return the configuration of a run with a loss given in Python. ConfigError if it names another loss."""
+    """Return the configuration with local.loss = "own", for a loss given in Python.
+
+    Raises ConfigError if local.loss names a different loss.
+    """
     if config.local.loss not in (None, OWN):
-        raise ConfigError(f"local.loss={config.local.loss!r} with a loss of your own: give one of them.")
+        raise ConfigError(f"local.loss={config.local.loss!r} with a loss given in Python: give only one of the two.")
     return config.model_copy(update={"local": config.local.model_copy(update={"loss": OWN})})
 
 
 def objective_of(
     config: Config, dataset: Dataset, model: FlatModel, loss: OfSamples | None, metrics: Mapping[str, Metric]
 ) -> Objective:
-    """Return the loss and metrics, checked on two public test samples.
+    """Return the loss and metrics of a run, after a check on two public test samples.
 
-    ConfigError if network, loss and targets do not fit together.
+    Raises ConfigError if the shapes or types of network outputs, loss and targets do not match.
     """
-    check_own(metrics)
-    chosen = own_loss(loss) if loss is not None else _configured(config, dataset)
+    check_metric_names(metrics)
+    chosen = own_loss(loss) if loss is not None else _configured_loss(config, dataset)
     of_classes = dataset.classes is not None and chosen.name in (CROSS_ENTROPY.name, OWN)
     form = (dataset.outputs, *dataset.target_shape) if chosen.name == CROSS_ENTROPY.name else None
     inputs, targets = (torch.from_numpy(half[:2]) for half in (dataset.test_inputs, dataset.test_labels))
     outputs = models.check_outputs(config.model.name, model, inputs, form)
     if draws_random_numbers(model, inputs, training=False):
         raise ConfigError(
-            f"model.name={config.model.name!r}: draws random numbers when it is evaluated, too, so that no test result "
-            "could be repeated. Draw them where self.training is true."
+            f"model.name={config.model.name!r}: draws random numbers in evaluation mode, so that test results "
+            "are not reproducible. Draw them only if self.training is true."
         )
     if len(inputs) > 1:
         check_loss(chosen, outputs, targets)
     classes = of_classes and outputs.shape[1:] == (dataset.outputs, *dataset.target_shape)
-    named = {name: metric_named(name) for name in _names(config, dataset, outputs) if name != "accuracy"}
+    named = {name: metric_named(name) for name in _metric_names(config, dataset, outputs) if name != "accuracy"}
     return Objective(loss=chosen, classes=classes, metrics=named | dict(metrics))
 
 
-def _configured(config: Config, dataset: Dataset) -> Loss:
+def _configured_loss(config: Config, dataset: Dataset) -> Loss:
     name = config.local.loss or ("mse" if dataset.classes is None else CROSS_ENTROPY.name)
     chosen = loss_named(name)
     if (name == CROSS_ENTROPY.name) != (dataset.classes is not None) and name in LOSSES:
@@ -216,12 +227,12 @@ def _configured(config: Config, dataset: Dataset) -> Loss:
     return chosen
 
 
-def _names(config: Config, dataset: Dataset, outputs: torch.Tensor) -> tuple[str, ...]:
+def _metric_names(config: Config, dataset: Dataset, outputs: torch.Tensor) -> tuple[str, ...]:
     if config.run.metrics is not None:
         if dataset.classes is not None and set(config.run.metrics) - {"accuracy"}:
             raise ConfigError(
-                f"run.metrics={list(config.run.metrics)}: are for targets that are no classes; labels have their "
-                "accuracy. Remove the key."
+                f"run.metrics={list(config.run.metrics)}: are for numeric targets; for labels the accuracy is "
+                "always computed. Remove the key."
             )
         if dataset.classes is None and "accuracy" in config.run.metrics:
             raise ConfigError("run.metrics 'accuracy': is for labels of classes. Use mae, rmse or r2.")

@@ -1,4 +1,4 @@
-"""The composition root: makes the objects of a run from a checked configuration."""
+"""Construction of all objects of a run from its configuration (composition root)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
 from dpfed.clients.task import Start
 from dpfed.config import registered
-from dpfed.config.own_code import OwnFile, error_text, load_own_code, own_files
+from dpfed.config.own_code import UserCodeFile, code_files_of_run, error_text, load_own_code
 from dpfed.config.server_tables import PosteriorServer
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
@@ -32,7 +32,7 @@ from dpfed.data.samples import (
 )
 from dpfed.errors import ConfigError, DpfedError
 from dpfed.mechanisms.soundness import is_user_defined, require_forgetful, require_form, require_sound
-from dpfed.methods.catalogue import federated_method, method
+from dpfed.methods.catalogue import federated_method, method_specification
 from dpfed.methods.choices import counts_errors
 from dpfed.methods.parts import ServerParts, TrainingParts
 from dpfed.methods.privacy_target import PrivacyTarget
@@ -41,25 +41,25 @@ from dpfed.methods.refusals import refuse, refuse_network, refuse_ranks
 from dpfed.methods.release import check_release
 from dpfed.methods.settings import Settings
 from dpfed.methods.specification import MethodSpecification
-from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
+from dpfed.methods.sums import clients_in_filled_sum, dropouts_of, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
 from dpfed.participation.lanes import ids_of_turns, with_lanes
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
 from dpfed.runs.evaluate import Objective, objective_of, with_own_loss
-from dpfed.runs.protection import not_protected
+from dpfed.runs.protection import limitations_of_guarantee
 from dpfed.runs.training import (
     TRIAL_LIMITS,
-    Own,
-    after_trial,
+    CustomObjects,
+    clients_trained_together,
     device_of,
     frozen_network,
-    group_of,
     is_custom,
     local_training,
     network_of,
     start_of_rounds,
+    training_after_trial,
 )
 from dpfed.seeds import Seeds
 from dpfed.server.readout import MovingAverage, Readout
@@ -71,11 +71,15 @@ from dpfed.stages.encode import Encode
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
-    """The objects of a run (`dpfed.runs.loop`).
+    """All objects of a run, for its loop (`dpfed.runs.loop`).
 
-    readout turns the server's state into the weights that are evaluated and saved. downlink_bits are received by a
-    client in a round, uplink_bits are sent (None: measured), of which secure_sum_bits are keys and shares. own_code:
-    the user-defined code of the run.
+    readout:         maps the server's state to the weights that are evaluated and saved
+    start:           state of the server before the first round
+    not_protected:   limitations of the stated epsilon, as texts
+    uplink_bits:     bits that a client sends in a round; None if they are measured
+    secure_sum_bits: part of uplink_bits for keys and shares of a secure sum
+    downlink_bits:   bits that a client receives in a round
+    own_code:        files of user-defined code of the run
     """
 
     config: Config
@@ -94,14 +98,16 @@ class Experiment:
     uplink_bits: int | None
     secure_sum_bits: int
     downlink_bits: int
-    own_code: tuple[OwnFile, ...] = ()
+    own_code: tuple[UserCodeFile, ...] = ()
 
 
-def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodSpecification:
-    """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
+def check_configuration(
+    config: Config, ranks: Ranks | None = None, own: CustomObjects | None = None
+) -> MethodSpecification:
+    """Return the method's specification after all checks that need no data. Raises ConfigError, as `build` does."""
     load_own_code()
     refuse_ranks(config, ranks or Alone())
-    chosen = method(config.method.name)
+    chosen = method_specification(config.method.name)
     if own is None or own.data is None:
         data.check_name(config.data.name)
     if own is None or own.model is None:
@@ -112,31 +118,31 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     return chosen
 
 
-def resolved(config: Config) -> Config:
-    """Return the configuration with derived settings written out: privacy.delta, cohort_cap, lanes, bands."""
+def with_derived_defaults(config: Config) -> Config:
+    """Return the configuration with derived defaults filled in: privacy.delta, cohort_cap, lanes and bands."""
     config = with_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
         config = config.with_delta(default_delta(config.federation.clients))
     return config if config.cohort_cap is None else config.with_cap(config.cohort_cap)
 
 
-def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> Experiment:
-    """Return the objects of a run; the caller may give some as `own`.
+def build(config: Config, ranks: Ranks | None = None, own: CustomObjects | None = None) -> Experiment:
+    """Return all objects of a run; `own` has the objects that the caller gives in Python.
 
-    ConfigError for a choice that cannot work, with the nearest one that does; AccountingError for one that no account
-    of privacy covers.
+    Raises ConfigError for settings that are invalid or cannot be combined, AccountingError for settings that no privacy
+    account covers.
     """
-    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    ranks, own = Alone() if ranks is None else ranks, CustomObjects() if own is None else own
     if (replay := replayed.current()) is not None:
         own = replay.own(own, config)
     if own.loss is not None:
         config = with_own_loss(config)
-    specification = check(config, ranks, own)
-    config = resolved(config)
+    specification = check_configuration(config, ranks, own)
+    config = with_derived_defaults(config)
     seeds = Seeds(root=config.run.seed)
     device = device_of(config.run.device, ranks)
     division = Seeds(root=config.data.partition_seed)
-    dataset, public, validation = _samples(config, own.data, division, device)
+    dataset, public, validation = _load_samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
     unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
     if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
@@ -148,7 +154,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         unused.restore()
     start = None if unused is None else Start(model, objective.loss, device)
     refuse_network(config, specification, model)
-    network = frozen_network(config, model, seeds, device) if specification.coins else None
+    network = frozen_network(config, model, seeds, device) if specification.sends_masks else None
     randomness = randomness_of(config.run.randomness, seeds)
     parts = TrainingParts(config=config, specification=specification, model=model, network=network, device=device)
     course = federated_method(specification.name).course(parts)
@@ -166,22 +172,22 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         )
     broadcast, readout = start_of_rounds(config, network, model, dataset, seeds)
     if start is not None:
-        clients = after_trial(config, clients, broadcast.to(device), dataset, start)
+        clients = training_after_trial(config, clients, broadcast.to(device), dataset, start)
     settings = Settings(
         config=config,
         specification=specification,
         clients=clients,
-        sampler=sampler_of(config, ids_of_turns(config, ids_of(clients.partition))),
+        sampler=sampler_of(config, ids_of_turns(config, public_client_ids(clients.partition))),
         randomness=randomness,
         seeds=seeds,
         model=model,
         device=device,
         public=public,
     )
-    stages = _chain(settings)
-    privacy_target = _charged(settings, stages)
-    method = _method(settings, stages, privacy_target, ranks)
-    beside = method.aggregation.overhead_bits(most_uploads(config, filled_to(config, privacy_target)))
+    stages = _chain_of_stages(settings)
+    privacy_target = _charged_target(settings, stages)
+    method = _round_method(settings, stages, privacy_target, ranks)
+    beside = method.aggregation.overhead_bits(most_uploads(config, clients_in_filled_sum(config, privacy_target)))
     stated = privacy_target or records
     if records is not None:
         config = config.with_delta(records.delta)
@@ -203,18 +209,18 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
         start=ServerState(round=0, broadcast=broadcast.to(device), clip_norm=stated.clip_norm if stated else math.inf),
         privacy_target=stated,
         validation=validation,
-        not_protected=not_protected(notes, config, stages.decodes_before_the_clip),
+        not_protected=limitations_of_guarantee(notes, config, stages.decodes_before_the_clip),
         uplink_bits=None if stages.fixed_bits is None else stages.fixed_bits + beside,
         secure_sum_bits=beside,
         downlink_bits=_downlink_bits(settings, stages),
-        own_code=own_code_of(config),
+        own_code=user_code_of_run(config),
     )
 
 
-def _samples(
+def _load_samples(
     config: Config, given: Dataset | None, division: Seeds, device: torch.device
 ) -> tuple[Dataset, Public | None, Validation | None]:
-    """Return the clients' data set, and the samples that are public or set aside for validation."""
+    """Return the clients' data set, the public samples, and the samples that are set aside for validation."""
     whole = whole_data(config) if given is None else with_features(config.data, given)
     check_letters(config.model.name, whole)
     rest, validation = validation_samples(config, whole, division, device)
@@ -222,15 +228,15 @@ def _samples(
     return dataset, public, validation
 
 
-def ids_of(holdings: Holdings) -> ClientIds | None:
-    """Return the public ids of the clients, if their data name them."""
+def public_client_ids(holdings: Holdings) -> ClientIds | None:
+    """Return the public ids of the clients; None if the data set does not name its clients."""
     return holdings.ids if isinstance(holdings, Partition) else None
 
 
-def own_code_of(config: Config) -> tuple[OwnFile, ...]:
-    """Return the user's files that a run of this configuration needs."""
-    method_of, scheme_of = config.method.name, method(config.method.name).scheme
-    return own_files(
+def user_code_of_run(config: Config) -> tuple[UserCodeFile, ...]:
+    """Return the files of user-defined code that a run of this configuration needs."""
+    method_of, scheme_of = config.method.name, method_specification(config.method.name).scheme
+    return code_files_of_run(
         [
             ("method", method_of),
             ("scheme", scheme_of or ""),
@@ -242,24 +248,23 @@ def own_code_of(config: Config) -> tuple[OwnFile, ...]:
     )
 
 
-def _chain(settings: Settings) -> Stages:
-    """Return the method's chain; ConfigError with its line if a custom function fails."""
+def _chain_of_stages(settings: Settings) -> Stages:
+    """Return the method's chain of stages. Raises ConfigError with the source line if a custom function raises."""
     specification = settings.specification
     try:
         return require_form(federated_method(specification.name).stages(settings))
     except (DpfedError, AccountingError):
         raise
     except Exception as error:  # a user's function may raise anything
-        if registered.file_of("method", specification.name) is None:
+        if registered.registering_file("method", specification.name) is None:
             raise
-        raise ConfigError(f"method.name={specification.name!r}: its function fails: {error_text(error)}.") from error
+        raise ConfigError(f"method.name={specification.name!r}: its function raises {error_text(error)}.") from error
 
 
-def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
-    """Return the privacy target with the mechanism of the stage that makes rounds private; no other code sets a run's
-    charge.
+def _charged_target(settings: Settings, stages: Stages) -> PrivacyTarget | None:
+    """Return the privacy target whose mechanism is that of the chain's private stage; no other code sets the charge.
 
-    ConfigError if that charge does not cover the chain, or a custom scheme.
+    Raises ConfigError if this charge does not cover the chain, or if a custom scheme fails its check.
     """
     privacy_target = settings.privacy_target(stages.project.sent)
     if privacy_target is None:
@@ -272,22 +277,24 @@ def _charged(settings: Settings, stages: Stages) -> PrivacyTarget | None:
 
 
 def _check_own_scheme(stages: Stages) -> None:
-    """Raise ConfigError if a custom scheme fails the test that rows do not depend on each other, which a private run
-    needs.
+    """Raise ConfigError if a custom scheme fails `compress.check`.
+
+    A private run requires that a scheme encodes each row independently of the others.
     """
     encode = stages.find(Encode)
-    if encode is None or registered.file_of("scheme", encode.scheme.name) is None:
+    if encode is None or registered.registering_file("scheme", encode.scheme.name) is None:
         return
     found = compress.check(encode.scheme, statistics=False)
     if not found.passed:
         words = "; ".join(f"{one.subject}: {one.detail}" for one in found.failed)
         raise ConfigError(
-            f"scheme {encode.scheme.name!r} with [privacy]: does not do what it claims ({words}) See `dpfed audit "
+            f"scheme {encode.scheme.name!r} with [privacy]: does not have the properties that it claims ({words}) See "
+            "`dpfed audit "
             f"scheme {encode.scheme.name}`."
         )
 
 
-def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | None, ranks: Ranks) -> Method:
+def _round_method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | None, ranks: Ranks) -> Method:
     config = settings.config
     return Method(
         stages=stages,
@@ -295,10 +302,10 @@ def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | 
         randomness=settings.randomness,
         clients=settings.clients,
         aggregation=sums_of(config, stages, privacy_target, settings.seeds),
-        server=_averaging_models(config, _server(settings)),
-        group=group_of(config, settings.model),
+        server=_with_moving_average(config, _server_rule(settings)),
+        group=clients_trained_together(config, settings.model),
         divisor=settings.sampler.expected if privacy_target else None,
-        fill=filled_to(config, privacy_target),
+        fill=clients_in_filled_sum(config, privacy_target),
         dropouts=dropouts_of(config, settings.randomness),
         canaries=settings.canaries(privacy_target),
         ranks=ranks,
@@ -307,9 +314,10 @@ def _method(settings: Settings, stages: Stages, privacy_target: PrivacyTarget | 
 
 
 def _downlink_bits(settings: Settings, stages: Stages) -> int:
-    """Return the bits that a client receives in a round.
+    """Return the number of bits that a client receives in a round.
 
-    With a reset in every round and a fixed cohort of K clients, the probabilities are multiples of 1/K.
+    With the posterior rule, a reset in every round and a fixed cohort of K clients, probabilities are multiples of 1/K.
+    The server then sends counts from 0 to K.
     """
     config, choice = settings.config, stages.project.choice
     server = config.server
@@ -319,12 +327,12 @@ def _downlink_bits(settings: Settings, stages: Stages) -> int:
     return choice.downlink_bits
 
 
-def _server(settings: Settings) -> ServerRule:
+def _server_rule(settings: Settings) -> ServerRule:
     parts = ServerParts(config=settings.config, model=settings.model, device=settings.device)
     return federated_method(settings.specification.name).server(parts)
 
 
-def _averaging_models(config: Config, rule: ServerRule) -> ServerRule:
+def _with_moving_average(config: Config, rule: ServerRule) -> ServerRule:
     decay = config.server.average
     return rule if decay is None else MovingAverage(rule=rule, decay=decay)
 

@@ -1,20 +1,22 @@
-"""The folder of a run: its files, in an order of writing that survives a crash.
+"""The folder of a run: its files, written in an order from which a run can be resumed after a crash.
 
 config.toml        the resolved configuration
-client_ids.json    hashes of the clients' public ids, if their lanes or turns follow from these
-own_code.json      paths and hashes of the user's files that the run needs, if any
-ledger.jsonl       releases (private runs); on the disk before any other file has the round
-metrics.jsonl      one line a round, safe to publish with the model
-diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times: covered by no epsilon, for the
-                   operator and audits only
-canaries.jsonl     scores of each canary, if there were any
-checkpoint.safetensors   the state that the next round starts from, and its round's lines in the files above
-population.key     the secret key of the fingerprint of the clients, for the operator only
-schedule.key       the secret key of the participation schedule in a run with secure randomness
-model.safetensors, summary.json, report.html, *.png      at the end; model.mask.safetensors where a mask is the model
-lock               held while a process runs here
+client_ids.json    hashes of the clients' public ids, if lanes or turns are derived from these ids
+own_code.json      paths and hashes of the user's files that the run needs, if there are any
+ledger.jsonl       releases of a private run; a round is on the disk here before any other file contains it
+metrics.jsonl      one line per round, safe to publish with the model
+diagnostics.jsonl  cohorts and their members, clip counts, noise, probes of sums, times; no epsilon covers them, so they
+                   are for the operator and audits only
+canaries.jsonl     scores of each canary, if the run has canaries
+checkpoint.safetensors   state from which the next round starts, and the last round's lines of the files above
+population.key     secret key of the fingerprint of the clients, for the operator only
+schedule.key       secret key of the participation schedule, in a run with secure randomness
+model.safetensors, summary.json, report.html, *.png      written at the end, and model.mask.safetensors if the model is
+                   a mask
+lock               locked while a process uses the folder
 
-A round is charged (ledger), done (checkpoint), reported (the rest), each on the disk before the next begins.
+A round is first charged (ledger), then saved (checkpoint), then reported (other files). Each step is on the disk before
+the next one begins.
 """
 
 from __future__ import annotations
@@ -32,19 +34,26 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save
 
 from accounting.ledger import population_key
-from dpfed.config.own_code import OwnFile, code_hash
-from dpfed.config.tables import parse_written
+from dpfed.config.own_code import UserCodeFile, code_hash
+from dpfed.config.tables import parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.models.flat import FlatModel
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Line, OneLine, Unavailable, lines_of
+from dpfed.records.reading import RoundLine, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs import checkpoint, durable_files
 from dpfed.runs.binding import Binding, configuration_hash
 from dpfed.runs.checkpoint import Checkpoint
-from dpfed.runs.resuming import OWN_CODE, configuration_in, differences, own_code_in, prolonged, with_delta_of
+from dpfed.runs.resuming import (
+    OWN_CODE,
+    configuration_differences,
+    configuration_of_run,
+    is_prolonged,
+    read_own_code,
+    with_delta_of_run,
+)
 from dpfed.server.state import ServerState
 
 _LOCK = "lock"
@@ -53,10 +62,11 @@ CLIENT_IDS = "client_ids.json"
 
 
 class RunFolder:
-    """Paths and atomic writes, for one process at a time; every failure is a RunError that names the file.
+    """Folder of a run, which one process at a time uses: its paths, and atomic writes.
 
-    `shorter`: the configuration that the run began with, if it is prolonged. `release` unlocks the folder; so does the
-    end of this process, for any reason.
+    Every failure is a RunError that names the file. `release`, or any end of the process, unlocks the folder.
+
+    shorter: the configuration with which the run began, if it is being prolonged, else None
     """
 
     def __init__(self, path: Path, config: Mapping[str, object]) -> None:
@@ -75,41 +85,40 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
-        """Create a folder with the configuration; RunError if it is not empty."""
+        """Create a folder with config.toml. Raises RunError if the folder exists and is not empty."""
         folder = cls(path, config)
         try:
             folder._made = tuple(one for one in (path, *path.parents) if not one.exists())
             path.mkdir(parents=True, exist_ok=True)
             folder._refuse_content()
-            folder._hold()
+            folder._lock_folder()
             folder._refuse_content()
         except OSError as error:
             raise RunError(f"{path}: the run folder cannot be made ({error.strerror}).") from None
         try:
-            folder._write("config.toml", tomli_w.dumps(dict(config)).encode())
+            folder._write_file("config.toml", tomli_w.dumps(dict(config)).encode())
         except RunError:
-            folder.discard()
+            folder.discard_new_folder()
             raise
         return folder
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, object]) -> RunFolder:
-        """Open the folder of an interrupted run, or of a run to prolong.
+        """Open the folder of an interrupted run, or of a run that is prolonged.
 
-        RunError if there is none, or its configuration differs.
-
-        For settings that the run's version did not have yet, see `parse_written`.
+        Raises RunError if the folder has no run, or if its configuration differs from `config` in more than the number
+        of rounds. `parse_written_config` has the defaults of settings that an older version did not write.
         """
-        before = configuration_in(path)
-        written = parse_written(with_delta_of(path, before), source=str(path / "config.toml")).to_dict()
-        changed = differences(written, dict(config))
-        if changed and not prolonged(written, config):
+        before = configuration_of_run(path)
+        written = parse_written_config(with_delta_of_run(path, before), source=str(path / "config.toml")).to_dict()
+        changed = configuration_differences(written, dict(config))
+        if changed and not is_prolonged(written, config):
             raise RunError(
                 f"{path}: cannot resume with another configuration: " + "; ".join(changed) + ". Start a new run, "
-                "or take the differences back."
+                "or undo the changes."
             )
-        folder = cls(path, before)  # the run's files have the hash of the configuration as it was written
-        folder._hold()
+        folder = cls(path, before)  # the hash in the run's files is that of the configuration as written
+        folder._lock_folder()
         folder.shorter = before if changed else None
         return folder
 
@@ -117,13 +126,13 @@ class RunFolder:
         """Write the new number of rounds into config.toml."""
         assert self.shorter is not None
         tables = {**self.shorter, "federation": {**self.shorter["federation"], "rounds": rounds}}
-        self._write("config.toml", tomli_w.dumps(tables).encode())
+        self._write_file("config.toml", tomli_w.dumps(tables).encode())
 
-    def key(self, new: Callable[[], bytes]) -> bytes:
-        """Return the key of the population's fingerprint; a new key for a run that has not begun, or if the file is
-        gone.
+    def population_key(self, new: Callable[[], bytes]) -> bytes:
+        """Return the key of the population's fingerprint.
 
-        With a new key no ledger and no checkpoint is this run's any more. LedgerError.
+        The key is new, from `new`, if the run has not begun or population.key is missing. With a new key, the existing
+        ledger and checkpoint of the run are refused as those of another run. Raises LedgerError.
         """
         path = self.path / "population.key"
         key = population_key.read(path)
@@ -133,76 +142,76 @@ class RunFolder:
         return key
 
     def schedule_key(self, new: bytes) -> bytes:
-        """Return the key that the schedule is drawn from; `new` for a run that has not begun.
+        """Return the key from which the participation schedule is drawn; `new` if the run has not begun.
 
-        RunError if the file is gone: a schedule drawn anew would differ from the ledger's. LedgerError.
+        Raises RunError if schedule.key of a run that has begun is missing, because a new schedule would differ from the
+        charged one. Raises LedgerError if the file cannot be read or written.
         """
         path = self.path / SCHEDULE_KEY
         key = population_key.read(path)
         if key is None and (self.ledger.exists() or self._checkpoint.exists()):
             raise RunError(
-                f"{path}: is gone, and with it the remaining participation schedule. Restore it from a copy."
+                f"{path}: is missing, so the remaining participation schedule is unknown. Restore the file from a copy."
             )
         if key is None:
             population_key.write(path, new)
         return key or new
 
-    def client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
-        """Record the ids that fix the order of turns; RunError if a continued run has other ids."""
+    def record_client_ids(self, ids: ClientIds | None, *, resume: bool) -> None:
+        """Record the client ids that determine lanes or turns. Raises RunError if a resumed run has other ids."""
         content = b"" if ids is None else ids.to_json()
         path = self.path / CLIENT_IDS
         if not resume:
             if content:
-                self._write(CLIENT_IDS, content)
+                self._write_file(CLIENT_IDS, content)
         elif content != (path.read_bytes() if path.is_file() else b""):
             raise RunError(
-                f"{path}: cannot resume with other ids of clients, from which their turns follow. Give the data as "
-                "they were, or start a new run."
+                f"{path}: cannot resume with other client ids, because they determine the turns of clients. Use the "
+                "original data, or start a new run."
             )
 
-    def own_code(self, files: Sequence[OwnFile], *, resume: bool) -> None:
-        """Record the user's code that a new run needs; RunError if a continued run has other code."""
+    def record_own_code(self, files: Sequence[UserCodeFile], *, resume: bool) -> None:
+        """Record the user-defined code that the run needs. Raises RunError if a resumed run has other code."""
         if not resume:
             if files:
                 content = json.dumps([one.to_dict() for one in files], indent=2) + "\n"
-                self._write(OWN_CODE, content.encode())
+                self._write_file(OWN_CODE, content.encode())
             return
-        before = own_code_in(self.path)
+        before = read_own_code(self.path)
         if code_hash(before) != code_hash(files):
-            began, now = (", ".join(map(_named, each)) or "none" for each in (before, files))
+            began, now = (", ".join(map(_file_description, each)) or "none" for each in (before, files))
             raise RunError(
-                f"{self.path}: cannot resume with other code of your own: it began with {began}; there is {now} now. "
-                "Load the files as they were (--load), or start a new run."
+                f"{self.path}: cannot resume with other code of your own: the run began with {began}; now it is {now}. "
+                "Load the original files (--load), or start a new run."
             )
 
-    def bind(self, binding: Binding) -> None:
-        """Set the hashes that checkpoints are written with, and must have been written with."""
+    def set_binding(self, binding: Binding) -> None:
+        """Set the hashes that are written into checkpoints, and compared when a checkpoint is loaded."""
         self._binding = binding
 
-    def release(self) -> None:
+    def unlock(self) -> None:
         """Release the lock on the run folder."""
         self._lock.release()
 
-    def discard(self) -> None:
-        """Unlock the folder; remove a new folder of a run that was refused before it charged or saved anything."""
+    def discard_new_folder(self) -> None:
+        """Unlock the folder, and remove it if this run created it and was refused before it charged or saved
+        anything."""
         names = ("config.toml", self.ledger.name, self._metrics.name, "population.key", SCHEDULE_KEY, CLIENT_IDS, _LOCK)
         if self._made is not None:
-            with suppress(
-                OSError
-            ):  # files that cannot be removed are kept; the reason of the refusal is reported in any case
+            with suppress(OSError):  # a file that cannot be removed must not hide the reason of the refusal
                 for name in names:
                     (self.path / name).unlink(missing_ok=True)
                 for folder in self._made:
                     folder.rmdir()
-        self.release()
+        self.unlock()
 
     def _refuse_content(self) -> None:
-        """Refuse a folder with content, except that of a run that ended before it had a configuration."""
+        """Raise RunError for a folder with content, unless a run ended there before it wrote its configuration."""
         if any(one.name != _LOCK and one.suffix != ".part" for one in self.path.iterdir()):
-            self.release()
-            raise RunError(f"{self.path}: is not empty. Use --resume to go on with the run in it, or another --out.")
+            self.unlock()
+            raise RunError(f"{self.path}: is not empty. Use --resume to continue the run in it, or another --out.")
 
-    def _hold(self) -> None:
+    def _lock_folder(self) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -213,86 +222,87 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path / _LOCK}: cannot be locked ({error.strerror}). Use another --out.") from None
 
-    def append(self, line: MetricsLine, record: RoundRecord) -> None:
-        """Append the lines of a round to diagnostics.jsonl, canaries.jsonl and metrics.jsonl, in this order."""
-        self._append(self._diagnostics, record)
+    def append_round(self, line: MetricsLine, record: RoundRecord) -> None:
+        """Append the lines of one round to diagnostics.jsonl, canaries.jsonl and metrics.jsonl, in this order."""
+        self._append_lines(self._diagnostics, record)
         if record.canaries:
-            self._append(self._canaries, *record.canaries)
-        self._append(self._metrics, line)
+            self._append_lines(self._canaries, *record.canaries)
+        self._append_lines(self._metrics, line)
 
-    def metrics(self, before_round: int) -> list[MetricsLine]:
-        """Return the lines of metrics.jsonl up to that round; later lines are removed from this file and those
-        beside it.
-        """
-        self._drop_after(before_round, self._diagnostics, RoundRecord)
-        self._drop_after(before_round, self._canaries, CanaryLine)
-        return self._drop_after(before_round, self._metrics, MetricsLine)
+    def metrics_lines(self, before_round: int) -> list[MetricsLine]:
+        """Return the lines of metrics.jsonl up to round `before_round`, inclusive.
 
-    def _drop_after(self, last: int, file: Path, kind: type[OneLine]) -> list[OneLine]:
-        """Remove lines of later rounds than `last`, and a line that a crash cut off, from a file; return the other
-        lines.
+        Lines of later rounds are removed from metrics.jsonl, diagnostics.jsonl and canaries.jsonl.
         """
+        self._drop_lines_after(before_round, self._diagnostics, RoundRecord)
+        self._drop_lines_after(before_round, self._canaries, CanaryLine)
+        return self._drop_lines_after(before_round, self._metrics, MetricsLine)
+
+    def _drop_lines_after(self, last: int, file: Path, kind: type[RoundLineKind]) -> list[RoundLineKind]:
+        """Return the lines of a file up to round `last`; remove later lines, and an incomplete line, from the file."""
         if not file.exists():
             return []
         try:
-            kept = [one for one in lines_of(file, kind, running=True) if one.round <= last]
+            kept = [one for one in read_lines(file, kind, running=True) if one.round <= last]
         except Unavailable as error:
             raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
-        self._write(file.name, b"".join(_line(one) for one in kept))
+        self._write_file(file.name, b"".join(_json_line(one) for one in kept))
         return kept
 
     def save_checkpoint(self, saved: Checkpoint) -> None:
-        """Save a checkpoint atomically: a crash leaves the old one or this one."""
+        """Save a checkpoint atomically: a crash leaves either the previous checkpoint or this one."""
         assert self._binding is not None
-        self._write(self._checkpoint.name, checkpoint.to_bytes(saved, binding=self._binding))
+        self._write_file(self._checkpoint.name, checkpoint.checkpoint_bytes(saved, binding=self._binding))
 
     def load_checkpoint(self, start: ServerState) -> Checkpoint:
-        """Return the last checkpoint, or one of `start` if there is none."""
+        """Return the last checkpoint; if none is saved, a checkpoint with the state `start`."""
         if not self._checkpoint.exists():
             return Checkpoint(state=start)
         assert self._binding is not None
-        return checkpoint.read(self._checkpoint, binding=self._binding, start=start)
+        return checkpoint.read_checkpoint(self._checkpoint, binding=self._binding, start=start)
 
     def save_model(self, model: FlatModel, weights: torch.Tensor) -> str:
-        """Save the final weights by parameter name, and the fixed ones, which the header names; return the SHA-256
-        of the file.
+        """Save the final weights and the fixed weights by parameter name; return the SHA-256 of the file.
+
+        The file's header lists the names of fixed weights.
         """
         flat = weights.cpu()
         tensors = {b.name: flat[b.start : b.stop].reshape(b.shape).clone() for b in model.layout}
         fixed = {name: tensor.cpu().contiguous() for name, tensor in model.fixed.items()}
         about = {"fixed": json.dumps(sorted(fixed))} if fixed else None
-        return self._hashed("model.safetensors", save(tensors | fixed, metadata=about))
+        return self._write_hashed("model.safetensors", save(tensors | fixed, metadata=about))
 
     def save_mask(self, content: bytes) -> str:
-        """Save the final mask with its seed, which give the whole network; return the SHA-256 of the file."""
-        return self._hashed("model.mask.safetensors", content)
+        """Save the final mask and the seed of the frozen weights, which determine the network; return the file's
+        SHA-256."""
+        return self._write_hashed("model.mask.safetensors", content)
 
     def save_summary(self, summary: Summary) -> None:
         """Write summary.json."""
-        self._write("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
+        self._write_file("summary.json", (json.dumps(summary.to_dict(), indent=2, allow_nan=False) + "\n").encode())
 
-    def _hashed(self, name: str, content: bytes) -> str:
-        self._write(name, content)
+    def _write_hashed(self, name: str, content: bytes) -> str:
+        self._write_file(name, content)
         return hashlib.sha256(content).hexdigest()
 
-    def _append(self, file: Path, *records: Line) -> None:
+    def _append_lines(self, file: Path, *records: RoundLine) -> None:
         try:
-            durable_files.append(file, b"".join(_line(record) for record in records))
+            durable_files.append(file, b"".join(_json_line(record) for record in records))
         except OSError as error:
-            raise _not_written(file, error) from None
+            raise _write_error(file, error) from None
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write_file(self, name: str, content: bytes) -> None:
         try:
             durable_files.put(self.path / name, content)
         except OSError as error:
-            raise _not_written(self.path / name, error) from None
+            raise _write_error(self.path / name, error) from None
 
 
-def _named(one: OwnFile) -> str:
+def _file_description(one: UserCodeFile) -> str:
     return f"{one.path} ({one.sha256[:12] or 'typed in a session'})"
 
 
-def _not_written(file: Path, error: OSError) -> RunError:
+def _write_error(file: Path, error: OSError) -> RunError:
     return RunError(
         f"{file}: cannot be written ({error.strerror}). Files written before are complete; free space or fix the "
         "folder, then --resume."
@@ -305,5 +315,5 @@ def free_folder(parent: Path, name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _line(record: Line) -> bytes:
+def _json_line(record: RoundLine) -> bytes:
     return (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode()

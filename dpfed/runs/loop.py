@@ -1,4 +1,5 @@
-"""The loop of a run: rounds, evaluation, checkpoints, and its end before a round that exceeds the budget."""
+"""The loop of a run: rounds, evaluation and checkpoints, until all rounds are done or the next would exceed a
+budget."""
 
 from __future__ import annotations
 
@@ -36,15 +37,15 @@ from dpfed.round import (
     run_round,
     share_of_round,
 )
-from dpfed.runs.binding import Binding, Heads, binding_of, new_key
-from dpfed.runs.book import Book
-from dpfed.runs.certificate import certified
+from dpfed.runs.binding import Binding, LedgerHeads, binding_of, new_population_key
+from dpfed.runs.book import LedgerBook
+from dpfed.runs.certificate import requests_certificate
 from dpfed.runs.checkpoint import Checkpoint
 from dpfed.runs.experiment import Experiment
 from dpfed.runs.folder import RunFolder
 from dpfed.runs.resuming import require_same_rounds
-from dpfed.runs.scores import Scores, majority_accuracy, scores_of, tested, validated
-from dpfed.runs.spending import over_budget, over_project_budget, spending
+from dpfed.runs.scores import Scores, majority_accuracy, scores_of_summary, scores_on_test_half, scores_on_validation
+from dpfed.runs.spending import over_budget_text, over_project_budget_text, spending_account
 from dpfed.runs.summary import summary_of, uplink_megabytes
 from dpfed.sources import InProcess, Trained, training_errors
 from dpfed.version import __version__
@@ -54,7 +55,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Folder and records of a finished run. `summary` and `metrics` are their JSON objects, for scripts."""
+    """Folder and records of a finished run; for scripts, `summary` and `metrics` have the records as JSON objects."""
 
     folder: Path
     record: Summary
@@ -80,49 +81,55 @@ def run(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run or resume the experiment in folder `out`; `on_round` gets each line of metrics.jsonl.
+    """Run or resume the experiment in folder `out`.
 
-    A `project` is charged too and ends the run when its budget is spent; `stop` is called before every round.
+    on_round: called with each line of metrics.jsonl, as a JSON object
+    project:  ledger of a project, which is charged too; its budget can end the run
+    stop:     called before every round; if it returns True, the run ends with RunInterrupted
 
-    Claim: the summary's epsilon is recomputed from the ledger alone, which holds every release that was made; a round
-    whose epsilon would exceed privacy.epsilon (local.record.epsilon: for any client) is not run. Raises RunError or
-    LedgerError if the folder or the ledger cannot be trusted or written, or if training fails; files written before are
-    valid and the run can be resumed. RunInterrupted if `stop` returns True.
+    Claim: the summary's epsilon is recomputed from the ledger alone, which contains every release that was made. No
+    round is run whose epsilon would exceed privacy.epsilon (local.record.epsilon, for any client). Raises RunError or
+    LedgerError if a file is invalid or cannot be written, or if training fails. Files written before such an error are
+    valid, and the run can be resumed.
     """
     opened: Run | None = None
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
-    except TrainingFailed:  # the other processes wait for this one's part, not for a message: its end ends them
+        outcome = opened.run_all_rounds(InProcess(seeds=experiment.seeds), stop)
+    except (
+        TrainingFailed
+    ):  # other processes are waiting for this process's rows, so a message would block; its end ends them
         raise
     except BaseException:
-        _let_go(experiment)
+        _stop_other_processes(experiment)
         raise
     finally:
         if opened is not None:
-            opened.release()
-    _let_go(experiment)
+            opened.unlock()
+    _stop_other_processes(experiment)
     return outcome
 
 
-def follow(experiment: Experiment) -> None:
-    """Train this process's part of every round that rank 0 leads."""
+def train_share_of_rounds(experiment: Experiment) -> None:
+    """Train this process's share of the clients in every round that process 0 leads."""
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
         for task in method.ranks.follow(experiment.start):
             share_of_round(task, method, Trained(seeds=seeds), seeds)
 
 
-def _let_go(experiment: Experiment) -> None:
-    """End the other processes; a process that has ended already does not answer."""
+def _stop_other_processes(experiment: Experiment) -> None:
+    """Tell the other processes of the run to end; a process that has already ended is ignored."""
     with suppress(RuntimeError):
         experiment.method.ranks.stop()
 
 
 class Run:
-    """A run, round by round, with clients of this process or of another engine (its source of rows). Claims: see
-    `run`."""
+    """A run, executed round by round.
+
+    Its source of rows is the clients of this process, or those of another engine. The claims of `run` hold here, too.
+    """
 
     def __init__(
         self,
@@ -138,17 +145,17 @@ class Run:
         self._folder, self._on_round, self._binding = folder, on_round, binding
         privacy_target = experiment.privacy_target
         self._book = _open_book(experiment, privacy_target, folder, saved, binding, project) if privacy_target else None
-        self._lines = folder.metrics(before_round=saved.state.round - 1)
-        self._spent = spending(experiment, self._book, saved.state.round)
+        self._lines = folder.metrics_lines(before_round=saved.state.round - 1)
+        self._spent = spending_account(experiment, self._book, saved.state.round)
         self._uplink = 0
         self._mask_entropy: int | None = 0
         self._stopped_by = "rounds"
         self._exceeded: Callable[[], str] = str
-        if saved.report is not None:  # in case the other files lack it
+        if saved.report is not None:  # a crash may have prevented these lines
             self._write_report(saved.report, self._spent.charge(None))
         scheduled = isinstance(experiment.method.sampler.law, Schedule)
         if scheduled and self._book is not None and self._book.charged_before_interruption(self.state.round):
-            self._leave_out()
+            self._skip_charged_round()
 
     @classmethod
     def open(
@@ -160,106 +167,112 @@ class Run:
         on_round: OnRound = lambda record: None,
         project: ProjectLedger | None = None,
     ) -> Run:
-        """Open a run in a new folder, or in the folder of an interrupted run, which is locked until `release` or
-        `close` (or the end of this process)."""
+        """Open a run in a new folder, or in the folder of an interrupted run.
+
+        The folder is locked until `release`, `close` or the end of this process.
+        """
         _check_project(experiment, project)
         if not resume and experiment.privacy_target is not None:
-            experiment.privacy_target.require_statement(experiment.config.federation.rounds)
+            experiment.privacy_target.require_consistent_bounds(experiment.config.federation.rounds)
         config = experiment.config.to_dict()
         folder = RunFolder.reopen(out, config) if resume else RunFolder.create(out, config)
         try:
-            folder.own_code(experiment.own_code, resume=resume)
+            folder.record_own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
-            folder.client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
+            folder.record_client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(
                     folder.shorter, experiment.config, experiment.specification, experiment.privacy_target, sent
                 )
                 folder.prolong(experiment.config.federation.rounds)
-            key = folder.key(partial(new_key, experiment, project))
+            key = folder.population_key(partial(new_population_key, experiment, project))
             binding = binding_of(experiment, folder.configuration, key)
-            folder.bind(binding)
+            folder.set_binding(binding)
             saved = folder.load_checkpoint(experiment.start)
             randomness = experiment.method.randomness
             if isinstance(randomness, Secure) and isinstance(experiment.method.sampler.law, Schedule):
                 randomness.schedule.key = folder.schedule_key(randomness.schedule.key)
             return cls(experiment, folder, saved, on_round, binding, project)
         except BaseException:
-            folder.discard()
+            folder.discard_new_folder()
             raise
 
-    def release(self) -> None:
+    def unlock(self) -> None:
         """Release the lock on the run folder."""
-        self._folder.release()
+        self._folder.unlock()
 
     @property
     def finished(self) -> bool:
-        """True if all rounds are done, or no budget pays for another round."""
+        """True if all rounds are done, or another round would exceed a budget."""
         return self.state.round >= self.experiment.config.federation.rounds or self._stopped_by == "budget"
 
-    def all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
-        """Run every remaining round that a budget pays for, and write the summary. RunInterrupted if `stop` returns
-        True."""
+    def run_all_rounds(self, source: Source, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Run the remaining rounds within the budgets, and write the summary.
+
+        Raises RunInterrupted if `stop`, called before every round, returns True.
+        """
         while not self.finished:
             if stop():
                 done, rounds = self.state.round, self.experiment.config.federation.rounds
-                raise RunInterrupted(f"interrupted after round {done} of {rounds}, which is saved.")
-            self.one_round(source)
+                raise RunInterrupted(f"interrupted after round {done} of {rounds}; all finished rounds are saved.")
+            self.run_one_round(source)
         return self.close()
 
-    def one_round(self, source: Source) -> None:
-        """Run one round: affordable, charged, saved, reported, in this order. No effect if no budget pays for it."""
+    def run_one_round(self, source: Source) -> None:
+        """Run one round: check the budgets, charge the round, save its result, report it. Do nothing if a budget is
+        spent."""
         experiment, state = self.experiment, self.state
         cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
-        if not self._affordable(cohort):
+        if not self._is_affordable(cohort):
             self._stopped_by = "budget"
             return
         try:
             done = run_round(state, experiment.method, source, seeds=experiment.seeds, ledger=self._book, cohort=cohort)
-        except BudgetSpent as why:  # another run has spent the budget meanwhile
-            self._project_refuses(why)
+        except BudgetSpent as why:  # another run of the project has spent the budget meanwhile
+            self._stop_for_project(why)
             return
-        self._save(done, time.monotonic() - started)
+        self._save_round(done, time.monotonic() - started)
 
-    def _save(self, done: RoundResult, seconds: float) -> None:
-        """Write the checkpoint, which holds the lines of the round as well; then these lines in their files."""
+    def _save_round(self, done: RoundResult, seconds: float) -> None:
+        """Write the checkpoint, which contains the lines of the round; then write these lines into their files."""
         self.state, record = done.state, done.record
         report = CheckpointReport(
             uplink=self._uplink + (record.uplink_bytes or 0),
-            mask_entropy=self._masks_with(record),
+            mask_entropy=self._mask_entropy_with(record),
             diagnostics=replace(record, seconds=seconds),
             canaries=record.canaries,
         )
-        heads = self._book.heads if self._book is not None else Heads()
+        heads = self._book.heads if self._book is not None else LedgerHeads()
         self._folder.save_checkpoint(Checkpoint(state=done.state, report=report, heads=heads))
         self._write_report(report, self._spent.charge(done.release))
 
-    def _leave_out(self) -> None:
-        """Skip the next round, which was charged before an interruption and has no result.
+    def _skip_charged_round(self) -> None:
+        """Record the next round as one without a result, because an interruption ended it after its charge.
 
-        A round of a schedule is not repeated with other noise, but remains charged.
+        A round of a participation schedule is not repeated with new noise; it remains charged.
         """
-        self._save(left_out(self.state, self.experiment.method), 0.0)
+        self._save_round(left_out(self.state, self.experiment.method), 0.0)
 
-    def _masks_with(self, record: RoundRecord) -> int | None:
-        """Return the bits of all rounds by FedPM's measure; None after the first round whose uploads were not
-        measured.
-        """
+    def _mask_entropy_with(self, record: RoundRecord) -> int | None:
+        """Return the bits of the uploads of all rounds by FedPM's measure; None if a round was not measured."""
         if self._mask_entropy is None or (record.mask_entropy is None and record.aborted is None):
             return None
         return self._mask_entropy + (record.mask_entropy or 0)
 
     def _write_report(self, report: CheckpointReport, epsilon: float) -> None:
-        """Write the lines of a saved round."""
+        """Write the lines of a saved round into their files, and pass its public line to `on_round`."""
         self._uplink, self._mask_entropy = report.uplink, report.mask_entropy
-        line = self._line(epsilon, report.diagnostics.aborted)
-        self._folder.append(line, report.record)
+        line = self._metrics_line(epsilon, report.diagnostics.aborted)
+        self._folder.append_round(line, report.round_record)
         self._lines.append(line)
         self._on_round(line.to_dict())
 
-    def _line(self, epsilon: float, aborted: str | None) -> MetricsLine:
-        """Return the public line of the last round; `aborted`: why it has no result, for the operator."""
+    def _metrics_line(self, epsilon: float, aborted: str | None) -> MetricsLine:
+        """Return the line of metrics.jsonl of the last round.
+
+        aborted: operator's reason why the round has no result; the line has the public reason
+        """
         experiment, state = self.experiment, self.state
         scores: Scores = {"test_accuracy": None, "test_loss": None}
         majority = None
@@ -267,7 +280,7 @@ class Run:
             state.round % experiment.config.run.evaluate_every == 0
             or state.round == experiment.config.federation.rounds
         ):
-            scores |= tested(experiment, state) | validated(experiment, state)
+            scores |= scores_on_test_half(experiment, state) | scores_on_validation(experiment, state)
             majority = majority_accuracy(experiment)
         return MetricsLine(
             round=state.round,
@@ -280,18 +293,18 @@ class Run:
         )
 
     def close(self) -> Outcome:
-        """Write the model and the summary. RunError if the budget did not pay for a single round."""
+        """Write the model and the summary. Raises RunError if the budget is too small for a single round."""
         experiment, folder = self.experiment, self._folder
         if experiment.privacy_target and self.state.round == 0:
             if self._book is not None and not self._book.ledger.entries:
-                folder.discard()
+                folder.discard_new_folder()
             raise RunError(self._exceeded())
         summary = summary_of(
             experiment,
             self.state,
             self._book,
             self._lines,
-            scores=scores_of(experiment, self.state, self._lines),
+            scores=scores_of_summary(experiment, self.state, self._lines),
             stopped_by=self._stopped_by,
             seconds=time.monotonic() - self._began,
             binding=self._binding,
@@ -305,18 +318,18 @@ class Run:
             bits = 8 * len(content) / experiment.model.size
             summary = replace(summary, mask_sha256=folder.save_mask(content), model_bits_per_parameter=bits)
         folder.save_summary(summary)
-        self.release()
+        self.unlock()
         return Outcome(folder=folder.path, record=summary, lines=self._lines)
 
-    def _project_refuses(self, why: BudgetSpent) -> None:
-        """Stop because of the project's budget, which could still pay when the round began."""
+    def _stop_for_project(self, why: BudgetSpent) -> None:
+        """Stop the run because another run has spent the project's budget since this round began."""
         self._stopped_by, privacy_target = "budget", self.experiment.privacy_target
         assert self._project is not None
         assert privacy_target is not None
-        self._exceeded = partial(over_project_budget, privacy_target, self._project, str(why))
+        self._exceeded = partial(over_project_budget_text, privacy_target, self._project, str(why))
 
-    def _affordable(self, cohort: NDArray[np.int64]) -> bool:
-        """Return True if the run's own budget and its project's pay for one more round."""
+    def _is_affordable(self, cohort: NDArray[np.int64]) -> bool:
+        """Return True if one more round exceeds neither the budget of the run nor that of its project."""
         privacy_target, project, book, number = (
             self.experiment.privacy_target,
             self._project,
@@ -327,12 +340,12 @@ class Run:
         if privacy_target is None or book is None:
             return True
         if privacy_target.budget is not None and after > privacy_target.budget:
-            self._exceeded = partial(over_budget, privacy_target, after)
+            self._exceeded = partial(over_budget_text, privacy_target, after)
             return False
-        if project is None or privacy_target.unit == "record" or book.paid(number):
+        if project is None or privacy_target.unit == "record" or book.is_paid_by_project(number):
             return True
-        why = project.refusal(privacy_target.of_round(number), run=book.run, number=number)
-        self._exceeded = partial(over_project_budget, privacy_target, project, why or "")
+        why = project.refusal(privacy_target.mechanism_of_round(number), run=book.run_name, number=number)
+        self._exceeded = partial(over_project_budget_text, privacy_target, project, why or "")
         return why is None
 
 
@@ -342,10 +355,10 @@ def _check_project(experiment: Experiment, project: ProjectLedger | None) -> Non
             f"{project.ledger.path}: only runs with [privacy], whose unit is the client, are charged to a project. "
             "Remove --ledger, or make the run private."
         )
-    if project is not None and certified(experiment.config):
+    if project is not None and requests_certificate(experiment.config):
         raise RunError(
-            f"{project.ledger.path}: privacy.certificate='sampled' is about one run by itself, a project about all "
-            "runs on its clients. Remove one of them."
+            f"{project.ledger.path}: privacy.certificate='sampled' certifies one run only, but a project accounts "
+            "for all runs on its clients. Remove one of them."
         )
 
 
@@ -356,7 +369,7 @@ def _open_book(
     saved: Checkpoint,
     binding: Binding,
     project: ProjectLedger | None,
-) -> Book:
+) -> LedgerBook:
     rounds = experiment.config.federation.rounds
     about = {"package": f"dpfed {__version__}", "method": experiment.specification.name, "delta": privacy_target.delta}
     if project is not None:
@@ -369,10 +382,10 @@ def _open_book(
         about=about,
         population=binding.population,
         binding=binding.to_header(),
-        plan=privacy_target.planned(rounds),
+        plan=privacy_target.planned_releases(rounds),
     )
-    book = Book.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
+    book = LedgerBook.open(folder.ledger, header, rounds_done=saved.state.round, heads=saved.heads, project=project)
     if privacy_target.unit == "client":
         book.require_own_stream(privacy_target.mechanism)
-        book.begin(privacy_target, first=saved.state.round, rounds=rounds)
+        book.require_project_budget(privacy_target, first=saved.state.round, rounds=rounds)
     return book

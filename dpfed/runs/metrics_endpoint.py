@@ -1,7 +1,8 @@
-"""A run's numbers for Prometheus, and its health, over HTTP; by default on the loopback interface.
+"""HTTP server of a run's metrics for Prometheus, and of its health; by default on the loopback interface.
 
-It serves numbers of metrics.jsonl and of the configuration: the expected cohort, never the cohort that took part, which
-Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator.
+It serves numbers of metrics.jsonl and of the configuration, such as the expected cohort. It never serves the realised
+cohort, which Poisson sampling keeps secret. The seconds of a round depend on it, so the endpoint is for the operator
+only.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _DEFAULT = "127.0.0.1:9464"
 
 
 class MetricsEndpoint:
-    """/metrics in Prometheus' format and /health as JSON, until `close`. A tracker (`dpfed.api.track`).
+    """Tracker (`dpfed.api.track`) that serves /metrics for Prometheus and /health as JSON until it is closed.
 
-    config: tables of the run. The address is HOST:PORT of $DPFED_METRICS_ADDRESS, default 127.0.0.1:9464; port 0 takes
-    a free one. Errors: ConfigError without prometheus-client, or if the address is taken.
+    The address is HOST:PORT of $DPFED_METRICS_ADDRESS, by default 127.0.0.1:9464; port 0 selects a free port.
+
+    config: tables of the run's configuration
+
+    Raises ConfigError if prometheus-client is not installed, or if the address is in use.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -40,38 +44,40 @@ class MetricsEndpoint:
         self._begun = self._last = time.time()
         self._budget = config.get("privacy", {}).get("epsilon")
         federation = config["federation"]
-        self._set("rounds_planned", federation["rounds"], "rounds of the configuration")
-        self._set("cohort_expected", federation.get("cohort") or federation["clients"], "expected clients a round")
-        self._set("begun_timestamp_seconds", self._begun, "when this process began")
-        self._server = _server(self)
+        self._set_gauge("rounds_planned", federation["rounds"], "rounds of the configuration")
+        self._set_gauge(
+            "cohort_expected", federation.get("cohort") or federation["clients"], "expected clients a round"
+        )
+        self._set_gauge("begun_timestamp_seconds", self._begun, "when this process began")
+        self._server = _start_server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, name="dpfed-metrics", daemon=True)
         self._thread.start()
 
     @property
     def address(self) -> str:
-        """Return http://HOST:PORT."""
+        """URL of the server, http://HOST:PORT."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def line(self, record: Mapping[str, object]) -> None:
-        """Record a line of metrics.jsonl."""
+        """Update the served numbers from a line of metrics.jsonl."""
         now = time.time()
-        self._set("round", record["round"], "last round that has ended")
-        self._set("round_seconds", now - self._last, "seconds of the last round")
-        self._set("last_round_timestamp_seconds", now, "when the last round ended")
+        self._set_gauge("round", record["round"], "last round that has ended")
+        self._set_gauge("round_seconds", now - self._last, "seconds of the last round")
+        self._set_gauge("last_round_timestamp_seconds", now, "when the last round ended")
         self._last = now
         epsilon = record.get("epsilon")
         if require.is_number(epsilon):
-            self._set("epsilon_spent", epsilon, "epsilon so far, an upper bound")
+            self._set_gauge("epsilon_spent", epsilon, "epsilon so far, an upper bound")
             if require.is_number(self._budget):
-                self._set(
+                self._set_gauge(
                     "epsilon_left", max(float(self._budget) - float(str(epsilon)), 0.0), "epsilon of the plan left"
                 )
         for key in ("uplink_megabytes", "test_accuracy", "test_loss"):
             if require.is_number(record.get(key)):
-                self._set(key, record[key], f"{key} of metrics.jsonl")
+                self._set_gauge(key, record[key], f"{key} of metrics.jsonl")
         if record.get("aborted"):
-            self._set("aborted_round", record["round"], "last round that ended without a result")
+            self._set_gauge("aborted_round", record["round"], "last round that ended without a result")
 
     def close(self) -> None:
         """Stop the server."""
@@ -85,28 +91,28 @@ class MetricsEndpoint:
         return bytes(generate_latest(self._registry))
 
     def health(self) -> dict[str, float]:
-        """Return the content of /health: seconds since the begin, and since the last round."""
+        """Return the content of /health: seconds since this process began, and since the last round ended."""
         now = time.time()
         return {"seconds": round(now - self._begun, 1), "seconds_since_round": round(now - self._last, 1)}
 
-    def _set(self, name: str, value: Any, words: str) -> None:
+    def _set_gauge(self, name: str, value: Any, words: str) -> None:
         if name not in self._gauges:
             self._gauges[name] = self._gauge(f"dpfed_{name}", words, registry=self._registry)
         self._gauges[name].set(float(value))
 
 
-def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
+def _start_server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             match self.path:
                 case "/metrics":
-                    self._answer(endpoint.metrics(), "text/plain; version=0.0.4; charset=utf-8")
+                    self._send_answer(endpoint.metrics(), "text/plain; version=0.0.4; charset=utf-8")
                 case "/health":
-                    self._answer(json.dumps(endpoint.health()).encode(), "application/json")
+                    self._send_answer(json.dumps(endpoint.health()).encode(), "application/json")
                 case _:
                     self.send_error(404)
 
-        def _answer(self, content: bytes, kind: str) -> None:
+        def _send_answer(self, content: bytes, kind: str) -> None:
             self.send_response(200)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
@@ -114,21 +120,23 @@ def _server(endpoint: MetricsEndpoint) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, *args: object) -> None:
-            """Log no requests."""
+            """Do nothing, so that requests are not logged."""
 
     given = os.environ.get(ADDRESS, _DEFAULT)
     host, _, port = given.rpartition(":")
     try:
         return ThreadingHTTPServer((host, int(port)), Handler)
     except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{ADDRESS}={given}: no server there ({error}). Give HOST:PORT, as in {_DEFAULT}.") from None
+        raise ConfigError(
+            f"{ADDRESS}={given}: the server cannot start there ({error}). Give HOST:PORT, as in {_DEFAULT}."
+        ) from None
 
 
 class JsonLines(logging.Formatter):
-    """Log formatter with one JSON object a line: time, level, message."""
+    """Log formatter that writes one JSON object per line: time, level, message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the JSON line of a log record."""
         return json.dumps({"time": record.created, "level": record.levelname, "message": record.getMessage()})
 
 

@@ -1,4 +1,4 @@
-"""Context with the default modes of torch, independent of those that a caller has set."""
+"""Context manager for torch's default modes, whichever modes the caller has set."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Context with float32 by default, new tensors on the CPU, no autocast and no inference mode; modes are restored
-    at the end.
+    """Context manager: float32 is the default type, the CPU the default device, without autocast and inference mode.
+
+    The caller's modes are restored on exit.
     """
     with ExitStack() as stack:
         if torch.is_inference_mode_enabled():

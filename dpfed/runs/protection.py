@@ -1,4 +1,4 @@
-"""Limitations of a stated epsilon, in text; and epsilon against parties that see more than the released models."""
+"""Limitations of a stated epsilon, as texts, and the epsilon against parties that see more than the released models."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from accounting.compose import accountant
 from accounting.mechanisms import CappedPoissonSampling, Composed, Sampling, Subsampled
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.config.tables import Config
-from dpfed.methods.catalogue import method
-from dpfed.methods.choices import edge_of, others_of, sends_bernoulli_samples
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.choices import bound_on_other_clients, edge_of_probabilities, sends_bernoulli_samples
 from dpfed.methods.records import AnyTarget
 
 ALONE = "the secure sum runs in one process: it shows the algebra and the bytes, not secrecy."
 ALONE_WITHOUT_NOISE = (
     "uploads, from the operator of this process: the secure sum is simulated, and its total has no noise"
 )
-"""Limitation of a secure sum in one process, without noise."""
+"""Limitation of a run whose secure sum is simulated in one process and has no noise."""
 _APART = "the secure sum hides uploads from the server only where nodes are other machines, in other hands."
 _APART_WITHOUT_NOISE = f"the total of the secure sum, which has no noise; {_APART}"
 CHARGED_LOSSES = (
     "losses of clients that depend on data or on earlier results: the noise that arrived is charged "
     "(privacy.missing_shares = 'charged')"
 )
-"""Limitation of runs that charge the noise that arrived; runs of version 0.2 do not name it."""
+"""Limitation of runs that charge the noise that arrived; summaries of version 0.2 do not contain it."""
 
 
-def on_nodes(note: str) -> str:
-    """Return the note on a run whose clients are nodes of an engine, possibly on other machines."""
+def limitation_on_nodes(note: str) -> str:
+    """Return a limitation of a run, adapted to clients that are nodes of an engine, possibly on other machines."""
     return note.replace(ALONE, _APART).replace(ALONE_WITHOUT_NOISE, _APART_WITHOUT_NOISE)
 
 
-def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
-    """Return the limitations of a stated epsilon: notes on samples (`public_samples`, `validation_samples`), then
-    the configuration's.
+def limitations_of_guarantee(of_samples: Sequence[str], config: Config, decodes_first: bool) -> tuple[str, ...]:
+    """Return the limitations of a stated epsilon, as texts.
+
+    of_samples: limitations for public and validation samples (`public_samples`, `validation_samples`); they come first
+    decodes_first: True if a trusted server decodes each upload before it is clipped
     """
     notes = list(of_samples)
     if decodes_first:
@@ -45,14 +47,14 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
             "uploads, from the server that sums: it decodes and clips each one, so it must be trusted "
             "(privacy.release = 'uploads' needs no such trust)"
         )
-    if method(config.method.name).dithered:
+    if method_specification(config.method.name).dithered:
         notes.append(
             "uploads, from the server that sums: it decodes each one and knows the noise on it, so it must be trusted, "
             "and the clients must draw their noise (dp-fedavg with aggregation.kind = 'protocol' needs no such trust)"
         )
     if config.aggregation.kind != "plain":
         notes.append(_secure_sum_limitation(config))
-    if _by_coins(config) and config.privacy is not None and config.privacy.release == "sum":
+    if _has_bernoulli_noise(config) and config.privacy is not None and config.privacy.release == "sum":
         notes.extend(_other_clients_assumption(config))
     if config.privacy is not None and config.privacy.missing_shares == "charged":
         notes.append(CHARGED_LOSSES)
@@ -76,10 +78,10 @@ def not_protected(of_samples: Sequence[str], config: Config, decodes_first: bool
 
 
 def _secure_sum_limitation(config: Config) -> str:
-    """Return the limitation of a secure sum in one process."""
+    """Return the limitation of a secure sum that is simulated in one process."""
     if config.privacy is None:
         return ALONE_WITHOUT_NOISE
-    coins = _by_coins(config)
+    coins = _has_bernoulli_noise(config)
     own = coins or config.privacy.placement == "clients"
     notes = [
         "" if own else "the noise is the server's, which sees the sum without it; ",
@@ -99,30 +101,32 @@ def _secure_sum_limitation(config: Config) -> str:
 
 
 def _other_clients_assumption(config: Config) -> list[str]:
-    """Return the assumption on Bernoulli samples of other clients, which hide a client's samples in a sum."""
+    """Return the assumption of epsilon on the Bernoulli samples of other clients, as a list of at most one text."""
     if config.aggregation.kind == "plain" and config.data.partition != "nodes":
         return []
-    edge = edge_of(config, method(config.method.name))
+    edge = edge_of_probabilities(config, method_specification(config.method.name))
     kept = f"in [{edge:.6g}, {1 - edge:.6g}]"
-    if others_of(config) == "near-reference":
+    if bound_on_other_clients(config) == "near-reference":
         kept = "within linf_clip of the round's (privacy.others)"
     return [f"against other clients that deviate: epsilon relies on their Bernoulli samples, of probabilities {kept}"]
 
 
-def _by_coins(config: Config) -> bool:
-    """Return True if the noise of a private run is the clients' Bernoulli samples."""
-    return config.privacy is not None and sends_bernoulli_samples(config, method(config.method.name))
+def _has_bernoulli_noise(config: Config) -> bool:
+    """Return True if the noise of a private run is the randomness of its clients' Bernoulli samples."""
+    return config.privacy is not None and sends_bernoulli_samples(config, method_specification(config.method.name))
 
 
 _SHARE_OF_DELTA = 0.02
-"""Fraction of delta for clients that are drawn more often than the account assumes."""
+"""Fraction of delta that is charged for clients drawn in more rounds than the account assumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownCohorts:
-    """Epsilon of every client at the run's delta, from `rounds` rounds without their sampling.
+class EpsilonWithKnownCohorts:
+    """Epsilon of a client, at the run's delta, against an observer who knows all cohorts.
 
-    charged: the part of delta for clients that are drawn in more rounds
+    It composes `rounds` rounds without sampling.
+
+    charged: part of delta for clients that are drawn in more than `rounds` rounds
     """
 
     epsilon: float
@@ -130,51 +134,55 @@ class KnownCohorts:
     charged: float
 
 
-def server_view(config: Config, privacy_target: AnyTarget | None, released: int) -> KnownCohorts | None:
-    """Return epsilon against the server. None unless a secure sum with the clients' noise protects clients from it.
+def epsilon_against_server(
+    config: Config, privacy_target: AnyTarget | None, released: int
+) -> EpsilonWithKnownCohorts | None:
+    """Return epsilon against the server; None unless the run has a secure sum with the clients' noise.
 
-    Claim: the server is honest but curious, no client colludes with it, and it sees all but the uploads: drawn clients,
-    dropped clients, every sum. Then its view of a client is the rounds that the client was drawn in, without their
-    sampling. Adjacency: the run's own. Direction of error: upper bound.
+    Claim: epsilon holds against a server that is honest but curious and colludes with no client. It sees all but the
+    uploads: drawn clients, dropped clients, every sum. Its view of a client is therefore the rounds in which the client
+    was drawn, without their sampling. Adjacency: that of the run. Direction of error: upper bound.
     """
-    return _without_sampling(config, privacy_target, released, noise_of="clients")
+    return _epsilon_without_sampling(config, privacy_target, released, noise_of="clients")
 
 
-def hostile_clients_view(config: Config, privacy_target: AnyTarget | None, released: int) -> KnownCohorts | None:
-    """Return epsilon against observers of the models, for any uploads of all other clients.
+def epsilon_against_hostile_clients(
+    config: Config, privacy_target: AnyTarget | None, released: int
+) -> EpsilonWithKnownCohorts | None:
+    """Return epsilon against observers of the models if all other clients may send arbitrary uploads.
 
-    None unless a secure sum has the server's noise. A trusted sum bounds every upload, so epsilon itself holds; shares
-    of noise, or Bernoulli samples, exist only if clients add them.
+    Returns None unless the run has a secure sum with the server's noise. A trusted sum bounds every upload, so the
+    stated epsilon itself holds there. With noise shares or Bernoulli samples, clients that deviate may omit the noise.
 
-    Claim: nothing bounds masked uploads, so other clients may reveal in a sum who took part, the differing client
-    included, but no more. Given who took part, the release is post-processing of this client's integers with the
-    server's noise (docs/theory.md, section 7). Adjacency: the run's own. Direction of error: upper bound. Under
-    add-remove a client that takes part in a full round displaces another client, whose upload nothing bounds: the
-    probability of that is charged to delta.
+    Claim: masked uploads have no enforced bound, so other clients may reveal in a sum who took part, including the
+    differing client, but no more. Given who took part, the release is post-processing of this client's integers with
+    the server's noise (docs/theory.md, section 7). Adjacency: that of the run. Direction of error: upper bound. Under
+    add-remove, a client that takes part in a full round displaces another client, whose upload has no bound. The
+    probability of this event is charged to delta.
     """
-    return _without_sampling(config, privacy_target, released, noise_of="server")
+    return _epsilon_without_sampling(config, privacy_target, released, noise_of="server")
 
 
 def _displacement_probability(sampling: Sampling, adjacency: Adjacency) -> float:
-    """Return the probability that a client takes part in a full round, where its presence changes the others'
-    participation.
-    """
+    """Return the probability that a client takes part in a full round, in which it displaces another client."""
     if not isinstance(sampling, CappedPoissonSampling) or adjacency is not Adjacency.ADD_REMOVE:
         return 0.0
     return max(zeta * p for zeta, p in sampling.full_rounds(adjacency))
 
 
-def _without_sampling(
+def _epsilon_without_sampling(
     config: Config,
     privacy_target: AnyTarget | None,
     released: int,
     *,
     noise_of: Literal["clients", "server"],
-) -> KnownCohorts | None:
-    """Return m rounds without sampling, and a probability to charge.
+) -> EpsilonWithKnownCohorts | None:
+    """Return epsilon of m rounds without sampling, at the run's delta less the charged probability.
 
-    A client is drawn in more rounds with probability at most a fiftieth of delta, which is charged. Draws do not depend
-    on data, so delta(m rounds) + P(more) is a delta for every client.
+    A client is drawn in more than m rounds with probability at most delta / 50, which is charged to delta. Draws do not
+    depend on data, so delta(m rounds) + P(more than m rounds) is a valid delta for every client.
+
+    noise_of: the party whose noise is in the secure sum; for other runs the result is None
     """
     if config.aggregation.kind == "plain" or privacy_target is None or not released:
         return None
@@ -196,4 +204,4 @@ def _without_sampling(
         return None
     run = Composed(parts=((once, most),))
     epsilon = accountant.epsilon(run, delta=privacy_target.delta - charged)
-    return KnownCohorts(epsilon=epsilon, rounds=most, charged=charged)
+    return EpsilonWithKnownCohorts(epsilon=epsilon, rounds=most, charged=charged)

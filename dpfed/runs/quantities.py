@@ -1,4 +1,4 @@
-"""Numbers of a run's summary that a table can show: name, unit, and number of digits."""
+"""Quantities of summary.json that tables can show: label, unit, and number of digits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ SAFELY: Mapping[str, Callable[[float], str]] = {
     "lower_bound": downwards,
     "clip_norm": downwards,
 }
-"""Keys of summary.json that are rounded in the safe direction; the others to nearest."""
+"""Rounding functions of keys of summary.json that are rounded in the safe direction; other keys are rounded to
+nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """`key` of summary.json, printed and published as `scale` times its value, in `unit`, with `digits` decimals.
+    """A quantity in tables: `scale` times the value of a key of summary.json, in `unit`, with `digits` decimals.
 
-    `accounting.rounding` chooses the digits of guarantees (`SAFELY`). `over_seeds`: statistic over several runs. For
-    upper bounds it is the largest, since their mean would bound none of them.
+    `accounting.rounding` chooses the digits of guarantees (`SAFELY`).
+
+    over_seeds: statistic over runs with different seeds; for upper bounds the largest, because their mean is no bound
     """
 
     key: str
@@ -39,33 +41,34 @@ class Quantity:
 
     @property
     def heading(self) -> str:
-        """The label with its unit."""
+        """Heading of a table's column: the label with its unit."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
     def printed(self, value: float, digits: int | None = None) -> str:
-        """Return `value`, already in `unit`, as text; `digits`: other decimals than usual."""
+        """Return a value in `unit` as text; `digits` overrides the usual number of decimals."""
         if self.key in SAFELY:
             return SAFELY[self.key](value)
         return f"{value:,.{self.digits if digits is None else digits}f}"
 
     def difference(self, value: float, digits: int | None = None) -> str:
-        """Return a difference of two values with its sign, unless it rounds to zero; rounded in the same direction."""
+        """Return the difference of two values as text with its sign, rounded like a value; without a sign if it is
+        zero."""
         shown = self.printed(value, digits)
         if not float(shown.replace(",", "")):
             return shown.removeprefix("-")
         return shown if value < 0 else f"+{shown}"
 
 
-def _percent(key: str, label: str) -> Quantity:
+def _percent_quantity(key: str, label: str) -> Quantity:
     return Quantity(key=key, label=label, unit="%", scale=100.0)
 
 
 QUANTITIES: dict[str, Quantity] = {
     one.key: one
     for one in (
-        _percent("test_accuracy", "test accuracy, last round"),
-        _percent("best_test_accuracy", "test accuracy, best over rounds"),
-        _percent("validation_accuracy", "validation accuracy, last round"),
+        _percent_quantity("test_accuracy", "test accuracy, last round"),
+        _percent_quantity("best_test_accuracy", "test accuracy, best over rounds"),
+        _percent_quantity("validation_accuracy", "validation accuracy, last round"),
         *(
             Quantity(key=f"{half}_{key}", label=f"{half} {key}, last round", digits=4)
             for half in ("test", "validation")
@@ -102,8 +105,8 @@ QUANTITIES: dict[str, Quantity] = {
 }
 
 
-def quantity(key: str, *, where: str) -> Quantity:
-    """Return the quantity `key`; ConfigError that names the place `where` it is used."""
+def quantity_of_key(key: str, *, where: str) -> Quantity:
+    """Return the quantity with this key. Raises ConfigError for an unknown key; its message begins with `where`."""
     if key not in QUANTITIES:
         hint = did_you_mean(key, QUANTITIES)
         raise ConfigError(f"{where}: quantity {key!r} is none of {', '.join(QUANTITIES)}.{hint}")

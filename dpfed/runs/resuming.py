@@ -1,4 +1,4 @@
-"""Configurations of runs that continue: as written in a run's folder, compared, and prolonged by more rounds."""
+"""Configurations of resumed runs: reading them from a run's folder, comparing them, and prolonging a run."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ from typing import Any
 
 from accounting.ledger import Ledger
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_text
-from dpfed.config.own_code import OwnFile, not_loaded
-from dpfed.config.tables import Config, override, parse_written
+from dpfed.config.own_code import UserCodeFile, files_not_loaded
+from dpfed.config.tables import Config, override, parse_written_config
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.privacy_target import target_of
+from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.methods.records import AnyTarget
 from dpfed.methods.specification import MethodSpecification
 
 OWN_CODE = "own_code.json"
 
 
-def configuration_in(path: Path) -> dict[str, object]:
-    """Return the tables of the configuration that a run wrote into its folder, unchecked; RunError if there are
-    none.
-    """
+def configuration_of_run(path: Path) -> dict[str, object]:
+    """Return the tables of config.toml in a run's folder, not validated. Raises RunError if it cannot be read."""
     try:
         return tomllib.loads(read_text(path / "config.toml", at_most=LARGEST_CONFIGURATION))
     except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path}: holds no run to resume ({error}). Start one without --resume.") from None
+        raise RunError(f"{path}: has no run to resume ({error}). Start a run without --resume.") from None
 
 
-def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
-    """Return `tables` with the delta of the run in this folder, if neither has one: the run is then of 0.2.
+def with_delta_of_run(path: Path, tables: dict[str, object]) -> dict[str, object]:
+    """Return `tables` with the delta of a run of version 0.2, if neither its folder nor `tables` sets delta.
 
-    For clients it is the default of 0.2 (`parse_written`). For records the ledger states it, because no configuration
-    has their number.
+    For clients it is the default of version 0.2 (`parse_written_config`). For records it is read from the ledger,
+    because the default depends on the number of records, which the configuration does not contain.
     """
-    written, ledger = configuration_in(path), path / "ledger.jsonl"
+    written, ledger = configuration_of_run(path), path / "ledger.jsonl"
     for key in ("privacy", "local.record"):
-        begun, given = (_table(one, key) for one in (written, tables))
+        begun, given = (_table_named(one, key) for one in (written, tables))
         if begun is None or given is None or begun.get("delta") is not None or given.get("delta") is not None:
             continue
         delta = None
         if key == "privacy":
-            privacy = parse_written(written, source=str(path / "config.toml")).privacy
+            privacy = parse_written_config(written, source=str(path / "config.toml")).privacy
             delta = None if privacy is None else privacy.delta
         elif ledger.exists():
             delta = Ledger.header_of(ledger).about.get("delta")
@@ -52,34 +50,37 @@ def with_delta_of(path: Path, tables: dict[str, object]) -> dict[str, object]:
     return tables
 
 
-def _table(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
-    """Return the table of a dotted key; None if there is none."""
+def _table_named(tables: Mapping[str, object], key: str) -> Mapping[str, object] | None:
+    """Return the table with this dotted name; None if it is missing."""
     found: object = tables
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
     return found if isinstance(found, Mapping) else None
 
 
-def own_code_in(path: Path) -> tuple[OwnFile, ...]:
-    """Return the files that own_code.json in this folder names; RunError if it cannot be read."""
+def read_own_code(path: Path) -> tuple[UserCodeFile, ...]:
+    """Return the files of user-defined code in own_code.json of a run's folder. Raises RunError if it cannot be
+    read."""
     file = path / OWN_CODE
     try:
         listed = json.loads(read_text(file, at_most=LARGEST_CONFIGURATION)) if file.exists() else []
-        return tuple(OwnFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
+        return tuple(UserCodeFile(path=str(one["path"]), sha256=str(one["sha256"])) for one in listed)
     except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
         raise RunError(f"{file}: cannot be read ({error}). Restore the file from a copy.") from None
 
 
 @contextmanager
-def naming_own_code(path: Path | None) -> Iterator[None]:
-    """Add to a ConfigError inside which files of own_code.json in this folder are not loaded. path: None does nothing.
+def naming_missing_code(path: Path | None) -> Iterator[None]:
+    """Context manager that adds the files of own_code.json that are not loaded to the message of a ConfigError.
 
-    Without them, names of the configuration are unknown, and the plain error lists what dpfed has by itself.
+    Without these files, names in the configuration are unknown, and the original message lists built-in names only.
+
+    path: folder of the run; None leaves every error unchanged
     """
     try:
         yield
     except ConfigError as error:
-        missing = () if path is None else not_loaded(own_code_in(path))
+        missing = () if path is None else files_not_loaded(read_own_code(path))
         if not missing:
             raise
         files = [one for one in missing if one.sha256]
@@ -87,20 +88,20 @@ def naming_own_code(path: Path | None) -> Iterator[None]:
         raise ConfigError(f"{path}: needs code of your own ({OWN_CODE}): {how}. Without it: {error}") from error
 
 
-def differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:
-    """Describe every key in which two configurations differ."""
+def configuration_differences(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> list[str]:
+    """Return a text for every key in which two configurations differ: the key with its old and its new value."""
     found = []
     for key in sorted(before.keys() | after.keys()):
         old, new, name = before.get(key), after.get(key), f"{path}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{name}.")
+            found += configuration_differences(old, new, f"{name}.")
         elif old != new:
             found.append(f"{name} was {old!r}, is {new!r}")
     return found
 
 
-def prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the second configuration is the first with more rounds."""
+def is_prolonged(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return True if both configurations are equal except for more rounds in `now`."""
     then, later = before["federation"]["rounds"], now["federation"]["rounds"]
     return bool(later > then and {**now, "federation": {**now["federation"], "rounds": then}} == dict(before))
 
@@ -112,11 +113,11 @@ def require_same_rounds(
     privacy_target: AnyTarget | None,
     sent: int,
 ) -> None:
-    """Raise RunError unless a longer run has equal rounds, and a budget that was fixed before the first one.
+    """Raise RunError unless the prolonged run has equal rounds, and a budget that was fixed before the first round.
 
-    Claim: a run that is prolonged after its results were seen has a length chosen by them. Under a budget fixed before
-    the first round this is sound: the releases are a part of those of the longest run within the budget, so its epsilon
-    covers them. Without a budget no epsilon stated before covers them.
+    Claim: if a run is prolonged after its results were seen, its length depends on the results. With a budget that was
+    fixed before the first round this is sound. The releases are a part of those of the longest run within the budget,
+    whose epsilon covers them. Without such a budget, no epsilon stated before covers them.
     """
     rounds = f"{before['federation']['rounds']} to {config.federation.rounds}"
     said = f"federation.rounds: cannot be prolonged from {rounds}, since"
@@ -128,16 +129,18 @@ def require_same_rounds(
         return
     if privacy_target.unit == "record" or privacy_target.budget is None or config.privacy is None:
         raise RunError(
-            f"{said} the run has no budget: its length would be chosen by its results, which its epsilon does not "
-            "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends where either does."
+            f"{said} the run has no budget: its length would depend on its results, which its epsilon does not "
+            "cover. Start a new run with privacy.epsilon and privacy.noise_multiplier; it ends after all its rounds, "
+            "or "
+            "when its budget is spent."
         )
     if config.privacy.noise_schedule is not None:
         raise RunError(f"{said} the parts of privacy.noise_schedule follow from it. Start a new run.")
     try:
-        shorter = target_of(parse_written(before, source="config.toml"), specification, sent)
+        shorter = privacy_target_of(parse_written_config(before, source="config.toml"), specification, sent)
     except ConfigError as error:
-        raise RunError(f"{said} what it began with is refused: {error}") from None
-    if not shorter.is_like(privacy_target):
+        raise RunError(f"{said} the configuration with which it began is refused: {error}") from None
+    if not shorter.has_equal_rounds(privacy_target):
         raise RunError(
             f"{said} its noise follows from the number of rounds (privacy.epsilon alone, federation.cohort_cap or "
             "tolerances by default). Runs that give privacy.noise_multiplier and privacy.epsilon can be prolonged."

@@ -1,4 +1,4 @@
-"""Scores of the model on test and validation samples, for metrics.jsonl and summary.json."""
+"""Scores of the model on test and validation samples, which metrics.jsonl and summary.json contain."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from dpfed.server.state import ServerState
 Scores = dict[str, float | None]
 
 
-def tested(experiment: Experiment, state: ServerState) -> Scores:
-    """Return test_accuracy (null without classes), test_loss and test_NAME of other metrics.
+def scores_on_test_half(experiment: Experiment, state: ServerState) -> Scores:
+    """Return the scores on the test half: test_accuracy (None for numeric targets), test_loss and test_NAME.
 
-    If a moving average is the model, also last_test_NAME of the last round's model.
+    If the evaluated model is a moving average, last_test_NAME are the scores of the last round's model.
     """
     dataset, device = experiment.dataset, experiment.device
     inputs = torch.from_numpy(dataset.test_inputs).to(device)
     targets = torch.from_numpy(dataset.test_labels).to(device)
-    scores = _measured(experiment, experiment.readout, state, inputs, targets).to_record("test")
+    scores = _evaluate_readout(experiment, experiment.readout, state, inputs, targets).to_record("test")
     if isinstance(experiment.readout, Averaged):
-        scores |= _measured(experiment, experiment.readout.last, state, inputs, targets).to_record("last_test")
+        scores |= _evaluate_readout(experiment, experiment.readout.last, state, inputs, targets).to_record("last_test")
     return scores
 
 
-def validated(experiment: Experiment, state: ServerState) -> Scores:
-    """Return the scores on the training samples that were set aside; empty if none were."""
+def scores_on_validation(experiment: Experiment, state: ServerState) -> Scores:
+    """Return the scores on the training samples that are set aside for validation; empty if there are none."""
     held = experiment.validation
     if held is None:
         return {}
-    return _measured(experiment, experiment.readout, state, held.inputs, held.labels).to_record("validation")
+    return _evaluate_readout(experiment, experiment.readout, state, held.inputs, held.labels).to_record("validation")
 
 
 def majority_accuracy(experiment: Experiment) -> float | None:
-    """Return the test accuracy of a constant, the most frequent label of the public test half; None without classes."""
+    """Return the accuracy of always predicting the most frequent label of the public test half; None without
+    classes."""
     if not experiment.objective.classes:
         return None
     _, counts = np.unique(experiment.dataset.test_labels, return_counts=True)
     return float(counts.max() / counts.sum())
 
 
-def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[MetricsLine]) -> Scores:
-    """Return the scores of summary.json: after the last round, and the best accuracy over rounds."""
+def scores_of_summary(experiment: Experiment, state: ServerState, metrics: Sequence[MetricsLine]) -> Scores:
+    """Return the scores of summary.json: those of the last round, and the best test accuracy over all rounds."""
     last: Scores = {}
     if metrics:
         line = metrics[-1].scores
         last = {name: value for name, value in line.items() if name.startswith(("test_", "last_test_"))}
-        if last["test_loss"] is None:  # the run ended between two evaluations, or the score is not finite
-            last = tested(experiment, state)
+        if last["test_loss"] is None:  # the last round was not evaluated, or its loss is not finite
+            last = scores_on_test_half(experiment, state)
     found = [*(line.test_accuracy for line in metrics), last.get("test_accuracy")]
     accuracies = [one for one in found if one is not None]
     scores: Scores = {
@@ -62,10 +63,10 @@ def scores_of(experiment: Experiment, state: ServerState, metrics: Sequence[Metr
         "best_test_accuracy": max(accuracies, default=None),
         **last,
     }
-    return scores | {"validation_accuracy": None} | validated(experiment, state)
+    return scores | {"validation_accuracy": None} | scores_on_validation(experiment, state)
 
 
-def _measured(
+def _evaluate_readout(
     experiment: Experiment, readout: Readout, state: ServerState, inputs: Tensor, targets: Tensor
 ) -> TestResult:
     return evaluate(experiment.model, readout.weights(state), inputs, targets, objective=experiment.objective)

@@ -1,4 +1,5 @@
-"""Epsilon during a run: spent so far, after one more round, and the error texts of a budget too small for a round."""
+"""Epsilon during a run: after the rounds so far, and after one more round; error texts for budgets that are too
+small."""
 
 from __future__ import annotations
 
@@ -18,35 +19,37 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import Composed, SingleRelease, schedule_of
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.methods.records import AnyTarget, RecordTarget
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.experiment import Experiment
 
 _TOLERANCE = 1e-2
-"""Relative tolerance of a running account, beside the account of the whole run."""
+"""Relative difference up to which a running account may exceed the budget before all releases are accounted exactly."""
 
 
 class Spending(Protocol):
-    """A running account of epsilon: read before a round, charged after it."""
+    """A running account of epsilon: `with_round` is called before a round, `charge` after it."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        """Return epsilon if a round of this cohort is charged, with its largest possible charge."""
+        """Return epsilon including one more round of this cohort, with its largest possible charge."""
 
     def charge(self, release: Release | LocalRelease | None) -> float:
-        """Return epsilon after charging a round's release, or None for no release."""
+        """Charge the release of a round, None if it has no release, and return epsilon so far."""
 
 
-def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spending:
-    """Return the running account for the remaining rounds. Every value is an upper bound; NaN in a run without
-    privacy."""
+def spending_account(experiment: Experiment, book: LedgerBook | None, rounds_done: int) -> Spending:
+    """Return the running account for the remaining rounds.
+
+    Every epsilon is an upper bound; it is NaN in a run without privacy.
+    """
     privacy_target = experiment.privacy_target
     if privacy_target is None or book is None:
-        return NotSpending()
-    before = book.standing(rounds_done)
+        return NoSpending()
+    before = book.counted_releases(rounds_done)
     if privacy_target.unit == "record":
         return RecordSpending(experiment, privacy_target, before)
     mechanisms = [release.mechanism for release in before if isinstance(release, Release)]
     if (
-        privacy_target.varies
+        privacy_target.charge_varies
         or privacy_target.schedule is not None
         or schedule_of(privacy_target.mechanism) is not None
     ):
@@ -54,8 +57,8 @@ def spending(experiment: Experiment, book: Book | None, rounds_done: int) -> Spe
     return EqualRounds(privacy_target, experiment.config.federation.rounds, len(mechanisms))
 
 
-class NotSpending:
-    """Account of a run without privacy."""
+class NoSpending:
+    """Account of a run without privacy, whose epsilon is NaN."""
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
         return math.nan
@@ -65,7 +68,7 @@ class NotSpending:
 
 
 class EqualRounds:
-    """Account of rounds with equal mechanisms: one convolution a round."""
+    """Account of rounds with equal mechanisms, with one convolution of loss distributions per round."""
 
     def __init__(self, privacy_target: PrivacyTarget, rounds: int, charged: int) -> None:
         self._target = privacy_target
@@ -76,22 +79,24 @@ class EqualRounds:
         self._charged = charged
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        return self._after(self._charged + 1)
+        return self._epsilon_after(self._charged + 1)
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         self._charged += release is not None
-        return self._after(self._charged)
+        return self._epsilon_after(self._charged)
 
-    def _after(self, count: int) -> float:
+    def _epsilon_after(self, count: int) -> float:
         while len(self._values) <= count:
             self._values.append(next(self._stream))
-        return _stated(self._target, self._values[count], lambda: Composed(parts=((self._target.mechanism, count),)))
+        return _stated_epsilon(
+            self._target, self._values[count], lambda: Composed(parts=((self._target.mechanism, count),))
+        )
 
 
 class VaryingRounds:
-    """Account of rounds that differ: in noise that arrived, by a noise schedule, or by a participation schedule.
+    """Account of rounds that differ: by the noise that arrived, by a noise schedule, or by a participation schedule.
 
-    The next round is charged at most as `privacy_target.of_round`; rounds of a participation schedule are accounted
+    The next round is assumed to have its largest possible charge; rounds of a participation schedule are accounted
     together.
     """
 
@@ -107,26 +112,32 @@ class VaryingRounds:
             self._running.add(release)
 
     def with_round(self, cohort: NDArray[np.int64], number: int) -> float:
-        release = self._target.of_round(number)
-        return _stated(self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release]))
+        release = self._target.mechanism_of_round(number)
+        return _stated_epsilon(
+            self._target, self._running.epsilon(release), lambda: Composed.of([*self._released, release])
+        )
 
     def charge(self, release: Release | LocalRelease | None) -> float:
         if isinstance(release, Release):
             self._running.add(release.mechanism)
             self._released.append(release.mechanism)
-        return _stated(self._target, self._running.epsilon(), lambda: Composed.of(self._released))
+        return _stated_epsilon(self._target, self._running.epsilon(), lambda: Composed.of(self._released))
 
 
-def _stated(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
-    """Return epsilon of a running account, or of the whole if the former exceeds the budget by at most its tolerance.
-    Both are upper bounds. Noise is calibrated by the latter, so that the budget pays for the last planned round."""
+def _stated_epsilon(privacy_target: PrivacyTarget, found: float, releases: Callable[[], Composed]) -> float:
+    """Return the epsilon `found` of a running account, or the exact epsilon of all releases if `found` is just above
+    the budget.
+
+    Both are upper bounds. Noise is calibrated with the exact account, so that the last planned round is within budget.
+    """
     if privacy_target.budget is None or not 0 < found / privacy_target.budget - 1 < _TOLERANCE:
         return found
     return min(found, accountant.epsilon(releases(), delta=privacy_target.delta, accountant=privacy_target.accountant))
 
 
 class RecordSpending:
-    """Account of private records: every client is charged for its steps, and the worst client counts."""
+    """Account of private records: every client is charged for its own steps, and epsilon is that of the worst
+    client."""
 
     def __init__(
         self, experiment: Experiment, privacy_target: RecordTarget, before: list[Release | LocalRelease]
@@ -149,10 +160,8 @@ class RecordSpending:
         return self._histories.epsilon(delta=self._target.delta, accountant=self._target.accountant)
 
 
-def over_budget(privacy_target: AnyTarget, after: float) -> str:
-    """Return the error text for a run whose epsilon does not pay for the first round, after which it would be
-    `after`.
-    """
+def over_budget_text(privacy_target: AnyTarget, after: float) -> str:
+    """Return the error text for a budget that the first round would exceed; `after` is epsilon after this round."""
     return no_round_fits(
         f"{privacy_target.table}.epsilon",
         allowed=privacy_target.budget or 0.0,
@@ -162,8 +171,8 @@ def over_budget(privacy_target: AnyTarget, after: float) -> str:
     )
 
 
-def over_project_budget(privacy_target: AnyTarget, project: ProjectLedger, why: str) -> str:
-    """Return the error text for a run whose project, for the reason `why`, does not pay for the first round."""
+def over_project_budget_text(privacy_target: AnyTarget, project: ProjectLedger, why: str) -> str:
+    """Return the error text for a project's budget that the first round would exceed, for the reason `why`."""
     return (
         f"{project.ledger.path} (a project ledger): not even one round fits: {why} {privacy_target.advice}, or do "
         "without the run."

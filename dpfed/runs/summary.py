@@ -1,4 +1,4 @@
-"""summary.json: the statement of a finished run."""
+"""Content of summary.json: the statement of a finished run's settings, privacy and resources."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dpfed.methods.records import RecordTarget
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.summary import GaussianSummary, LocalTraining, Summary
 from dpfed.runs.binding import Binding
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.certificate import certificate_of
 from dpfed.runs.experiment import Experiment
-from dpfed.runs.protection import hostile_clients_view, server_view
+from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 from dpfed.runs.training import gpu_description
 from dpfed.server.state import ServerState
 
@@ -28,7 +28,7 @@ from dpfed.server.state import ServerState
 def summary_of(
     experiment: Experiment,
     state: ServerState,
-    book: Book | None,
+    book: LedgerBook | None,
     metrics: Sequence[MetricsLine],
     *,
     scores: Mapping[str, float | None],
@@ -37,7 +37,7 @@ def summary_of(
     binding: Binding,
     mask_entropy: int | None,
 ) -> Summary:
-    """Return the summary of a finished run. Epsilon is recomputed from the ledger's file alone."""
+    """Return the summary of a finished run; its epsilon is recomputed from the ledger file alone."""
     config, clients, privacy_target = experiment.config, experiment.method.clients, experiment.privacy_target
     ledger = Ledger.read(book.ledger.path) if book is not None and privacy_target is not None else None
     return Summary(
@@ -58,7 +58,7 @@ def summary_of(
         for_release=config.run.for_release if privacy_target else None,
         aggregation=config.aggregation.kind,
         randomness=experiment.method.randomness.name,
-        interrupted_charges=book.interrupted(state.round) if book else 0,
+        interrupted_charges=book.interrupted_charges(state.round) if book else 0,
         not_protected=experiment.not_protected,
         aborted_rounds=sum(line.aborted is not None for line in metrics),
         seconds=seconds,
@@ -68,21 +68,21 @@ def summary_of(
         seed=config.run.seed,
         population=binding.population,
         stopped_by=stopped_by,
-        **_stated(experiment, book, ledger),
+        **_privacy_fields(experiment, book, ledger),
         **_project_fields(book),
-        **bytes_of(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
-        mask_entropy_bits_per_parameter=mask_bits(experiment, state.round, mask_entropy),
+        **communication_fields(experiment, state.round, metrics[-1].uplink_megabytes if metrics else 0.0),
+        mask_entropy_bits_per_parameter=mask_bits_per_parameter(experiment, state.round, mask_entropy),
     )
 
 
-def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) -> dict[str, Any]:
-    """Return the fields of a private run; none for others."""
+def _privacy_fields(experiment: Experiment, book: LedgerBook | None, ledger: Ledger | None) -> dict[str, Any]:
+    """Return the fields of summary.json about privacy; empty for a run without privacy."""
     config, privacy_target = experiment.config, experiment.privacy_target
     if privacy_target is None or ledger is None or book is None:
         return {}
     try:
         stated = ledger.guarantee(
-            privacy_target.delta, accountant=privacy_target.accountant, units=records_of(experiment)
+            privacy_target.delta, accountant=privacy_target.accountant, units=number_of_records(experiment)
         )
         found: dict[str, object] = {
             "epsilon": stated.epsilon,
@@ -95,7 +95,7 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
             found["certificate"] = asdict(certificate)
         if readings := readings_of(stated):
             found |= readings | {"gaussian_dp": GaussianSummary(**readings["gaussian_dp"])}
-    except ContradictoryBounds as error:  # the run is saved, and states no guarantee
+    except ContradictoryBounds as error:  # the run is saved, but its summary states no guarantee
         found = {"no_statement": str(error)}
     return found | {
         "delta": privacy_target.delta,
@@ -103,20 +103,21 @@ def _stated(experiment: Experiment, book: Book | None, ledger: Ledger | None) ->
         "noise_multiplier": privacy_target.noise_multiplier,
         "noise_placement": noise_placement(book.ledger.releases),
         "noise": noise_kind(privacy_target),
-        **schedule_factors(privacy_target),
-        **other_epsilons(config, privacy_target, len(ledger.releases)),
+        **noise_schedule_fields(privacy_target),
+        **other_epsilon_fields(config, privacy_target, len(ledger.releases)),
         "ledger_head": ledger.head,
         "ledger_entries": len(ledger.entries),
     }
 
 
 def readings_of(stated: Guarantee) -> dict[str, Any] | None:
-    """Return the readings beside a run's epsilon; None for a statement that is no guarantee."""
+    """Return the readings of epsilon (advantage, tpr_at_fpr, gaussian_dp); None if `stated` is not a valid
+    guarantee."""
     return stated.readings().to_dict() if stated.valid else None
 
 
-def _project_fields(book: Book | None) -> dict[str, Any]:
-    """Return the fields of a run that is charged to a project's ledger; none for others."""
+def _project_fields(book: LedgerBook | None) -> dict[str, Any]:
+    """Return the fields of summary.json about the project's ledger; empty for a run without a project."""
     if book is None or book.project is None:
         return {}
     project = book.project
@@ -128,8 +129,11 @@ def _project_fields(book: Book | None) -> dict[str, Any]:
     }
 
 
-def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
-    """Return bytes and bits of a client's upload and download; megabytes: of all uploads of `rounds` rounds."""
+def communication_fields(experiment: Experiment, rounds: int, megabytes: float) -> dict[str, Any]:
+    """Return the fields of summary.json about communication.
+
+    megabytes: size of all uploads of `rounds` rounds
+    """
     uploads = uploads_of_a_round(experiment) * rounds
     upload_bytes = 1e6 * megabytes / uploads if uploads else 0.0
     return {
@@ -141,34 +145,37 @@ def bytes_of(experiment: Experiment, rounds: int, megabytes: float) -> dict[str,
     }
 
 
-def mask_bits(experiment: Experiment, rounds: int, entropy: int | None) -> float | None:
-    """Return the bits a parameter and upload by FedPM's measure (Section 3.1): the entropy of the share of ones in a
-    mask.
+def mask_bits_per_parameter(experiment: Experiment, rounds: int, entropy: int | None) -> float | None:
+    """Return the bits per parameter of an upload by FedPM's measure, the entropy of the share of ones in a mask.
+
+    Source: Isik et al. 2023, Section 3.1. Returns None if uploads are not masks or were not measured.
+
+    entropy: bits of all uploads of `rounds` rounds by this measure
     """
     uploads = uploads_of_a_round(experiment) * rounds
     return entropy / uploads / experiment.model.size if entropy and uploads else None
 
 
 def delta_for_failures(ledger: Ledger) -> float:
-    """Return the part of delta that the stated epsilon charges for unlikely events.
+    """Return the part of delta that is charged for cohorts larger than the fixed number of uploads of a sum.
 
-    It is the sum over all releases of the probability that more clients are drawn than a sum has uploads, which ledgers
-    up to version 0.3 charge.
+    It is the sum of the probability of this event over all releases. Ledgers up to version 0.3 charge it.
     """
     released = ledger.mechanism() if ledger.header.unit == "client" else None
     return overflow(released) if released is not None else 0.0
 
 
-def records_of(experiment: Experiment) -> int | None:
-    """Return the number of records if the unit is a record, else None."""
+def number_of_records(experiment: Experiment) -> int | None:
+    """Return the number of all clients' records if the unit of privacy is a record, else None."""
     return experiment.method.clients.partition.total if isinstance(experiment.privacy_target, RecordTarget) else None
 
 
 def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> float:
-    """Return the megabytes of all uploads.
+    """Return the megabytes of all uploads of `rounds` rounds.
 
-    Sizes fixed beforehand count by the expected cohort, since the realised one is secret under Poisson sampling. Other
-    sizes are measured: nothing is private there, or every upload is seen anyway.
+    If all uploads have one fixed size, it is multiplied by the expected cohort, because the realised cohort is secret
+    under Poisson sampling. Otherwise it is the `measured` number of bytes; such a run has no privacy, or every upload
+    is visible.
     """
     if experiment.uplink_bits is None:
         return measured / 1e6
@@ -176,12 +183,12 @@ def uplink_megabytes(experiment: Experiment, rounds: int, measured: int) -> floa
 
 
 def uploads_of_a_round(experiment: Experiment) -> float:
-    """Return the number of uploads of a round: the expected number, or the fixed number of a sum."""
+    """Return the number of uploads of a round: the fixed number of a sum if there is one, else the expected number."""
     return experiment.method.fill or experiment.method.sampler.expected
 
 
-def schedule_factors(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
-    """Return the factors of the noise multiplier in equal parts of the planned rounds; None if they are all 1."""
+def noise_schedule_fields(privacy_target: PrivacyTarget | RecordTarget | None) -> dict[str, object]:
+    """Return the fields of summary.json about the noise schedule; their values are None in a run without a schedule."""
     schedule = privacy_target.schedule if isinstance(privacy_target, PrivacyTarget) else None
     return {
         "noise_schedule": list(schedule.factors) if schedule else None,
@@ -189,10 +196,16 @@ def schedule_factors(privacy_target: PrivacyTarget | RecordTarget | None) -> dic
     }
 
 
-def other_epsilons(config: Config, privacy_target: PrivacyTarget | RecordTarget, releases: int) -> dict[str, object]:
-    """Return the epsilons against the server and against hostile clients, with the rounds they are for."""
+def other_epsilon_fields(
+    config: Config, privacy_target: PrivacyTarget | RecordTarget, releases: int
+) -> dict[str, object]:
+    """Return the fields of summary.json with epsilon against the server and against hostile clients, and their
+    rounds."""
     found: dict[str, object] = {}
-    for name, view in (("server_epsilon", server_view), ("hostile_clients_epsilon", hostile_clients_view)):
+    for name, view in (
+        ("server_epsilon", epsilon_against_server),
+        ("hostile_clients_epsilon", epsilon_against_hostile_clients),
+    ):
         against = view(config, privacy_target, releases)
         found[name] = against.epsilon if against else None
         found[f"{name}_rounds"] = against.rounds if against else None
@@ -200,13 +213,14 @@ def other_epsilons(config: Config, privacy_target: PrivacyTarget | RecordTarget,
 
 
 def noise_placement(releases: Sequence[Release | LocalRelease]) -> str | None:
-    """Return where the last noise was added: server, clients (shares), uploads, `coins`; "local steps" for records."""
+    """Return the place where the last release's noise was added: server, clients, uploads, `coins`, or "local
+    steps"."""
     last = releases[-1] if releases else None
     return last.noise_placement if isinstance(last, Release) else "local steps" if last else None
 
 
 def noise_kind(privacy_target: PrivacyTarget | RecordTarget) -> str:
-    """Return the kind of noise: gaussian, discrete-gaussian, skellam, `coins`."""
+    """Return the kind of noise of a run: gaussian, discrete-gaussian, skellam or `coins`."""
     if privacy_target.noise_multiplier is None:
         return "coins"
     if isinstance(privacy_target, RecordTarget):

@@ -1,4 +1,4 @@
-"""The folder of a sweep: sweep.json names its runs, and the folder of each."""
+"""The folder of a sweep, whose file sweep.json lists all runs with their folders."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from pydantic import Field, TypeAdapter
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.errors import RunError
 from dpfed.runs.durable_files import put
-from dpfed.runs.quantities import quantity
+from dpfed.runs.quantities import quantity_of_key
 
 NAME = "sweep.json"
 _LONGEST = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """One number that the paper prints, in its printed unit (accuracies in percent).
+class PublishedNumber:
+    """One number published in a paper, in the unit in which the paper prints it (accuracies in percent).
 
-    `x` is the axis's label, None for the row at every x.
+    row:   name of the row of the sweep
+    x:     value on the x axis; None if the number holds for the row at every x
+    where: place of the number in the paper
     """
 
     row: str
@@ -34,8 +36,13 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
-    """One run: its row, its place on the axes, and its folder, relative to the sweep's."""
+class ListedRun:
+    """One run of a sweep.
+
+    row:    name of its row
+    at:     its value on each axis, by the axis's name
+    folder: its folder, relative to the folder of the sweep
+    """
 
     row: str
     at: Mapping[str, str]
@@ -53,8 +60,8 @@ class Sweep:
     quantities: tuple[str, ...]
     x: str | None
     rows: tuple[str, ...]
-    runs: tuple[Listed, ...]
-    published: tuple[Published, ...]
+    runs: tuple[ListedRun, ...]
+    published: tuple[PublishedNumber, ...]
     command: str
     versions: Mapping[str, str]
     commit: str | None
@@ -65,7 +72,7 @@ _SWEEP = TypeAdapter(Sweep)
 
 
 def write_sweep(folder: Path, sweep: Sweep) -> None:
-    """Write sweep.json."""
+    """Write sweep.json into the folder. Raises RunError if it cannot be written."""
     target = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,19 +82,19 @@ def write_sweep(folder: Path, sweep: Sweep) -> None:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Read sweep.json; RunError if it cannot be read."""
+    """Return the content of sweep.json. Raises RunError if it cannot be read or is invalid."""
     try:
         found = _SWEEP.validate_json(read_text(folder / NAME, at_most=LARGEST_DOCUMENT))
         for key in found.quantities:
-            quantity(key, where="quantities")
+            quantity_of_key(key, where="quantities")
         for one in found.runs:
             _check_inside(one.folder)
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder / NAME}: is no description of a sweep ({str(error)[:_LONGEST]}).") from None
+        raise RunError(f"{folder / NAME}: is not a valid description of a sweep ({str(error)[:_LONGEST]}).") from None
     return found
 
 
 def _check_inside(folder: str) -> None:
     path = Path(folder)
     if path.is_absolute() or ".." in path.parts or "\0" in folder:
-        raise ValueError(f"the folder {folder[:100]!r} of a run is not below it")
+        raise ValueError(f"the folder {folder[:100]!r} of a run is not inside the folder of the sweep")

@@ -1,6 +1,4 @@
-"""Parts of an experiment that train: device, network, local training, step of the server; some may be given in
-Python.
-"""
+"""Device, network and local training of a run, made from its configuration or from objects given in Python."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from dpfed.clients.task import Course, Start
 from dpfed.clients.training import LocalTraining
 from dpfed.clients.trial import SECONDS, tried, tried_together
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Mask
+from dpfed.config.training_tables import MaskTable
 from dpfed.data.dataset import Dataset
 from dpfed.data.samples import partition_of
 from dpfed.errors import ConfigError
@@ -37,18 +35,19 @@ TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
     f"({SECONDS} s of processor time for each group of synthetic clients) does not find: later, or for certain samples"
 )
-"""Limitation of the guarantee of a custom network or loss."""
+"""Limitation of the guarantee of a run with a custom network or loss."""
 
 Maker = Callable[..., nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Own:
-    """Objects given in Python instead of names in a configuration; None: the configuration's name is used.
+class CustomObjects:
+    """Objects of a run that are given in Python; an object that is None is made from its name in the configuration.
 
-    model:   called as model(input_shape, classes)
-    loss:    f(outputs [n, ...], targets [n, ...]) -> [n], in place of local.loss, whose value becomes "own"
-    metrics: beside those of run.metrics, by name (`dpfed.runs.evaluate.Metric`)
+    data:    data set of the clients
+    model:   function of (input_shape, classes) that makes the network
+    loss:    function f(outputs [n, ...], targets [n, ...]) -> [n]; the configuration then has local.loss = "own"
+    metrics: metrics by name, in addition to those of run.metrics (`dpfed.runs.evaluate.Metric`)
     """
 
     data: Dataset | None = None
@@ -57,33 +56,33 @@ class Own:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def given_names(self) -> tuple[str, ...]:
         """Names of the given objects."""
         given = tuple(name for name in ("data", "model", "loss") if getattr(self, name) is not None)
         return (*given, "metrics") if self.metrics else given
 
 
-def maker_of(model: nn.Module | Callable[..., nn.Module]) -> Maker:
-    """Return a maker of networks.
+def model_maker(model: nn.Module | Callable[..., nn.Module]) -> Maker:
+    """Return a function of (input_shape, classes) that makes the network.
 
-    A module is copied and starts from its weights. A function without arguments, or of (input_shape, classes), makes a
-    network with fresh weights from run.seed.
+    A module is copied, so that training starts from its weights. A function, without arguments or of
+    (input_shape, classes), makes a network whose initial weights follow from run.seed.
     """
     if isinstance(model, nn.Module):
         return lambda input_shape, classes: copy.deepcopy(model)
     if not callable(model):
         raise ConfigError(f"model: {type(model).__name__}; must be a torch.nn.Module or a function that makes one.")
-    if _takes_nothing(model):
+    if _takes_no_arguments(model):
         return lambda input_shape, classes: model()
     return model
 
 
-def name_of(model: nn.Module | Callable[..., nn.Module]) -> str:
+def model_name(model: nn.Module | Callable[..., nn.Module]) -> str:
     """Return the model's name for reports."""
     return str(getattr(model, "__name__", type(model).__name__))
 
 
-def _takes_nothing(maker: Callable[..., nn.Module]) -> bool:
+def _takes_no_arguments(maker: Callable[..., nn.Module]) -> bool:
     try:
         inspect.signature(maker).bind()
     except (TypeError, ValueError):
@@ -92,7 +91,7 @@ def _takes_nothing(maker: Callable[..., nn.Module]) -> bool:
 
 
 def network_of(config: Config, dataset: Dataset, seeds: Seeds, own: Maker | None = None) -> FlatModel:
-    """Return the network, with initial and fixed weights from the run's seed."""
+    """Return the network of a run; its initial and fixed weights follow from the seed."""
     name, shape, fixed_seed = config.model.name, dataset.input_shape, seeds.integer("weights")
     if own is not None:
         return models.build_own(name, own, shape, dataset.outputs, fixed_seed=fixed_seed, parts=dataset.parts)
@@ -105,20 +104,21 @@ def model_options(config: Config) -> dict[str, object]:
 
 
 def frozen_network(config: Config, model: FlatModel, seeds: Seeds, device: torch.device) -> FrozenNetwork:
-    table = config.mask or Mask()
+    table = config.mask or MaskTable()
     return freeze(
         model, seeds, constant=table.constant, biases=table.biases, scale=table.scale, spread=table.spread
     ).to(device)
 
 
-def group_of(config: Config, model: FlatModel) -> int:
-    """Return the number of clients whose moves are in memory at a time."""
+def clients_trained_together(config: Config, model: FlatModel) -> int:
+    """Return the number of clients that are trained together, whose updates are in memory at the same time."""
     return config.run.group if model.size > 100_000 else max(config.run.group, 100)
 
 
 _ROUNDING = (
-    "side by side a client's last bits, and at a kink of the network its whole update, depend on the other clients' "
-    "numbers of samples"
+    "in one vectorised pass the last bits of a client's update, and at a kink of the network the whole update, depend "
+    "on "
+    "the other clients' numbers of samples"
 )
 
 
@@ -138,7 +138,7 @@ def local_training(
         strategy=config.local.strategy,
         chunk=config.local.chunk,
         memory=config.local.memory,
-        at_once=min(config.federation.cohort, group_of(config, model)),
+        at_once=min(config.federation.cohort, clients_trained_together(config, model)),
         precision=config.local.precision,
         not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
     )
@@ -146,18 +146,18 @@ def local_training(
     return training if replay is None else replay.training(training)
 
 
-def is_custom(config: Config, own: Own) -> bool:
+def is_custom(config: Config, own: CustomObjects) -> bool:
     """Return True if the network or the loss is user-defined."""
     given = own.model is not None or own.loss is not None
     return given or config.model.name not in models.MODELS or config.local.loss not in (None, *LOSSES)
 
 
-def after_trial(
+def training_after_trial(
     config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
 ) -> LocalTraining:
-    """Return the local training of a custom network or loss, tried on test samples.
+    """Return the local training of a custom network or loss, after a trial on test samples.
 
-    ConfigError (`dpfed.clients.trial`).
+    Raises ConfigError if state passes from one client to another in the trial (`dpfed.clients.trial`).
     """
     samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
     if config.privacy is None and config.local.record is None:
@@ -168,17 +168,19 @@ def after_trial(
 def start_of_rounds(
     config: Config, network: FrozenNetwork | None, model: FlatModel, dataset: Dataset, seeds: Seeds
 ) -> tuple[torch.Tensor, Readout]:
-    """Return the first broadcast, and the readout from the server's state to weights."""
+    """Return the first broadcast, and the readout, which maps the server's state to weights."""
     readout: Readout
     if network is None:
         broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
     else:
-        broadcast, readout = _masks(config, network, dataset, seeds)
+        broadcast, readout = _start_of_masks(config, network, dataset, seeds)
     return broadcast, readout if config.server.average is None else Averaged(last=readout)
 
 
-def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
-    table = config.mask or Mask()
+def _start_of_masks(
+    config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds
+) -> tuple[torch.Tensor, Readout]:
+    table = config.mask or MaskTable()
     recipe = Recipe(
         model=config.model.name,
         input_shape=dataset.input_shape,
@@ -195,11 +197,10 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:
-    """Return the device of run.device. ConfigError if it does not exist, or is neither a CPU nor a CUDA GPU."""
+    """Return the device run.device. Raises ConfigError if it does not exist, or is neither a CPU nor a CUDA GPU."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name):
         raise ConfigError(
-            f"run.device={name!r}: runs are on the CPU or on a CUDA GPU: 'auto', 'cpu', 'cuda' or 'cuda:N'. Use one of "
-            "them."
+            f"run.device={name!r}: runs are on the CPU or on a CUDA GPU. Use 'auto', 'cpu', 'cuda' or 'cuda:N'."
         )
     if name == "auto" and not torch.cuda.is_available():
         return torch.device("cpu")
@@ -215,7 +216,7 @@ def device_of(name: str, ranks: Ranks) -> torch.device:
 
 
 def gpu_description(device: torch.device) -> str | None:
-    """Return model of a GPU, its driver and CUDA's version; None on the CPU."""
+    """Return the model of the GPU with the versions of its driver and of CUDA; None on the CPU."""
     if device.type != "cuda":
         return None
     versions = [f"CUDA {torch.version.cuda}"]

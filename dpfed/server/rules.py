@@ -190,7 +190,7 @@ def register(name: str) -> Callable[[Given], Given]:
     def known(makes: Given) -> Given:
         if not callable(makes):
             raise ConfigError(f"server rule {name!r}: is {type(makes).__name__}; must be a function that makes a rule.")
-        registered.add("server rule", name, makes, taken=RULES)
+        registered.register_object("server rule", name, makes, taken=RULES)
         return makes
 
     return known
@@ -198,7 +198,7 @@ def register(name: str) -> Callable[[Given], Given]:
 
 def check_name(name: str) -> None:
     """ConfigError with the nearest name unless there is such a rule."""
-    known = (*RULES, *registered.own("server rule"))
+    known = (*RULES, *registered.objects_of_kind("server rule"))
     if name not in known:
         raise ConfigError(
             f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
@@ -208,7 +208,7 @@ def check_name(name: str) -> None:
 
 def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
     """Return the rule of this name, if it is custom; ConfigError, with its line, where it cannot be made."""
-    makes = registered.own("server rule").get(name)
+    makes = registered.objects_of_kind("server rule").get(name)
     if makes is None:
         return None
     with errors_of_user_code(f"server.rule={name!r}: cannot be made"):

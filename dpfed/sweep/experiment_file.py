@@ -15,16 +15,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from dpfed.config.did_you_mean import did_you_mean
-from dpfed.config.tables import flat, read_toml, shown
+from dpfed.config.tables import flat_tables, read_toml, value_text
 from dpfed.errors import ConfigError
-from dpfed.runs.quantities import quantity
-from dpfed.runs.sweep_folder import Published
+from dpfed.runs.quantities import quantity_of_key
+from dpfed.runs.sweep_folder import PublishedNumber
 from dpfed.sweep.row_settings import label
 
 _LARGEST = 1e100
 _COLUMNS = ["row", "x", "quantity", "value", "where"]
-FlatSettings = Annotated[dict[str, object], BeforeValidator(flat)]
-Axes = Annotated[dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(flat)]
+FlatSettings = Annotated[dict[str, object], BeforeValidator(flat_tables)]
+Axes = Annotated[dict[str, Annotated[list[object], Field(min_length=1)]], BeforeValidator(flat_tables)]
 
 
 class _ExperimentTable(BaseModel):
@@ -100,7 +100,7 @@ def read_experiment(path: Path) -> ExperimentFile:
         if names.count(name) > 1:
             raise ConfigError(f"{path}: row {name!r} is there twice. Give every row a name of its own.")
     for key in found.quantities:
-        quantity(key, where=f"{path}: quantities")
+        quantity_of_key(key, where=f"{path}: quantities")
     for profile, table in found.profiles.items():
         for name in table.rows or []:
             known_row(name, found, where=f"{path}: profiles.{profile}.rows")
@@ -137,15 +137,17 @@ def _problem(item: Any) -> str:
         return f"{where}: unknown key; known here: {', '.join(known)}.{did_you_mean(location[-1], known)}"
     if item["type"] == "missing":
         return f"{where}: is missing and has no default."
-    return f"{where}={shown(item['input'])}: {item['msg']}."
+    return f"{where}={value_text(item['input'])}: {item['msg']}."
 
 
-def read_published(path: Path, experiment: ExperimentFile) -> tuple[Published, ...]:
+def read_published(path: Path, experiment: ExperimentFile) -> tuple[PublishedNumber, ...]:
     """Read the lines of the CSV; raise ConfigError for one that no run of the experiment can be compared with."""
     try:
         reader = csv.DictReader(io.StringIO(read_text(path, at_most=LARGEST_DOCUMENT), newline=""))
         if reader.fieldnames != _COLUMNS:
-            raise ConfigError(f"{path}: the first line must be {','.join(_COLUMNS)}, not {shown(reader.fieldnames)}.")
+            raise ConfigError(
+                f"{path}: the first line must be {','.join(_COLUMNS)}, not {value_text(reader.fieldnames)}."
+            )
         lines = [_published(f"{path}, line {reader.line_num}", line, experiment) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: the published numbers cannot be read ({error}).") from None
@@ -156,7 +158,7 @@ def read_published(path: Path, experiment: ExperimentFile) -> tuple[Published, .
     return tuple(lines)
 
 
-def _published(where: str, line: dict[str | Any, str | Any], experiment: ExperimentFile) -> Published:
+def _published(where: str, line: dict[str | Any, str | Any], experiment: ExperimentFile) -> PublishedNumber:
     if None in line or None in line.values():
         raise ConfigError(f"{where}: must have {len(_COLUMNS)} columns; put quotes around a text with commas.")
     known_row(line["row"], experiment, where=where)
@@ -169,9 +171,9 @@ def _published(where: str, line: dict[str | Any, str | Any], experiment: Experim
     except ValueError:
         value = math.nan
     if not abs(value) <= _LARGEST:
-        raise ConfigError(f"{where}: value={shown(line['value'])} must be a number, at most {_LARGEST:g}.")
+        raise ConfigError(f"{where}: value={value_text(line['value'])} must be a number, at most {_LARGEST:g}.")
     (row,) = (one for one in experiment.row if one.name == line["row"])
-    return Published(
+    return PublishedNumber(
         row=line["row"],
         x=_at(where, line["x"], row, experiment),
         quantity=line["quantity"],

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpfed.config.tables import Config, flat, override, parse
+from dpfed.config.tables import Config, flat_tables, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
-from dpfed.runs.experiment import check
+from dpfed.runs.experiment import check_configuration
 from dpfed.sweep.experiment_file import ExperimentFile, Row, SweepProfile, known_row
 from dpfed.sweep.row_settings import Axes, RowSettings, put_all, values_at
 
@@ -72,7 +72,7 @@ def expand(
     for key in profile.drop:
         if not any(one.has(key) for one in known.values()):
             raise ConfigError(f"profile: drop {key!r}: no row has such a key. Remove it from drop.")
-    given: dict[str, object] = flat(override({}, settings))
+    given: dict[str, object] = flat_tables(override({}, settings))
     own_axes = {name for one in known.values() for name in one.axes}
     grid = Grid(cells=(), choices=())
     for row in rows:
@@ -101,8 +101,8 @@ def _settings(experiment: ExperimentFile, row: Row) -> RowSettings:
     preset = row.preset or preset
     if not isinstance(drop, list) or not isinstance(preset, str | None):
         raise ConfigError("[base]: preset must be a name, drop a list of keys.")
-    start = RowSettings(where=f"row {row.name!r}", tables=presets.tables(preset) if preset else {})
-    common = start.without(drop).with_settings(flat(base)).with_axes(experiment.axes)
+    start = RowSettings(where=f"row {row.name!r}", tables=presets.preset_tables(preset) if preset else {})
+    common = start.without(drop).with_settings(flat_tables(base)).with_axes(experiment.axes)
     return common.without(row.drop, must_be_there=True).with_settings(row.set).with_axes(row.axes)
 
 
@@ -146,7 +146,9 @@ def _choices(experiment: ExperimentFile, row: str, settings: RowSettings, tuned:
                 "set aside in the runs that choose, or data.validation for all runs."
             )
         values = RowSettings(where=here.where, tables={}, axes=tuned).points()
-        found.append(Choice(row=row, at=at, runs=tuple(runs), values=tuple(flat(one.tables) for _, one in values)))
+        found.append(
+            Choice(row=row, at=at, runs=tuple(runs), values=tuple(flat_tables(one.tables) for _, one in values))
+        )
     return found
 
 
@@ -162,7 +164,7 @@ def _cells(row: str, settings: RowSettings, *, before: Mapping[str, str] | None 
         source = f"{settings.where}{f' at {words}' if words else ''}"
         config = parse(here.to_tables(), source=source)
         try:
-            check(config)
+            check_configuration(config)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from None
         cells.append(Cell(row=row, at=at, config=config, folder=f"{parent}{slug(row)}/{slug(words) or 'run'}"))

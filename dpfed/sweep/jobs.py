@@ -34,7 +34,7 @@ from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import Outcome
-from dpfed.runs.resuming import with_delta_of
+from dpfed.runs.resuming import with_delta_of_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def _run(job: Job) -> Summary:
 
 def _config(job: Job) -> Config:
     load_own_code()
-    tables = with_delta_of(job.folder, job.config) if job.state == "interrupted" else job.config
+    tables = with_delta_of_run(job.folder, job.config) if job.state == "interrupted" else job.config
     return parse(tables, source=str(job.folder))
 
 

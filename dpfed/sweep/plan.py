@@ -16,11 +16,11 @@ import torch
 
 from accounting.caveats import LARGEST_DEFAULT_DELTA
 from dpfed.config.own_code import code_hash, named_files
-from dpfed.config.tables import flat, parse, parse_written, read_toml
+from dpfed.config.tables import flat_tables, parse, parse_written_config, read_toml
 from dpfed.errors import ConfigError, RunError
-from dpfed.runs.experiment import own_code_of, resolved
-from dpfed.runs.resuming import own_code_in, with_delta_of
-from dpfed.runs.sweep_folder import Listed, Published, Sweep
+from dpfed.runs.experiment import user_code_of_run, with_derived_defaults
+from dpfed.runs.resuming import read_own_code, with_delta_of_run
+from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep
 from dpfed.sweep.experiment_file import ExperimentFile, read_experiment, read_published
 from dpfed.sweep.grid import Cell, Grid, expand, slug
 from dpfed.version import __version__
@@ -41,7 +41,7 @@ class PlannedSweep:
     only: tuple[str, ...]
     grid: Grid
     whole: Grid
-    published: tuple[Published, ...]
+    published: tuple[PublishedNumber, ...]
 
     @property
     def title(self) -> str:
@@ -106,14 +106,14 @@ def state_of(folder: Path, cell: Cell) -> State:
     """Return the state of the run in `folder`; RunError if it is another run."""
     if not (folder / "config.toml").exists():
         return "to run"
-    before = with_delta_of(folder, read_toml(folder / "config.toml"))
-    there = flat(parse_written(before, source=str(folder / "config.toml")).to_dict())
+    before = with_delta_of_run(folder, read_toml(folder / "config.toml"))
+    there = flat_tables(parse_written_config(before, source=str(folder / "config.toml")).to_dict())
     here = _as_run(cell, folder, there)
     changed = [key for key in sorted(there.keys() | here.keys()) if there.get(key) != here.get(key)]
     if changed:
         words = "; ".join(f"{key} was {there.get(key)!r}, is {here.get(key)!r}" for key in changed)
         raise RunError(f"{folder}: holds another run of row {cell.row!r}: {words}. Use another --out, or remove it.")
-    if code_hash(own_code_in(folder)) != code_hash(own_code_of(cell.config)):
+    if code_hash(read_own_code(folder)) != code_hash(user_code_of_run(cell.config)):
         raise RunError(f"{folder}: ran with other code of your own (own_code.json). Use another --out, or remove it.")
     return "finished" if (folder / "summary.json").exists() else "interrupted"
 
@@ -121,8 +121,8 @@ def state_of(folder: Path, cell: Cell) -> State:
 def _as_run(cell: Cell, folder: Path, there: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that a run of the cell writes into its folder. The default delta of records, whose number is not
     known without their data, is the folder's where that can be it."""
-    given = parse(with_delta_of(folder, cell.config.to_dict()), source=f"row {cell.row!r}")
-    here, record = flat(resolved(given).to_dict()), "local.record.delta"
+    given = parse(with_delta_of_run(folder, cell.config.to_dict()), source=f"row {cell.row!r}")
+    here, record = flat_tables(with_derived_defaults(given).to_dict()), "local.record.delta"
     if given.local.record is not None and there.get(record, 1.0) <= LARGEST_DEFAULT_DELTA["record"]:
         return {record: there[record], **here}
     return dict(here)
@@ -149,7 +149,7 @@ def listing(plan: PlannedSweep, tuned: Sequence[Mapping[str, object]]) -> Sweep:
         quantities=tuple(file.quantities),
         x=file.x,
         rows=tuple(dict.fromkeys(cell.row for cell in plan.whole.cells)),
-        runs=tuple(Listed(row=cell.row, at=dict(cell.at), folder=cell.folder) for cell in plan.whole.cells),
+        runs=tuple(ListedRun(row=cell.row, at=dict(cell.at), folder=cell.folder) for cell in plan.whole.cells),
         published=plan.published,
         command=_command(plan),
         versions={

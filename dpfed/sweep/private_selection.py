@@ -13,7 +13,7 @@ from accounting.compose import accountant, selection
 from accounting.compose.selection import RandomRuns
 from accounting.ledger.regular_file import LARGEST_DOCUMENT, read_text
 from accounting.mechanisms import Mechanism
-from dpfed.config.tables import flat
+from dpfed.config.tables import flat_tables
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods.privacy_target import PrivacyTarget
 from dpfed.randomness import Randomness, Secure
@@ -55,7 +55,8 @@ def candidates_of(plan: PlannedSweep) -> Candidates:
         )
     private = [privacy_target for privacy_target in goals if isinstance(privacy_target, PrivacyTarget)]
     mechanisms = [
-        privacy_target.run(cell.config.federation.rounds) for privacy_target, cell in zip(private, cells, strict=True)
+        privacy_target.mechanism_of_run(cell.config.federation.rounds)
+        for privacy_target, cell in zip(private, cells, strict=True)
     ]
     return Candidates(cells=cells, mechanisms=tuple(mechanisms), delta=private[0].delta)
 
@@ -69,7 +70,7 @@ def _check(cell: Cell, first: Cell) -> None:
             f"{where}: runs are compared by public samples alone. Give data.validation, the number of training samples "
             "to set aside, which no epsilon protects."
         )
-    here, there = flat(config.to_dict()), flat(first.config.to_dict())
+    here, there = flat_tables(config.to_dict()), flat_tables(first.config.to_dict())
     for key in sorted(here.keys() | there.keys()):
         if (key in _SAME or key.startswith("data.")) and here.get(key) != there.get(key):
             raise ConfigError(f"{where}: {key} differs from that of row {first.row!r}: candidates are of one data set.")

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dpfed.config.tables import flat, override, put
+from dpfed.config.tables import flat_tables, override, set_key
 from dpfed.errors import ConfigError
 
 Axes = Mapping[str, Sequence[object]]
@@ -37,7 +37,7 @@ class RowSettings:
 
     def has(self, key: str) -> bool:
         """Return True if the key, or a key below it, is set or is an axis."""
-        return any(_is_below(name, [key]) for name in (*flat(self.tables), *self.axes))
+        return any(_is_below(name, [key]) for name in (*flat_tables(self.tables), *self.axes))
 
     def with_settings(self, settings: Mapping[str, object]) -> RowSettings:
         """Set these dotted keys; an axis of the same name keeps this value alone."""
@@ -92,7 +92,7 @@ def values_at(point: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in point.items():
         if isinstance(value, Mapping):
-            found |= {key: one for key, one in flat(value).items() if key != "label"}
+            found |= {key: one for key, one in flat_tables(value).items() if key != "label"}
         else:
             found[name] = value
     return found
@@ -102,7 +102,7 @@ def put_all(tables: Mapping[str, object], settings: Mapping[str, object]) -> dic
     """Return the tables with these dotted keys set. ConfigError for a key below a value."""
     result = override(dict(tables), [])
     for key, value in settings.items():
-        put(result, key, value, given=key, form="table.key, as in federation.rounds")
+        set_key(result, key, value, given=key, form="table.key, as in federation.rounds")
     return result
 
 

@@ -34,9 +34,9 @@ from dpfed.api.replay import ConfiguredRun
 from dpfed.audit.replays.pairs import REMOVED, Pair
 from dpfed.audit.replays.verdict import ReplayAudit
 from dpfed.audit.round.whole_round import ByClient
-from dpfed.config.tables import override, parse, put
+from dpfed.config.tables import override, parse, set_key
 from dpfed.errors import DpfedError
-from dpfed.methods.presets import tables
+from dpfed.methods.presets import preset_tables
 from dpfed.round import run_round
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
@@ -143,9 +143,9 @@ def _seeded(function: Callable[..., Any], gone: str | None) -> Callable[..., Non
 
 def of_settings() -> Iterator[Named]:
     for name, (preset, settings) in SETTINGS.items():
-        plain = tables(preset)
+        plain = preset_tables(preset)
         for key, value in (SMALL | settings).items():
-            put(plain, key, value, given=key, form="table.key=value")
+            set_key(plain, key, value, given=key, form="table.key=value")
         private = "privacy" in plain or "record" in plain["local"]
         if private:
             (plain["privacy"] if "privacy" in plain else plain["local"]["record"]).setdefault("delta", 60**-1.1)
@@ -182,9 +182,9 @@ def _with_pairs(run: ConfiguredRun, name: str) -> Callable[..., None]:
 
 
 def _small(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
-    plain = tables(preset)
+    plain = preset_tables(preset)
     for key, value in (AMONG_SMALL | settings).items():
-        put(plain, key, value, given=key, form="table.key=value")
+        set_key(plain, key, value, given=key, form="table.key=value")
     return plain
 
 

@@ -14,7 +14,7 @@ from accounting.ledger import Ledger, kept_head
 from accounting.ledger.hash_chain import sealed
 from dpfed.randomness import Simulated
 from dpfed.runs import durable_files
-from dpfed.runs.book import Book
+from dpfed.runs.book import LedgerBook
 from dpfed.runs.folder import RunFolder
 
 
@@ -32,23 +32,23 @@ def charge_after(step: str) -> Callable[[], None]:
     """Charges wait for this step of the run folder."""
 
     def plant() -> None:
-        record, done, waiting = Book.record, getattr(RunFolder, step), []
+        record, done, waiting = LedgerBook.record, getattr(RunFolder, step), []
 
         def after(self: RunFolder, *what: Any) -> None:
             done(self, *what)
             while waiting:
                 record(*waiting.pop(0))
 
-        Book.record = lambda self, entry: waiting.append((self, entry))  # type: ignore[method-assign]
+        LedgerBook.record = lambda self, entry: waiting.append((self, entry))  # type: ignore[method-assign]
         setattr(RunFolder, step, after)
 
     return plant
 
 
 def project_after_ledger() -> None:
-    record = Book.record
+    record = LedgerBook.record
 
-    def late(self: Book, entry: Any) -> None:
+    def late(self: LedgerBook, entry: Any) -> None:
         project, self.project = self.project, None
         record(self, entry)
         self.project = project
@@ -56,7 +56,7 @@ def project_after_ledger() -> None:
             population = self.ledger.header.population
             project.charge(entry, run=self.run, population=population, repeatable=True)
 
-    Book.record = late  # type: ignore[method-assign]
+    LedgerBook.record = late  # type: ignore[method-assign]
 
 
 def head_before_line() -> None:

@@ -22,7 +22,7 @@ import torch
 import dpfed
 from dpfed.config.tables import Config, parse
 from dpfed.data.samples import Public, public_samples, whole_data
-from dpfed.methods.presets import tables
+from dpfed.methods.presets import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
@@ -70,7 +70,7 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = list(csv.DictReader(OUT.open(encoding="utf-8"))) if OUT.exists() else []
     for name in arguments.presets:
-        config = parse(tables(name), source=name)
+        config = parse(preset_tables(name), source=name)
         whole, seeds = whole_data(config), Seeds(root=config.data.partition_seed)
         held = max(1, round(len(whole.train_labels) / config.federation.clients))
         _, public = public_samples(config, whole, seeds, torch.device("cpu"))

@@ -56,7 +56,7 @@ LAYERS = ("conv 1", "conv 2", "hidden", "output")
 
 def experiment_of(preset: str, settings: tuple[str, ...], *, seed: int, rounds: int) -> Experiment:
     given = [*COMMON, *settings, f"run.seed={seed}", f"federation.rounds={rounds}"]
-    return build(parse(override(presets.tables(preset), given), source=preset))
+    return build(parse(override(presets.preset_tables(preset), given), source=preset))
 
 
 # --- signal and noise

@@ -169,7 +169,7 @@ ROWS: dict[str, dict[str, Row]] = {
 
 def tables_of(row: Row, seed: int) -> dict[str, Any]:
     """The configuration's tables."""
-    tables = override(presets.tables(row.preset), [*row.settings, f"run.seed={seed}"])
+    tables = override(presets.preset_tables(row.preset), [*row.settings, f"run.seed={seed}"])
     for path in row.without:
         table, key = path.split(".")
         del tables[table][key]

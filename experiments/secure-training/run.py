@@ -54,7 +54,8 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 def run_row(name: str, seed: int) -> dict[str, Any]:
     preset, settings = ROWS[name]
     config = parse(
-        override(presets.tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]), source=name
+        override(presets.preset_tables(preset), [*settings, DELTA, f"run.seed={seed}", "run.evaluate_every=60"]),
+        source=name,
     )
     with tempfile.TemporaryDirectory() as folder:
         outcome = federation.run(build(config), Path(folder) / "run")

@@ -63,7 +63,7 @@ def _own_code() -> Iterator[None]:
         runpy.run_path(str(path))
     yield
     for path in OWN_CODE:
-        registered.forget(str(path))
+        registered.forget_file(str(path))
 
 
 def cells(name: str, profile: str, tmp_path: Path) -> tuple[Cell, ...]:

@@ -30,11 +30,11 @@ def _checkpoint_seeds() -> list[bytes]:
         state=replace(_state(), stages={"kept": torch.ones(2, 3)}),
         report=CheckpointReport(uplink=0, diagnostics=RoundRecord(round=1, cohort=0, participants=0)),
     )
-    return [checkpoint.to_bytes(saved, binding=_BINDING)]
+    return [checkpoint.checkpoint_bytes(saved, binding=_BINDING)]
 
 
 def _checkpoint(content: bytes) -> None:
-    found = checkpoint.read(written(content, "checkpoint.safetensors"), binding=_BINDING, start=_state())
+    found = checkpoint.read_checkpoint(written(content, "checkpoint.safetensors"), binding=_BINDING, start=_state())
     assert found.state.broadcast.shape == (5,)
 
 
@@ -52,7 +52,7 @@ def _saved_mask(content: bytes) -> None:
 
 
 def _config_seeds() -> list[bytes]:
-    return [tomli_w.dumps(presets.tables(name)).encode() for name in presets.names()[::9]]
+    return [tomli_w.dumps(presets.preset_tables(name)).encode() for name in presets.preset_names()[::9]]
 
 
 def _config(content: bytes) -> None:

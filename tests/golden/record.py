@@ -26,9 +26,9 @@ import dpfed
 from accounting.errors import AccountingError
 from dpfed.audit.round.method_setting import audit_upload
 from dpfed.audit.run import audit_run
-from dpfed.config.tables import parse, put
+from dpfed.config.tables import parse, set_key
 from dpfed.errors import DpfedError, RunInterrupted
-from dpfed.methods.presets import tables
+from dpfed.methods.presets import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.runs.loop import run
 
@@ -65,9 +65,9 @@ def answer_of(name: str, folder: Path) -> dict[str, Any]:
 
 def _run(name: str, folder: Path) -> dict[str, Any]:
     preset, settings = SETTINGS[name]
-    plain = tables(preset)
+    plain = preset_tables(preset)
     for key, value in (SMALL | settings).items():
-        put(plain, key, value, given=key, form="table.key=value")
+        set_key(plain, key, value, given=key, form="table.key=value")
     if "privacy" in plain:
         plain["privacy"].setdefault("delta", DELTA)
     if "record" in plain["local"]:

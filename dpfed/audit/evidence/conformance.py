@@ -19,10 +19,10 @@ from dpfed.audit.evidence.summary_evidence import named_by_the_configuration, na
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import DpfedError
 from dpfed.methods import aborts
-from dpfed.methods.choices import tolerance_of
-from dpfed.records.reading import Misread, Unavailable
+from dpfed.methods.choices import tolerated_fraction
+from dpfed.records.reading import InvalidRecord, Unavailable
 from dpfed.records.round import RoundRecord
-from dpfed.runs.certificate import claim_of
+from dpfed.runs.certificate import certificate_claim
 
 _SAME = 1e-6
 """Relative difference of two computations of one epsilon, perhaps by other versions of numpy and scipy."""
@@ -84,7 +84,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
     federation, header = files.config.federation, files.trusted_ledger.header
     try:
         stated = files.summary.to_dict()
-    except Misread as error:
+    except InvalidRecord as error:
         return False, str(error)
     delta = _promised_delta(files)
     expected: dict[str, object] = {
@@ -118,7 +118,7 @@ def summary_names_the_claim(files: RunFiles) -> Finding:
 def rounds_charged(files: RunFiles) -> Finding:
     """Check that every round is in the ledger once: as a release, or as ended without one, with nothing published."""
     repeatable = files.trusted_ledger.header.randomness == "simulated"
-    may_end = aborts.may_end(files.config, tolerance_of(files.config))
+    may_end = aborts.may_abort_round(files.config, tolerated_fraction(files.config))
     left_out = not repeatable and isinstance(files.sampler.law, Schedule)  # where it was interrupted
     problems: dict[str, list[int]] = {}
     for one in files.published:
@@ -318,7 +318,7 @@ def least_epsilon(files: RunFiles, delta: float) -> float | None:
 def certificate_recomputed(files: RunFiles) -> Finding:
     """Check a certificate of summary.json by sampling again, of the ledger's releases, never from a cache."""
     files.compared.add("certificate")
-    stated, claim = files.summary.certificate, claim_of(files.config, files.trusted_ledger, files.guarantee)
+    stated, claim = files.summary.certificate, certificate_claim(files.config, files.trusted_ledger, files.guarantee)
     if claim is None:
         return (
             stated is None,

@@ -19,9 +19,9 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.errors import ConfigError
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Unavailable, lines_of
+from dpfed.records.reading import Unavailable, read_lines
 from dpfed.records.round import RoundRecord
-from dpfed.runs.client_level.book import diagnostics_of, ids_of
+from dpfed.runs.client_level.book import client_ids_file, diagnostics_file
 from dpfed.runs.client_level.plan import config_of
 
 _SAME = 1e-9
@@ -36,7 +36,7 @@ class LoopFiles(RunFiles):
 
     def __init__(self, ledger: Path) -> None:
         self.path, self.ledger_name = ledger.parent, ledger.name
-        self.diagnostics_name, self.client_ids_name = diagnostics_of(ledger).name, ids_of(ledger).name
+        self.diagnostics_name, self.client_ids_name = diagnostics_file(ledger).name, client_ids_file(ledger).name
         about = _header_entries(ledger)
         self.tables: dict[str, object] = about["plan"]
         self.config = config_of(self.tables, source=f"{ledger}, plan")
@@ -99,7 +99,7 @@ class LoopFiles(RunFiles):
     def rounds(self) -> tuple[RoundRecord, ...]:
         """Lines of the diagnostics, in rising order of rounds; a round that was interrupted after its charge has
         none."""
-        rounds = tuple(lines_of(self.path / self.diagnostics_name, RoundRecord))
+        rounds = tuple(read_lines(self.path / self.diagnostics_name, RoundRecord))
         for before, after in itertools.pairwise(rounds):
             if after.round <= before.round:
                 raise Unavailable(

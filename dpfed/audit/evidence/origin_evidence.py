@@ -12,10 +12,10 @@ from dpfed.audit.evidence.saved import sha256_of, values_of
 from dpfed.audit.verdict import Finding
 from dpfed.config.own_code import code_hash
 from dpfed.errors import ConfigError
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import method_specification
 from dpfed.records.reading import Unavailable
 from dpfed.runs.binding import configuration_hash
-from dpfed.runs.experiment import own_code_of
+from dpfed.runs.experiment import user_code_of_run
 
 _HASHED = {"model_sha256": "model.safetensors", "mask_sha256": "model.mask.safetensors"}
 
@@ -82,7 +82,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
             False,
             f"checkpoint.safetensors: its clip norm is {files.checkpoint.clip_norm:.6g}, metrics.jsonl has {norm:.6g}.",
         )
-    if method(files.config.method.name).coins:
+    if method_specification(files.config.method.name).sends_masks:
         return (
             True,
             "the model has the hash that summary.json states; a mask's network is not compared with probabilities.",
@@ -100,7 +100,7 @@ def model_is_the_runs(files: RunFiles) -> Finding:
 def require_own_code(files: RunFiles) -> None:
     """Raise ConfigError with the names of the files if the run needs user-defined code that is not registered here."""
     try:
-        own_code_of(files.config)
+        user_code_of_run(files.config)
     except ConfigError as error:
         if not files.own_code:
             raise
@@ -110,7 +110,7 @@ def require_own_code(files: RunFiles) -> None:
 
 def loaded_here(files: RunFiles) -> bool:
     """Return True if each file that the run needed is loaded here, in this or another version."""
-    here = own_code_of(files.config)
+    here = user_code_of_run(files.config)
     known = {one.sha256 for one in here} | {Path(one.path).name for one in here}
     return all(one.sha256 in known or Path(one.path).name in known for one in files.own_code)
 
@@ -131,7 +131,7 @@ def own_code_matches_run(files: RunFiles) -> Finding:
     if not loaded_here(files):
         words = " ".join(f"--load {one.path}" for one in files.own_code)
         return None, f"its own code is not loaded here. Give {words}. The other checks are made without that code."
-    if code_hash(own_code_of(files.config)) != recorded:
+    if code_hash(user_code_of_run(files.config)) != recorded:
         names = ", ".join(f"{one.path} ({one.sha256[:12]})" for one in files.own_code)
         return None, f"another version is loaded here than ran, which was {names}. Load that one (--load)."
     return True, f"{len(files.own_code)} files of the user's own, as they ran."

@@ -23,10 +23,10 @@ from accounting.mechanisms.cohort_caps import earlier_overflow
 from dpfed.aggregation.ranks import Task
 from dpfed.config.tables import Config
 from dpfed.mechanisms.integers import IntegerNoise
-from dpfed.methods.catalogue import method
-from dpfed.methods.privacy_target import PrivacyTarget, target_of
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
-from dpfed.methods.sums import filled_to
+from dpfed.methods.sums import clients_in_filled_sum
 from dpfed.participation.canaries import Canaries
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerState
@@ -74,7 +74,7 @@ class Promise:
 
     def run(self, rounds: int) -> Composed:
         """Return the first `rounds` rounds, charged at their largest."""
-        run = self.privacy_target.run(rounds)
+        run = self.privacy_target.mechanism_of_run(rounds)
         return replace(run, parts=tuple((self._charged(part), count) for part, count in run.parts))
 
     def _charged(self, release: SingleRelease) -> SingleRelease:
@@ -124,10 +124,10 @@ def promise_of(config: Config, sent: int) -> Promise:
     """Derive the promise as runs do. Errors: ConfigError or AccountingError if no run can have had this
     configuration.
     """
-    facts = method(config.method.name)
+    facts = method_specification(config.method.name)
     refuse(config, facts)
-    privacy_target = target_of(config, facts, sent)
-    return Promise(sent=sent, privacy_target=privacy_target, fill=filled_to(config, privacy_target))
+    privacy_target = privacy_target_of(config, facts, sent)
+    return Promise(sent=sent, privacy_target=privacy_target, fill=clients_in_filled_sum(config, privacy_target))
 
 
 def canaries_of(config: Config) -> Canaries:

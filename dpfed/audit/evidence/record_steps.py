@@ -12,7 +12,7 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.clients.records import gaussian_noise
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.config.tables import Config
-from dpfed.config.training_tables import Record
+from dpfed.config.training_tables import RecordTable
 from dpfed.mechanisms.records import integer_noise, scale_of
 from dpfed.records.round import RoundRecord
 
@@ -68,7 +68,7 @@ def _releases(files: RunFiles) -> dict[int, LocalRelease]:
 
 
 def _problem(
-    files: RunFiles, table: Record, release: LocalRelease, facts: RoundRecord, sizes: dict[int, int | None]
+    files: RunFiles, table: RecordTable, release: LocalRelease, facts: RoundRecord, sizes: dict[int, int | None]
 ) -> str | None:
     charged = [client for part in release.steps for client in part.clients]
     if len(set(charged)) < len(charged):
@@ -91,7 +91,7 @@ def _problem(
     return None
 
 
-def _noise(table: Record, release: LocalRelease, stated: float) -> Gaussian | DiscreteGaussian | None:
+def _noise(table: RecordTable, release: LocalRelease, stated: float) -> Gaussian | DiscreteGaussian | None:
     """Return the noise of a step that config.toml gives, with the stated multiplier if it gives none; None if the line
     does not state its integers."""
     if table.noise == "gaussian":

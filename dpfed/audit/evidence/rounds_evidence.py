@@ -16,7 +16,7 @@ from accounting.rounding import upwards
 from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.records.reading import Unavailable
-from dpfed.runs.book import lines_of
+from dpfed.runs.book import project_releases_of
 
 _STREAMED = 1e-3
 """Relative difference of epsilon during a run, which is computed by another order of convolutions."""
@@ -73,7 +73,7 @@ def _with_one_more(files: RunFiles) -> float:
     """Return epsilon with one more round, charged at its largest."""
     privacy_target = files.promise.privacy_target
     mechanisms = [entry.mechanism for entry in files.trusted_ledger.shared_releases]
-    mechanisms.append(privacy_target.of_round(len(mechanisms)))
+    mechanisms.append(privacy_target.mechanism_of_round(len(mechanisms)))
     try:
         return accountant.epsilon(
             Composed.of(mechanisms), delta=privacy_target.delta, accountant=privacy_target.accountant
@@ -118,7 +118,7 @@ def project_agrees(files: RunFiles, path: Path) -> Finding:
     for name, head in heads.items():
         if not isinstance(head, str) or project.ledger.entries_after(head) is None:
             return False, f"{path} lacks the line that {name} names as its last: lines were cut off, or it is another."
-    charged = lines_of(str(run), project)
+    charged = project_releases_of(str(run), project)
     ours = _contents(one for one in own if isinstance(one, Release))
     theirs = _contents(charged)
     if unpaid := _rounds(ours - theirs):

@@ -21,8 +21,8 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.evidence.summary_evidence import figures_follow
 from dpfed.audit.verdict import Check, Finding, check
 from dpfed.errors import DpfedError
-from dpfed.methods.catalogue import method
-from dpfed.runs.certificate import certified
+from dpfed.methods.catalogue import method_specification
+from dpfed.runs.certificate import requests_certificate
 
 STATISTICAL = 7
 """Checks that may fail by probability: variance, freshness and shape of noise, cohort sizes, members of cohorts, noise
@@ -41,7 +41,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
         checks += [check("project was charged alike", partial(project_agrees, files, project))]
     elif _charges_taken_back(files):
         checks += [check("charges taken back", partial(_taken_back, files))]
-    if certified(files.config) or _has_certificate(files):
+    if requests_certificate(files.config) or _has_certificate(files):
         checks += [check("certificate is computed again", partial(conformance.certificate_recomputed, files))]
     checks += _make_checks(
         _OF_SUMS | {"model moves by what was released": step_evidence.model_moves_by_releases}, files
@@ -53,7 +53,7 @@ def checks_of_run(files: RunFiles, alpha: float, project: Path | None) -> list[C
     if files.own_code:
         own = check("own code is what ran", partial(origin_evidence.own_code_matches_run, files))
         checks += [own if origin_evidence.loaded_here(files) else replace(own, decides=False)]
-    if method(files.config.method.name).needs_public_data:
+    if method_specification(files.config.method.name).needs_public_data:
         checks += [check("coordinates are chosen by public data", partial(chosen_by_public_data, files))]
     if files.has_canaries:
         checks += [check("canaries are the seed's", partial(coins_are_the_seeds, files))]

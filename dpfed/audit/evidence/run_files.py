@@ -18,21 +18,21 @@ from accounting.ledger.regular_file import LARGEST_CONFIGURATION, LARGEST_LINES,
 from accounting.mechanisms import unsampled
 from dpfed.audit.evidence.promise import Promise, promise_of, with_more_noise
 from dpfed.audit.evidence.saved import Saved, saved_in
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.config.privacy_tables import Privacy
-from dpfed.config.tables import Config, override, parse_written
-from dpfed.config.training_tables import Record
+from dpfed.config.tables import Config, override, parse_written_config
+from dpfed.config.training_tables import RecordTable
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError, DpfedError, RunError
 from dpfed.participation.lanes import ids_of_turns
 from dpfed.participation.sampling import Sampler, sampler_of
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import LARGEST, OneLine, Unavailable, lines_of
+from dpfed.records.reading import LARGEST, RoundLineKind, Unavailable, read_lines
 from dpfed.records.round import CanaryLine, RoundRecord
 from dpfed.records.summary import Summary
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.folder import CLIENT_IDS
-from dpfed.runs.resuming import own_code_in
+from dpfed.runs.resuming import read_own_code
 
 _LONGEST = 1 << 40
 
@@ -57,10 +57,10 @@ class RunFiles:
                 f"{path / 'config.toml'}: cannot be read ({error}). Name the folder of a run, as `dpfed run --out` "
                 "left it, or the ledger of a dpfed.ClientLevel."
             ) from None
-        self.config: Config = parse_written(tables, source=str(path / "config.toml"))
+        self.config: Config = parse_written_config(tables, source=str(path / "config.toml"))
 
     @property
-    def private_table(self) -> Privacy | Record | None:
+    def private_table(self) -> Privacy | RecordTable | None:
         """Table that states the budget, [privacy] or [local.record]; None if nothing is private."""
         return self.config.privacy or self.config.local.record
 
@@ -70,10 +70,10 @@ class RunFiles:
         return "best" if self.private_table is None else self.private_table.accountant
 
     @cached_property
-    def own_code(self) -> tuple[OwnFile, ...]:
+    def own_code(self) -> tuple[UserCodeFile, ...]:
         """Content of own_code.json; empty if it is missing or unreadable."""
         try:
-            return own_code_in(self.path)
+            return read_own_code(self.path)
         except RunError:
             return ()
 
@@ -82,7 +82,7 @@ class RunFiles:
         """Run built again from its configuration, on the CPU. Errors: Unavailable without its data or code."""
         try:
             return build(
-                parse_written(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
+                parse_written_config(override(self.tables, ["run.device=cpu"]), source=str(self.path / "config.toml"))
             )
         except (DpfedError, AccountingError) as error:
             raise Unavailable(f"the run cannot be built again here ({error}).") from None
@@ -111,7 +111,7 @@ class RunFiles:
     @cached_property
     def summary(self) -> Summary:
         """Content of summary.json."""
-        return Summary.in_folder(self.path)
+        return Summary.of_folder(self.path)
 
     @property
     def epsilon(self) -> float:
@@ -250,7 +250,7 @@ class RunFiles:
         """Lines of canaries.jsonl; none if the run was to have none."""
         if not self.has_canaries:
             return ()
-        return tuple(lines_of(self.path / "canaries.jsonl", CanaryLine))
+        return tuple(read_lines(self.path / "canaries.jsonl", CanaryLine))
 
 
 def clip_norm_before(files: RunFiles, number: int) -> float:
@@ -263,9 +263,9 @@ def clip_norm_before(files: RunFiles, number: int) -> float:
     return norm
 
 
-def _numbered(file: Path, kind: type[OneLine]) -> tuple[OneLine, ...]:
+def _numbered(file: Path, kind: type[RoundLineKind]) -> tuple[RoundLineKind, ...]:
     """Return the lines of a file, which must be rounds 1, 2, ..., each once."""
-    lines = tuple(lines_of(file, kind))
+    lines = tuple(read_lines(file, kind))
     for expected, line in enumerate(lines, 1):
         if line.round != expected:
             raise Unavailable(f"{file.name}, line {expected}: is about round {line.round}; lines were lost or moved.")

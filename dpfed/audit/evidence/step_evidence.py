@@ -19,8 +19,8 @@ from dpfed.audit.evidence.run_files import RunFiles, clip_norm_before
 from dpfed.audit.verdict import Finding, rounds_text
 from dpfed.config.server_tables import AdagradServer, AdamServer, StepServer
 from dpfed.diagnostics.probes import probe_of
-from dpfed.methods.catalogue import method
-from dpfed.methods.choices import in_integers
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.choices import sums_integers
 from dpfed.records.reading import Unavailable
 from dpfed.records.round import Probes, RoundRecord
 from dpfed.server.rules import Kind
@@ -198,13 +198,13 @@ def _summed_in_floats(files: RunFiles) -> bool:
     """
     of_coins = (BernoulliAggregate, BernoulliChannel)
     coins = any(isinstance(unsampled(release), of_coins) for release in files.released.values())
-    return not (coins or in_integers(files.config) or files.config.method.purge == "clients")
+    return not (coins or sums_integers(files.config) or files.config.method.purge == "clients")
 
 
 def _linear(files: RunFiles) -> bool:
-    chosen = method(files.config.method.name)
+    chosen = method_specification(files.config.method.name)
     purging = chosen.sends_models and files.config.method.purge != "clients"
-    return files.config.server.rule == "step" and not chosen.coins and not purging
+    return files.config.server.rule == "step" and not chosen.sends_masks and not purging
 
 
 def _rounding_allowance(files: RunFiles, probes: Probes, one: RoundRecord, velocity: float) -> float:

@@ -16,22 +16,22 @@ from dpfed.audit.evidence.run_files import RunFiles
 from dpfed.audit.verdict import Finding
 from dpfed.config.tables import Config
 from dpfed.errors import DpfedError
-from dpfed.methods.catalogue import method
-from dpfed.methods.choices import in_integers, is_linear, sends_bernoulli_samples
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.choices import is_linear, sends_bernoulli_samples, sums_integers
 from dpfed.records.reading import Unavailable
-from dpfed.runs.binding import population_of, start_of
+from dpfed.runs.binding import population_fingerprint, start_hash_of_run
 from dpfed.runs.experiment import Experiment
-from dpfed.runs.protection import CHARGED_LOSSES, not_protected, on_nodes
-from dpfed.runs.scores import tested, validated
+from dpfed.runs.protection import CHARGED_LOSSES, limitation_on_nodes, limitations_of_guarantee
+from dpfed.runs.scores import scores_on_test_half, scores_on_validation
 from dpfed.runs.summary import (
-    bytes_of,
+    communication_fields,
     delta_for_failures,
-    mask_bits,
+    mask_bits_per_parameter,
     noise_kind,
     noise_placement,
-    other_epsilons,
+    noise_schedule_fields,
+    other_epsilon_fields,
     readings_of,
-    schedule_factors,
     uplink_megabytes,
 )
 from dpfed.server.state import ServerState
@@ -114,7 +114,9 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
     )
     try:
         scores: Mapping[str, float | None] = (
-            tested(experiment, state) | {"validation_accuracy": None} | validated(experiment, state)
+            scores_on_test_half(experiment, state)
+            | {"validation_accuracy": None}
+            | scores_on_validation(experiment, state)
         )
     except (RuntimeError, ValueError) as error:  # a checkpoint of another form than this network
         raise Unavailable(f"the saved model cannot be evaluated here ({str(error)[:200]}).") from None
@@ -128,11 +130,11 @@ def _model_values(files: RunFiles) -> tuple[dict[str, object], dict[str, tuple[f
         "loss": experiment.objective.loss.name,
     }
     if _same_noise(files, experiment):
-        exact |= bytes_of(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
+        exact |= communication_fields(experiment, saved.round, uplink_megabytes(experiment, saved.round, sent))
     measured = [one.mask_entropy for one in files.rounds if one.has_result]
     if measured and None not in measured:
         entropy = sum(one.mask_entropy or 0 for one in files.rounds)
-        exact["mask_entropy_bits_per_parameter"] = mask_bits(experiment, saved.round, entropy)
+        exact["mask_entropy_bits_per_parameter"] = mask_bits_per_parameter(experiment, saved.round, entropy)
     content = experiment.readout.file(state)
     if content is not None:
         exact["model_bits_per_parameter"] = 8 * len(content) / experiment.model.size
@@ -160,7 +162,9 @@ def _require_same(files: RunFiles, experiment: Experiment) -> None:
         raise Unavailable(str(error)) from None
     if header.binding is None or key is None or header.population is None:
         raise Unavailable("the folder has no key of its clients' fingerprint, so that the data here may be other data.")
-    if header.population != population_of(experiment, key) or header.binding.get("start") != start_of(experiment):
+    if header.population != population_fingerprint(experiment, key) or header.binding.get("start") != start_hash_of_run(
+        experiment
+    ):
         raise Unavailable("the data or the start that this machine makes of config.toml are not those of the run.")
 
 
@@ -201,8 +205,8 @@ def named_by_the_ledger(files: RunFiles) -> dict[str, object]:
     return found | {
         "noise": noise_kind(privacy_target),
         "noise_multiplier": privacy_target.noise_multiplier,
-        **schedule_factors(privacy_target),
-        **other_epsilons(files.config, files.promise.charged_target, len(releases)),
+        **noise_schedule_fields(privacy_target),
+        **other_epsilon_fields(files.config, files.promise.charged_target, len(releases)),
     }
 
 
@@ -220,18 +224,18 @@ def protection_problem(files: RunFiles) -> str | None:
     set_aside = [one for one in stated if one.startswith(f"{config.data.validation} training samples are set aside")]
     if len(set_aside) != (config.data.validation is not None):
         return "not_protected does not name the validation samples"
-    expected = not_protected([*public, *set_aside], config, decodes_first(config))
+    expected = limitations_of_guarantee([*public, *set_aside], config, decodes_first(config))
     if files.trusted_ledger.header.plan is None:  # of version 0.2
         expected = tuple(one for one in expected if one != CHARGED_LOSSES)
     nodes = config.aggregation.kind == "protocol"  # of which the clients may be nodes of an engine: no file names one
-    lacking = [one for one in expected if one not in stated and not (nodes and on_nodes(one) in stated)]
+    lacking = [one for one in expected if one not in stated and not (nodes and limitation_on_nodes(one) in stated)]
     return f"not_protected lacks {lacking[0]!r}" if lacking else None
 
 
 def decodes_first(config: Config) -> bool:
     """Return True if a trusted server decodes every upload before it clips."""
-    chosen = method(config.method.name)
-    if config.privacy is None or config.privacy.release != "sum" or in_integers(config):
+    chosen = method_specification(config.method.name)
+    if config.privacy is None or config.privacy.release != "sum" or sums_integers(config):
         return False
     if sends_bernoulli_samples(config, chosen) or chosen.dithered:
         return False

@@ -11,7 +11,7 @@ from dpfed.audit.replays.files import MAY_DIFFER
 from dpfed.audit.replays.pairs import REPORTING, SAME, Pair
 from dpfed.audit.replays.world import Difference, Seen
 from dpfed.audit.verdict import Verdict
-from dpfed.records.replays import fingerprint
+from dpfed.records.replays import configuration_fingerprint
 
 Outcome = Literal["pass", "fail", "nothing tested", "refused"]
 
@@ -132,7 +132,7 @@ class ReplayAudit:
             "words": self.as_text(),
             "pairs_tested": sum(one.outcome == "pass" and bool(one.pair.clients) for one in self.pairs),
             "pairs": [one.to_dict() for one in self.pairs],
-            "configuration": fingerprint(self.reproduce.get("config", {})),
+            "configuration": configuration_fingerprint(self.reproduce.get("config", {})),
             "may_differ": list(MAY_DIFFER),
             "not_seen": NOT_SEEN,
             "seed": self.seed,

@@ -18,7 +18,7 @@ from dpfed.config.own_code import load_own_code
 from dpfed.config.tables import Config, override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
-from dpfed.methods.catalogue import every_method, method
+from dpfed.methods.catalogue import all_methods, method_specification
 from dpfed.participation.sampling import sampler
 from dpfed.runs.experiment import Experiment, build
 from dpfed.seeds import Seeds
@@ -43,7 +43,7 @@ _ROUNDS, _STREAMS = 6, 300
 def audited_methods() -> list[str]:
     """Return every method that can be private, user-defined ones included."""
     load_own_code()
-    return [name for name, one in every_method().items() if one.private_with]
+    return [name for name, one in all_methods().items() if one.private_with]
 
 
 def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float | None = None) -> Config:
@@ -53,15 +53,15 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
     multiplier 1 unless one, or an epsilon, is given; Bernoulli samples at epsilon 3. `settings` override all of this.
     """
     load_own_code()
-    chosen = method(name)
+    chosen = method_specification(name)
     if not chosen.private_with:
         near = chosen.nearest_private
         raise ConfigError(
             f"{name} is never private, so there is no claim to test. The nearest private method is {near}: "
             f"`dpfed audit upload {near}`."
         )
-    tables = presets.tables(_preset(name))
-    tables.setdefault("privacy", {"clip_norm": presets.tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
+    tables = presets.preset_tables(_preset(name))
+    tables.setdefault("privacy", {"clip_norm": presets.preset_tables("dp-fedavg-digits")["privacy"]["clip_norm"]})
     tables["privacy"].pop("epsilon", None)
     tables["privacy"] |= {} if chosen.audited_clip_norm is None else {"clip_norm": chosen.audited_clip_norm}
     tables = override(tables, [*_SETTING, *settings])
@@ -75,13 +75,15 @@ def configured(name: str, settings: Sequence[str] = (), noise_multiplier: float 
         federation["rounds"] = _ROUNDS
     if federation["sampling"] != "all" and not any("federation.cohort" in one for one in settings):
         federation["cohort"] = max(1, federation["clients"] // 2)
-    config = parse(_with_strength(tables, chosen.coins, noise_multiplier), source=f"audit of {_preset(name)}")
+    config = parse(_with_strength(tables, chosen.sends_masks, noise_multiplier), source=f"audit of {_preset(name)}")
     _refuse_padded_coins(config)
     return config
 
 
 def _refuse_padded_coins(config: Config) -> None:
-    coins = method(config.method.name).coins or (config.privacy is not None and config.privacy.noise == "coins")
+    coins = method_specification(config.method.name).sends_masks or (
+        config.privacy is not None and config.privacy.noise == "coins"
+    )
     if coins and config.federation.sampling == "poisson":
         raise ConfigError(
             "federation.sampling='poisson' with Bernoulli uploads: the sum is padded to a fixed number, which the "
@@ -91,7 +93,7 @@ def _refuse_padded_coins(config: Config) -> None:
 
 def _preset(name: str) -> str:
     private = f"{name}-private-digits"
-    return private if private in presets.names() else f"{name}-digits"
+    return private if private in presets.preset_names() else f"{name}-digits"
 
 
 def _with_strength(tables: dict[str, Any], coins: bool, noise_multiplier: float | None) -> dict[str, Any]:
@@ -188,6 +190,6 @@ def _secure() -> Check:
 
 def _sampler(name: str, experiment: Experiment, seed: int) -> Check:
     """Check the sampler of the audited round, and that of the method's preset."""
-    table = presets.tables(_preset(name))["federation"]
+    table = presets.preset_tables(_preset(name))["federation"]
     drawn = sampler(table.get("sampling", "poisson"), clients=table["clients"], cohort=table["cohort"])
     return cohorts_check(experiment.method, Seeds(root=seed), [drawn])

@@ -1,4 +1,4 @@
-"""Flower as the engine: its nodes train, encode and send; its server app runs the steps of `dpfed.runs.loop`.
+"""Flower as an engine: its nodes train, encode and send updates; its server app runs the loop of `dpfed.runs.loop`.
 
-Importing this package needs no flwr; its modules need flwr, except `settings` and `app_folder`.
+This package can be imported without flwr. Its modules need flwr, except `settings` and `app_folder`.
 """

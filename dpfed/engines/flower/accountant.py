@@ -1,6 +1,6 @@
-"""Accountant with Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.42), by `accounting`.
+"""Privacy accountant with Flower's interface (`flwr.supercore.privacy_accounting`, since flwr 1.42).
 
-Releases are recorded in a ledger.
+Its epsilon is computed by `accounting`, and releases are recorded in a ledger.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from accounting.errors import InvalidParameter
 from accounting.ledger import Header, Release
 from accounting.mechanisms import SingleRelease
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.engines.flower.noisy_sums import NoisySum, model_of, sum_of
+from dpfed.engines.flower.noisy_sums import NoisySum, noisy_sum_of, privacy_model_of
 from dpfed.errors import RunError
 from dpfed.runs.client_level.book import LoopBook
 from dpfed.version import __version__
@@ -27,7 +27,7 @@ _BACKEND, _SCHEMA = "dpfed", 1
 
 @dataclass(frozen=True, kw_only=True)
 class SpentSoFar:
-    """Fields of Flower's PrivacySpent, for versions of Flower without this type. epsilon: an upper bound at delta."""
+    """Fields of Flower's PrivacySpent, for versions of Flower without it. epsilon: an upper bound at delta."""
 
     epsilon: float
     delta: float
@@ -37,35 +37,35 @@ class SpentSoFar:
 
 
 class FlowerAccountant:
-    """Flower's PrivacyAccountant by `accounting`: pass it to Flower in place of its RdpAccountant.
+    """Privacy accountant for Flower's strategies, to be used instead of Flower's RdpAccountant.
 
         accountant = FlowerAccountant(PrivacyConfig(...), ledger="ledger.jsonl")
         strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(...), 1.4, 1.0, 100, accountant=accountant)
 
-    config: Flower's PrivacyConfig, or anything with its fields
-    ledger: a file, written before a release counts; an existing ledger is continued
-    clip_norm: C, for the ledger's lines only: no epsilon depends on it
-    randomness: source of the noise. "simulated" for Flower's strategies, which draw it from numpy's global generator
-        and not from the operating system
+    config: Flower's PrivacyConfig, or an object with its fields
+    ledger: path of a ledger, in which a release is written before it is counted; an existing ledger is continued
+    clip_norm: C, for the lines of the ledger only; epsilon does not depend on it
+    randomness: source of the noise. It is "simulated" for Flower's strategies, which draw noise from numpy's global
+        generator and not from the operating system
 
-    Claim: `get_epsilon(delta)` is an upper bound for all releases composed, each a sum of rows of norm at most C with
-    normal noise of standard deviation noise_multiplier C, if their number was fixed before the first result. A run that
-    may end by its results needs a limit that was fixed before, and stops within it (`would_exceed`). Unit: one client.
-    Direction of error: upwards.
+    Claim: `get_epsilon(delta)` is an upper bound for the composition of all releases, if their number was fixed before
+    the first result. A release is a sum of rows of norm at most C, with normal noise of standard deviation
+    noise_multiplier C. If results can end the run, it needs a limit that was fixed before, and must stop within it
+    (`would_exceed`). Unit: one client. Direction of error: upwards.
 
     sampling_method      neighbouring_relation  one client moves the sum by  account
     poisson              add-or-remove-one      C                            Poisson, rate sample_size / population_size
     without-replacement  replace-one            2 C                          fixed size
     no-amplification     add-or-remove-one      C                            none: every release on all clients
 
-    Under replace-one a client's row is exchanged for another, at most 2 C away. Flower's RdpAccountant assumes a move
-    of C, and so states less than the true epsilon (docs/flower.md). The account is that of the sampler in `config`; the
-    caller must run that sampler. `ClientLevelStrategy` draws the cohorts that it charges for. The fixed-size account
-    holds if a client's upload does not depend on the earlier rounds it was drawn in: a node that keeps state from round
-    to round (Flower's Context) is not covered.
+    Under replace-one a client's row is replaced by another row, at distance at most 2 C. Flower's RdpAccountant assumes
+    a distance of C, so that it states less than the true epsilon (docs/flower.md). The account is that of the sampler
+    in `config`, and the caller must run this sampler. `ClientLevelStrategy` draws the cohorts itself. The fixed-size
+    account holds only if a client's upload does not depend on the earlier rounds in which it was drawn. A node that
+    keeps state from round to round (Flower's Context) is not covered.
 
-    ValueError (InvalidParameter) for another model, event or state; RunError, LedgerError for a ledger that is of
-    another plan, or cannot be trusted or written.
+    Raises ValueError (InvalidParameter) for a privacy model, event or state without an account. Raises RunError or
+    LedgerError for a ledger that belongs to another plan, is invalid, or cannot be written.
     """
 
     def __init__(
@@ -76,46 +76,46 @@ class FlowerAccountant:
         clip_norm: float = 1.0,
         randomness: Literal["simulated", "secure"] = "simulated",
     ) -> None:
-        self._config, self._model = config, model_of(config)
+        self._config, self._model = config, privacy_model_of(config)
         self._clip_norm = require.positive(clip_norm=clip_norm)
         self._composed: list[tuple[NoisySum, int]] = []
-        self._book = None if ledger is None else self._opened(Path(ledger), randomness)
+        self._book = None if ledger is None else self._open_ledger(Path(ledger), randomness)
 
     @property
     def config(self) -> Any:
-        """Return the configuration, unchanged."""
+        """Return the privacy configuration that the accountant was made with."""
         return self._config
 
     @property
     def num_releases(self) -> int:
-        """Return the number of composed releases."""
+        """Return the number of releases that are charged."""
         return sum(count for _, count in self._composed)
 
     def compose(self, event: object, count: int = 1) -> None:
-        """Charge `count` releases like this one: on disk first, if there is a ledger."""
-        charged, count = self._checked(event), require.count(count=count)
+        """Charge `count` releases equal to this event; a ledger, if there is one, is written first."""
+        charged, count = self._parse_event(event), require.count(count=count)
         if self._book is not None:
             for number in range(self.num_releases, self.num_releases + count):
                 self._book.record(self._ledger_line(charged, number))
-        self._add(charged, count)
+        self._add_releases(charged, count)
 
     def get_epsilon(self, delta: float) -> float:
-        """Return epsilon of all releases at this delta; 0 before the first."""
-        return _epsilon(self._mechanism(), delta)
+        """Return epsilon of all releases at this delta; 0 before the first release."""
+        return _epsilon_at_delta(self._composed_mechanism(), delta)
 
     def get_delta(self, epsilon: float) -> float:
-        """Return the smallest delta known at this epsilon."""
+        """Return an upper bound on delta of all releases at this epsilon."""
         epsilon = require.nonnegative(epsilon=epsilon)
-        mechanism = self._mechanism()
+        mechanism = self._composed_mechanism()
         return 0.0 if mechanism is None else float(profile(mechanism)(epsilon))
 
     def get_privacy_spent(self, delta: float | None = None) -> Any:
         """Return Flower's PrivacySpent, or `SpentSoFar` if Flower has none.
 
-        accounting_method: the account with the smallest bound.
+        Its accounting_method names the account with the smallest bound.
         """
         delta = self._model.delta if delta is None else delta
-        mechanism = self._mechanism()
+        mechanism = self._composed_mechanism()
         best = None if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False)
         return _spent_type()(
             epsilon=0.0 if best is None else best.epsilon,
@@ -126,16 +126,17 @@ class FlowerAccountant:
         )
 
     def would_exceed(self, event: object, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Return True if `count` more releases would exceed the limit at the configuration's delta. Charges nothing."""
+        """Return True if `count` more releases would exceed the limit at the configuration's delta. It charges
+        nothing."""
         limit = self._model.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise InvalidParameter("max_epsilon is missing: give it in the PrivacyConfig or to would_exceed().")
         limit = require.positive(max_epsilon=limit)
-        more = (self._checked(event), require.count(count=count))
-        return _epsilon(self._mechanism(more), self._model.delta) > limit
+        more = (self._parse_event(event), require.count(count=count))
+        return _epsilon_at_delta(self._composed_mechanism(more), self._model.delta) > limit
 
     def state_dict(self) -> dict[str, object]:
-        """Return the state that `load_state_dict` reads, for JSON."""
+        """Return the state of the accountant as a JSON object, for `load_state_dict`."""
         return {
             "schema_version": _SCHEMA,
             "backend": _BACKEND,
@@ -146,21 +147,21 @@ class FlowerAccountant:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue from a saved state of the same configuration.
 
-        With a ledger the ledger decides. An older state (a crash after the line, before the save) is replaced by the
-        ledger's; a state that the ledger does not hold is refused.
+        If there is a ledger, its releases count. A crash may have prevented the save after a line was written, so a
+        state with fewer releases is accepted. A state with releases that the ledger lacks is refused.
         """
         if (state.get("schema_version"), state.get("backend")) != (_SCHEMA, _BACKEND):
             given = f"backend {state.get('backend')!r}, schema {state.get('schema_version')!r}"
             raise InvalidParameter(f"state of {given}: must be one that FlowerAccountant.state_dict() has given.")
         if state.get("config") != self._model.to_dict():
             raise InvalidParameter("state of another PrivacyConfig: give the accountant the one it was saved with.")
-        saved = _compositions(state)
+        saved = _parse_compositions(state)
         for one, _ in saved:
             self._model.require_population(one)
         if self._book is None:
             self._composed = []
             for one, count in saved:
-                self._add(one, count)
+                self._add_releases(one, count)
             return
         there = [one for one, count in self._composed for _ in range(count)]
         said = [one for one, count in saved for _ in range(count)]
@@ -170,23 +171,23 @@ class FlowerAccountant:
                 "ledger that was written beside it; nothing was loaded."
             )
 
-    def _checked(self, event: object) -> NoisySum:
-        charged = sum_of(event)
+    def _parse_event(self, event: object) -> NoisySum:
+        charged = noisy_sum_of(event)
         self._model.require_population(charged)
         return charged
 
-    def _add(self, charged: NoisySum, count: int) -> None:
-        self._composed = _appended(self._composed, charged, count)
+    def _add_releases(self, charged: NoisySum, count: int) -> None:
+        self._composed = _append_release(self._composed, charged, count)
 
-    def _mechanism(self, *more: tuple[NoisySum, int]) -> Composed | None:
+    def _composed_mechanism(self, *more: tuple[NoisySum, int]) -> Composed | None:
         whole = self._composed
         for one, count in more:
-            whole = _appended(whole, one, count)
-        parts = [(self._release(one), count) for one, count in whole]
+            whole = _append_release(whole, one, count)
+        parts = [(self._mechanism_of_release(one), count) for one, count in whole]
         return Composed(parts=tuple(parts)) if parts else None
 
-    def _release(self, one: NoisySum) -> SingleRelease:
-        """Return one release as `accounting` describes it."""
+    def _mechanism_of_release(self, one: NoisySum) -> SingleRelease:
+        """Return the mechanism of one release, as described by `accounting`."""
         noise = Gaussian(noise_multiplier=one.noise_multiplier, adjacency=Adjacency.of(self._model.adjacency))
         if self._model.sampling == "poisson":
             return subsample(noise, PoissonSampling(probability=one.sample_size / one.population_size))
@@ -197,15 +198,15 @@ class FlowerAccountant:
     def _ledger_line(self, one: NoisySum, number: int) -> Release:
         return Release(
             round=number,
-            mechanism=self._release(one),
+            mechanism=self._mechanism_of_release(one),
             clip_norm=self._clip_norm,
             noise_std=one.noise_multiplier * self._clip_norm,
             noise_placement="server",
             detail=one.to_dict(),
         )
 
-    def _opened(self, path: Path, randomness: str) -> LoopBook:
-        """Open the ledger, and return it with the releases that it already charges."""
+    def _open_ledger(self, path: Path, randomness: str) -> LoopBook:
+        """Open the ledger, and return it with the releases that it already contains."""
         model = self._model
         plan = {
             "federation": {"clients": model.clients, "sampling": model.sampling},
@@ -217,25 +218,26 @@ class FlowerAccountant:
         book = LoopBook.open(path, header)
         for entry in book.ledger.releases:
             assert isinstance(entry, Release)
-            self._add(sum_of(entry.detail), 1)
+            self._add_releases(noisy_sum_of(entry.detail), 1)
         return book
 
 
-def _appended(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -> list[tuple[NoisySum, int]]:
-    """Append a release; equal releases in a row are stored together."""
+def _append_release(composed: list[tuple[NoisySum, int]], one: NoisySum, count: int) -> list[tuple[NoisySum, int]]:
+    """Append a release to the list of (release, count); consecutive equal releases are stored once, with their
+    count."""
     if composed and composed[-1][0] == one:
         return [*composed[:-1], (one, composed[-1][1] + count)]
     return [*composed, (one, count)]
 
 
-def _epsilon(mechanism: Composed | None, delta: float) -> float:
+def _epsilon_at_delta(mechanism: Composed | None, delta: float) -> float:
     require.open_probability(delta=delta)
     return 0.0 if mechanism is None else guarantee(mechanism, delta=delta, with_lower_bound=False).epsilon
 
 
-def _compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
+def _parse_compositions(state: Mapping[str, Any]) -> list[tuple[NoisySum, int]]:
     try:
-        return [(sum_of(one["event"]), require.count(count=one["count"])) for one in state["compositions"]]
+        return [(noisy_sum_of(one["event"]), require.count(count=one["count"])) for one in state["compositions"]]
     except (KeyError, TypeError):
         raise InvalidParameter(
             "state: compositions must be a list of {event, count}, as state_dict() gives it."

@@ -1,4 +1,4 @@
-"""A complete Flower app for one configuration."""
+"""Folder of a complete Flower app that runs one configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from accounting.ledger.regular_file import LARGEST_CONFIGURATION, read_input
-from dpfed.config.own_code import OwnFile
+from dpfed.config.own_code import UserCodeFile
 from dpfed.config.tables import Config
 from dpfed.errors import RunError
 from dpfed.version import __version__
@@ -59,17 +59,17 @@ app = client_app(Path(__file__).with_name("config.toml"), load_data=load_data{ow
 '''
 
 
-def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[OwnFile] = ()) -> None:
+def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[UserCodeFile] = ()) -> None:
     """Write pyproject.toml and a package of server app, client app, configuration and user-defined files.
 
-    RunError if a file is in the folder already, or cannot be written.
+    Raises RunError if the folder already contains a file, or if a file cannot be written.
     """
     tables = tomli_w.dumps(config.to_dict())
-    copies = _copies(own_code)
-    argument = _own_argument(copies)
+    copies = _code_copies(own_code)
+    argument = _own_code_argument(copies)
     client = _CLIENT_WITH_ITS_OWN_DATA if config.data.partition == "nodes" else _CLIENT
     files = {
-        "pyproject.toml": tomli_w.dumps(_project(folder, name)),
+        "pyproject.toml": tomli_w.dumps(_project_table(folder, name)),
         f"{_PACKAGE}/__init__.py": f'"""{name} on Flower."""\n',
         f"{_PACKAGE}/server_app.py": _SERVER.replace("{own_code}", argument),
         f"{_PACKAGE}/client_app.py": client.replace("{own_code}", argument),
@@ -87,10 +87,10 @@ def write_app(config: Config, folder: Path, *, name: str, own_code: Sequence[Own
         raise RunError(f"{folder}: the app cannot be written ({error.strerror}).") from None
 
 
-def _copies(own_code: Sequence[OwnFile]) -> dict[str, str]:
-    """Return the copies of the user's files that every node gets, by name.
+def _code_copies(own_code: Sequence[UserCodeFile]) -> dict[str, str]:
+    """Return the content of the user's files by name; the app contains copies of them for every node.
 
-    RunError for a file that has changed since it ran.
+    Raises RunError for a file that has changed since it ran.
     """
     copies: dict[str, str] = {}
     for place, one in enumerate(own_code):
@@ -99,23 +99,23 @@ def _copies(own_code: Sequence[OwnFile]) -> dict[str, str]:
         except OSError as error:
             raise RunError(f"{one.path}: own code that cannot be read ({error.strerror}).") from None
         if hashlib.sha256(content).hexdigest() != one.sha256:
-            raise RunError(f"{one.path}: has changed while it was used. Start again.")
+            raise RunError(f"{one.path}: the file has changed since it was loaded. Start again.")
         copies[f"own_code_{place}_{Path(one.path).stem}.py"] = content.decode("utf-8")
     return copies
 
 
-def _own_argument(copies: Iterable[str]) -> str:
+def _own_code_argument(copies: Iterable[str]) -> str:
     listed = ", ".join(f'Path(__file__).with_name("{copy}")' for copy in copies)
     return f", own_code=[{listed}]" if listed else ""
 
 
-def run_folder(folder: Path) -> Path:
-    """Return the default folder of the app's run: beside the app, since all files in the app are sent to every node."""
+def default_run_folder(folder: Path) -> Path:
+    """Return the default run folder: next to the app's folder, because all files in the app are sent to every node."""
     whole = folder.resolve()
     return whole.with_name(f"{whole.name}-run")
 
 
-def _project(folder: Path, name: str) -> dict[str, object]:
+def _project_table(folder: Path, name: str) -> dict[str, object]:
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
     return {
         "project": {
@@ -133,7 +133,7 @@ def _project(folder: Path, name: str) -> dict[str, object]:
                         "clientapp": f"{_PACKAGE}.client_app:app",
                     },
                     "config": {
-                        "out": str(run_folder(folder)),
+                        "out": str(default_run_folder(folder)),
                         "resume": False,
                         "timeout": 3600.0,
                         "patience": 300.0,

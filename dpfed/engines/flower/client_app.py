@@ -1,4 +1,4 @@
-"""The client app: a node is one client, and builds its method from the same configuration as the server."""
+"""The client app of a run on Flower: each node is one client, and builds its method from the server's configuration."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from accounting import require
 from dpfed import replayed
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
-from dpfed.config.own_code import load
+from dpfed.config.own_code import load_files
 from dpfed.config.tables import Config, parse, read_toml
 from dpfed.engines.flower.conversation import (
     Instruction,
     UploadMessage,
-    adapts_clip,
-    padding_to,
+    has_adaptive_clip,
+    padding_bytes,
     read_instruction,
     read_question,
-    tells_clipping,
+    reports_clipping,
 )
 from dpfed.engines.flower.own_data import LoadData, equal_weights, with_own_samples
-from dpfed.engines.flower.secure_client import advertise, masked, share, unmask
-from dpfed.engines.flower.settings import check_engine, fingerprint
+from dpfed.engines.flower.secure_client import publish_keys, send_masked_row, send_shares, send_unmasking_shares
+from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.errors import ConfigError, TrainingFailed, WireError
 from dpfed.methods.choices import counts_errors
 from dpfed.runs.experiment import Experiment, build
@@ -45,65 +45,65 @@ _MEMORY, _ROUNDS = "dpfed.memory", "dpfed.rounds"
 def client_app(
     config: Path | Mapping[str, Any], *, load_data: LoadData | None = None, own_code: Sequence[Path] = ()
 ) -> ClientApp:
-    """Return a ClientApp for this configuration: a TOML file beside the app, or its tables.
+    """Return a ClientApp for this configuration, given as its tables or as a TOML file in the app's package.
 
-    `load_data` returns the node's samples, only with data.partition = "nodes". own_code: Python files that register
-    names in the configuration. ConfigError.
+    load_data: returns the samples of the node; required with data.partition = "nodes", and refused otherwise
+    own_code:  Python files that register names in the configuration
+
+    Raises ConfigError.
     """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     own = tables.get("data", {}).get("partition") == "nodes"
     if own != (load_data is not None):
         raise ConfigError(
             f"load_data {'missing' if own else 'given'} with data.partition={'' if own else 'not '}'nodes': it is the "
-            "node's own samples, there and only there. See docs/deploy.md."
+            "samples of the node, required there and refused elsewhere. See docs/deploy.md."
         )
     text = json.dumps({"tables": tables, "own_code": list(map(str, own_code))})
     app = ClientApp()
-    app.query()(partial(introduce, text, load_data))
+    app.query()(partial(introduce_node, text, load_data))
     app.train()(partial(take_part, text, load_data))
-    for name, step in (("advertise", advertise), ("share", share), ("unmask", unmask)):
-        app.query(name)(partial(answer, text, step))
+    for name, step in (("advertise", publish_keys), ("share", send_shares), ("unmask", send_unmasking_shares)):
+        app.query(name)(partial(answer_step, text, step))
     return app
 
 
-def introduce(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Report to the server which client this node is. A node with unusable local samples fails here, before any
-    round.
-    """
-    experiment = _experiment(config)
-    client = client_of(context, experiment.config)
+def introduce_node(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
+    """Report this node's client to the server. A node with unusable local samples fails before round 1."""
+    experiment = _experiment_of(config)
+    client = client_of_node(context, experiment.config)
     if load_data is not None:
         with_own_samples(experiment, client, load_data(context))
-    values: dict[str, object] = {"client": client, "fingerprint": fingerprint(experiment.config)}
+    values: dict[str, object] = {"client": client, "fingerprint": agreement_text(experiment.config)}
     return Message(RecordDict({"introduction": ConfigRecord(values)}), reply_to=message)
 
 
 def take_part(config: str, load_data: LoadData | None, message: Message, context: Context) -> Message:
-    """Return this client's upload."""
-    experiment = _experiment(config)
-    client = client_of(context, experiment.config)
+    """Return the reply with this client's upload to a training instruction."""
+    experiment = _experiment_of(config)
+    client = client_of_node(context, experiment.config)
     instruction = read_instruction(
         message,
         start=experiment.start,
-        clip_moves=adapts_clip(experiment.method.stages),
-        fingerprint=fingerprint(experiment.config),
+        clip_moves=has_adaptive_clip(experiment.method.stages),
+        fingerprint=agreement_text(experiment.config),
     )
     _require_first_upload(client, instruction.round, experiment.config.federation.rounds, context)
     now, upload = _upload_or_zeros(experiment, load_data, client, instruction, context)
     if isinstance(experiment.method.aggregation, SecureSums):
-        hidden = masked(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
+        hidden = send_masked_row(experiment, client, instruction.round, instruction.forwarded, upload.payload, context)
         upload = replace(upload, payload=hidden, padding=b"")
-    _remember(now, client, context)
+    _store_client_memory(now, client, context)
     return Message(upload.to_content(), reply_to=message)
 
 
 def _upload_or_zeros(
     experiment: Experiment, load_data: LoadData | None, client: int, instruction: Instruction, context: Context
 ) -> tuple[Round, UploadMessage]:
-    """Return the upload of a client's part in a round.
+    """Return a client's upload for a round, or the upload of an update that is not finite if an exception occurs.
 
-    An exception that its samples may have caused (in training, load_data or a custom stage) would be visible in an
-    error reply. The upload of an update that is not finite is sent instead, unless run.on_error is "raise".
+    Samples may have caused the exception (in training, load_data or a custom stage), and an error reply would reveal
+    it. With run.on_error = "raise" the exception is raised.
     """
     counts = counts_errors(experiment.config, on_nodes=True)
     experiment = replace(experiment, method=replace(experiment.method, counts_errors=counts))
@@ -111,26 +111,26 @@ def _upload_or_zeros(
         trained = experiment
         if load_data is not None and instruction.train:
             trained = with_own_samples(experiment, client, load_data(context))
-        now = announced(trained, client, instruction, context)
-        return now, upload_of(trained, client, now)
+        now = received_announcement(trained, client, instruction, context)
+        return now, upload_of_client(trained, client, now)
     except BaseException as error:
         lacks = isinstance(error, KeyboardInterrupt | MemoryError | torch.OutOfMemoryError | TrainingFailed)
         if lacks or not (counts and instruction.train):
             raise
-    now = announced(experiment, client, instruction, context)
-    return now, upload_of(experiment, client, now, learnt=torch.full((1, len(now.broadcast)), torch.nan))
+    now = received_announcement(experiment, client, instruction, context)
+    return now, upload_of_client(experiment, client, now, learnt=torch.full((1, len(now.broadcast)), torch.nan))
 
 
-def answer(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
-    """Return this client's message in a step of the secure sum."""
-    experiment = _experiment(config)
-    client = client_of(context, experiment.config)
-    said = step(experiment, client, *read_question(message, fingerprint(experiment.config)), context)
+def answer_step(config: str, step: Callable[..., bytes], message: Message, context: Context) -> Message:
+    """Return this client's message for a step of the secure sum."""
+    experiment = _experiment_of(config)
+    client = client_of_node(context, experiment.config)
+    said = step(experiment, client, *read_question(message, agreement_text(experiment.config)), context)
     return Message(RecordDict({"answer": ConfigRecord({"message": said})}), reply_to=message)
 
 
-def announced(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
-    """Return the announced round for this client alone, which is in the cohort if it is to train."""
+def received_announcement(experiment: Experiment, client: int, instruction: Instruction, context: Context) -> Round:
+    """Return the announced round with this client as its only participant; it is in the cohort if it must train."""
     ids = np.array([client], dtype=np.int64)
     state = replace(instruction.state, stages=_client_memory(experiment, client, context))
     task = Task(state=state, cohort=ids if instruction.train else ids[:0], participants=ids)
@@ -139,9 +139,11 @@ def announced(experiment: Experiment, client: int, instruction: Instruction, con
     return now if replay is None else replace(now, observer=replay.rounds.of_node(experiment.method))
 
 
-def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
-    """Return a client's upload: train (or send zeros, or take the update `learnt` [1, d]), then apply the client
-    halves of the stages.
+def upload_of_client(experiment: Experiment, client: int, now: Round, learnt: Tensor | None = None) -> UploadMessage:
+    """Return a client's upload: its update after the client halves of the stages.
+
+    The update is `learnt` [1, d] if it is given, else that of local training, or zeros for a client that only fills
+    the sum up.
     """
     method, ids, trains = experiment.method, now.task.participants, len(now.task.cohort) > 0
     if learnt is not None:
@@ -152,20 +154,20 @@ def upload_of(experiment: Experiment, client: int, now: Round, learnt: Tensor | 
         rows = torch.zeros(1, len(now.broadcast), device=now.broadcast.device)
     rows = client_halves(method.stages.before_wire, rows, ids, now)
     (payload,) = method.stages.wire.messages(rows, ids, now)
-    tells = trains and tells_clipping(method)
+    tells = trains and reports_clipping(method)
     return UploadMessage(
         client=client,
         round=now.number,
         payload=payload,
-        padding=padding_to(method.stages.fixed_bits, payload),
+        padding=padding_bytes(method.stages.fixed_bits, payload),
         inside=now.tally.inside > 0 if tells else None,
         outside=now.tally.outside > 0 if tells else None,
         finite=now.tally.not_finite == 0 if tells else None,
     )
 
 
-def client_of(context: Context, config: Config) -> int:
-    """Return the client that this node is: its partition-id. ConfigError for a node that is no client of the run."""
+def client_of_node(context: Context, config: Config) -> int:
+    """Return the number of this node's client, its partition-id. Raises ConfigError if the run has no such client."""
     client, clients = context.node_config.get("partition-id"), config.federation.clients
     if not require.is_whole(client) or not 0 <= client < clients:
         raise ConfigError(
@@ -176,29 +178,29 @@ def client_of(context: Context, config: Config) -> int:
 
 
 def _require_first_upload(client: int, number: int, rounds: int, context: Context) -> None:
-    """Refuse a second upload of a round, or one more round: its fresh noise would be a release that is not charged."""
+    """Raise an error for a second upload of a round, or a round beyond the last: it would be an uncharged release."""
     last = context.state.config_records.get(_ROUNDS, ConfigRecord()).get("last", -1)
     if not isinstance(last, int) or number <= last or number >= rounds:
         raise WireError(f"client {client}: asked for round {number} of {rounds} after round {last!r}; refused.")
     context.state[_ROUNDS] = ConfigRecord({"last": number})
 
 
-def _checked(config: str) -> Config:
+def _parsed_configuration(config: str) -> Config:
     given = json.loads(config)
-    load([Path(file) for file in given["own_code"]])
+    load_files([Path(file) for file in given["own_code"]])
     checked = parse(given["tables"], source="the app's config.toml")
     check_engine(checked)
     return checked
 
 
 @lru_cache(maxsize=1)
-def _experiment(config: str) -> Experiment:
+def _experiment_of(config: str) -> Experiment:
     torch.set_num_threads(1)
-    return equal_weights(build(_checked(config)))
+    return equal_weights(build(_parsed_configuration(config)))
 
 
 def _client_memory(experiment: Experiment, client: int, context: Context) -> dict[str, Tensor]:
-    """Return the stages' memory for this client from earlier rounds, and zeros for other clients."""
+    """Return the stages' memory: that of this client from earlier rounds, and zeros for the other clients."""
     memory: dict[str, Tensor] = {}
     for name, array in context.state.array_records.get(_MEMORY, ArrayRecord()).items():
         row = torch.from_numpy(array.numpy().copy()).to(experiment.device)
@@ -207,7 +209,7 @@ def _client_memory(experiment: Experiment, client: int, context: Context) -> dic
     return memory
 
 
-def _remember(now: Round, client: int, context: Context) -> None:
+def _store_client_memory(now: Round, client: int, context: Context) -> None:
     rows = {name: Array(kept[client].cpu().numpy().copy()) for name, kept in now.memory.items()}
     if rows:
         context.state[_MEMORY] = ArrayRecord(rows)

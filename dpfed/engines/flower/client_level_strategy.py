@@ -1,4 +1,4 @@
-"""An existing Flower app with client-level privacy, by a wrapper around its strategy."""
+"""Client-level privacy for an existing Flower app, by a wrapper around its strategy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from torch import Tensor
 from accounting import Guarantee
 from accounting.budget.plan import SAMPLINGS
 from dpfed.engines.flower.asked_round import AskedRound
-from dpfed.engines.flower.client_mod import RECORD, moved, size_of, typed_as
-from dpfed.engines.flower.directory import Population
-from dpfed.engines.round_terms import RoundTerms, masked, options_of
+from dpfed.engines.flower.client_mod import RECORD, add_to_arrays, model_size, with_types_of
+from dpfed.engines.flower.directory import NodePopulation
+from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
 from dpfed.errors import ConfigError, RunError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.runs.client_level.private_loop import Sampling
@@ -37,35 +37,38 @@ class ClientLevelStrategy(Strategy):
             FedAdam(), clients=600, cohort=100, clip_norm=1.0, epsilon=3.0, rounds=60, ledger="ledger.jsonl"
         )
 
-    strategy:  FedAvg or any other strategy, which gets one reply a round: the private mean
-    clients:   number of nodes, or their ids. One node is one client: the nodes connected at the first round are the
-               clients of all rounds
-    compress:  a scheme of `dpfed.compress` for uploads, `options` its options; needs `client_mod` on the nodes
-    keep:      Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs
+    strategy:  FedAvg or any other strategy, which gets one reply per round, the private mean
+    clients:   number of nodes, or their ids. One node is one client, and the nodes connected at the first round are
+               the clients of all rounds
+    compress:  name of a scheme of `dpfed.compress` for uploads, `options` its options; needs `client_mod` on the nodes
+    keep:      fraction of coordinates that a round sends and noises, by Fed-SMP's shared random mask; needs
                `client_mod`, too
-    evaluate_on_clients: True if nodes evaluate. No epsilon covers their reports
-    noise_at:  "server" only. Shares of noise on nodes need a sum that the server does not see: `dpfed deploy`
+    evaluate_on_clients: True if nodes evaluate the model. No epsilon covers their reports
+    noise_at:  "server" only. Noise shares of nodes require a secure sum: `dpfed deploy`
     patience:  seconds to wait for the nodes before the first round
 
     Other parameters are those of `dpfed.ClientLevel`, which samples, clips, adds noise and charges. Schedules need
-    randomness="simulated". Under add-remove lanes and turns follow from node ids: give clients as their list.
+    randomness="simulated". Under add-remove, lanes and turns are derived from node ids, so clients must be given as the
+    list of node ids.
 
     Claim: `guarantee()` is an upper bound for all models that leave `aggregate_train`, against observers who see these
     models but not the cohorts, for any messages of nodes. Each round draws its cohort with the sampler that is charged,
     clips each update at the server, sums with equal weights, adds noise, writes the ledger and only then passes the
-    mean to `strategy`, whose steps are post-processing. Unit: one node. Direction of error: upwards. Fixed-size
-    sampling is accounted under a hypothesis: a node's update does not depend on the earlier rounds it was drawn in
-    (`accounting.compose.adaptive`). So no node may keep state from round to round, as Flower's Context allows.
+    mean to `strategy`, whose steps are post-processing. Unit: one node. Direction of error: upwards. The account of
+    fixed-size sampling assumes that a node's update does not depend on the earlier rounds in which it was drawn
+    (`accounting.compose.adaptive`). Nodes must therefore keep no state between rounds, although Flower's Context allows
+    it.
 
-    A node that fails, is late, answers twice or sends an unreadable message counts as an update of zeros, and the
-    divisor is always that of the plan. So a client's row never moves the sum by more than the clip norm, and a failure
-    is not revealed. Training metrics of nodes are dropped: no epsilon covers them. Numbers of examples are not used:
-    they are private, and unequal weights would change the sensitivity. Once another round would exceed epsilon, or all
-    rounds are done, Flower 1.43 ends the run (`should_stop`); further rounds of older versions ask no node and do not
-    change the model.
+    The update of a node that fails, is late, answers twice or sends an unreadable message counts as zeros, and the
+    divisor is always that of the plan. A client's row therefore never moves the sum by more than the clip norm, and a
+    failure is not revealed. Training metrics of nodes are dropped, because no epsilon covers them. Numbers of examples
+    are not used: they are private, and unequal weights would change the sensitivity. When another round would exceed
+    epsilon, or all rounds are done, Flower 1.43 ends the run (`should_stop`). In older versions, further rounds ask no
+    node and do not change the model.
 
-    ConfigError, AccountingError: a plan that cannot work, before any node is asked. RunError, LedgerError: too few
-    nodes, or a ledger that is another plan's, or cannot be trusted or written.
+    Raises ConfigError or AccountingError, before any node is asked, for settings that cannot be combined or have no
+    account. Raises RunError or LedgerError if nodes are missing, or for a ledger that belongs to another plan, is
+    invalid, or cannot be written.
     """
 
     def __init__(
@@ -116,16 +119,16 @@ class ClientLevelStrategy(Strategy):
             "randomness": randomness,
             "seed": seed,
         }
-        self._keep, self._scheme, self._options = keep, compress, options_of(compress, options)
+        self._keep, self._scheme, self._options = keep, compress, json_of_options(compress, options)
         count = clients if isinstance(clients, int) else len(clients)
-        self._population = Population(count=count, named=None if isinstance(clients, int) else sorted(clients))
+        self._population = NodePopulation(count=count, named=None if isinstance(clients, int) else sorted(clients))
         self._patience = patience
         self._private: ClientLevel | None = None
         self._steps: Iterator[Step] = iter(())
         self._opened: AskedRound | None = None
-        _require_fits(strategy, count)
+        _require_enough_nodes(strategy, count)
         if hasattr(strategy, "train_metrics_aggr_fn"):
-            strategy.train_metrics_aggr_fn = _no_metrics
+            strategy.train_metrics_aggr_fn = _empty_metrics
         if evaluate_on_clients:
             log(
                 WARNING,
@@ -134,7 +137,8 @@ class ClientLevelStrategy(Strategy):
             )
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of all models so far, from the ledger's file alone. RunError before the first round."""
+        """Return the guarantee of all models so far, from the ledger file alone. Raises RunError before the first
+        round."""
         if self._private is None:
             raise RunError("guarantee(): no round has begun, so nothing was released.")
         return self._private.guarantee()
@@ -142,18 +146,18 @@ class ClientLevelStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the cohort's messages: those of the wrapped strategy, to the nodes that the charged sampler draws."""
+        """Return the wrapped strategy's messages, addressed to the cohort that the charged sampler draws."""
         self._opened = None
         private = self._private or self._begin_loop(arrays)
-        self._population.meet(grid, self._patience)
-        example = self._example(server_round, arrays, config)
+        self._population.wait_for_nodes(grid, self._patience)
+        example = self._message_of_strategy(server_round, arrays, config)
         step = next(self._steps, None)
         if step is None:
             log(INFO, "dpfed: no round is left (%s); no node is asked.", private.stopped_by)
             return []
-        key = _key_of(example, arrays)
+        key = _key_of_model(example, arrays)
         nodes = {client: self._population.ids[client] for client in step.cohort.tolist()}
-        terms = {client: self._terms(step, client, arrays, key) for client in nodes}
+        terms = {client: self._terms_of_client(step, client, arrays, key) for client in nodes}
         self._opened = AskedRound(step=step, start=arrays, example=example, key=key, nodes=nodes, terms=terms)
         return [
             Message(
@@ -167,26 +171,27 @@ class ClientLevelStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the wrapped strategy's result for the private mean, charged on disk before. No metrics."""
+        """Return the wrapped strategy's result for the private mean, after the charge is on disk; metrics are
+        dropped."""
         opened, self._opened = self._opened, None
         if opened is None:
             return None, None
-        size = size_of(opened.start)
+        size = model_size(opened.start)
         mean = opened.step.release(opened.updates(replies, size) if opened.nodes else torch.zeros(0, size))
         assert isinstance(mean, Tensor)
         weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        content = RecordDict({opened.key: moved(opened.start, mean), "metrics": MetricRecord({weight: 1.0})})
+        content = RecordDict({opened.key: add_to_arrays(opened.start, mean), "metrics": MetricRecord({weight: 1.0})})
         arrays, _ = self.strategy.aggregate_train(server_round, [Message(content, reply_to=opened.example)])
-        return None if arrays is None else typed_as(opened.start, arrays), None
+        return None if arrays is None else with_types_of(opened.start, arrays), None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask no node, unless `evaluate_on_clients`."""
+        """Return the wrapped strategy's evaluation messages if `evaluate_on_clients`, else none."""
         return self.strategy.configure_evaluate(server_round, arrays, config, grid) if self._evaluates else []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the evaluation of the wrapped strategy, if nodes were asked."""
+        """Return the wrapped strategy's evaluation result if `evaluate_on_clients`, else None."""
         return self.strategy.aggregate_evaluate(server_round, replies) if self._evaluates else None
 
     def summary(self) -> None:
@@ -196,8 +201,9 @@ class ClientLevelStrategy(Strategy):
         log(INFO, "\t└──> the private mean goes to %s", type(self.strategy).__name__)
 
     def start(self, *args: object, **kwargs: object) -> Result:
-        """Run Flower's rounds, then log the guarantee of the models. From Flower 1.43 on, no round follows the last one
-        that epsilon pays for."""
+        """Run Flower's rounds, then log the guarantee of the models.
+
+        From Flower 1.43 on, the run ends before a round that would exceed epsilon."""
         given = signature(super().start).bind(*args, **kwargs)
         if "should_stop" in given.signature.parameters:
             given.arguments["should_stop"] = partial(self._should_stop, given.arguments.get("should_stop"))
@@ -207,23 +213,23 @@ class ClientLevelStrategy(Strategy):
         return result
 
     def _should_stop(self, wanted: Callable[[int, Result], bool] | None, server_round: int, result: Result) -> bool:
-        """Return True if no private round is left, or the app's own predicate says so."""
+        """Return True if all private rounds are done, or if the app's own `should_stop` returns True."""
         return (self._private is not None and self._private.is_over()) or (
             wanted is not None and wanted(server_round, result)
         )
 
     def _begin_loop(self, arrays: ArrayRecord) -> ClientLevel:
-        size = size_of(arrays)
+        size = model_size(arrays)
         self._kept = size if self._keep is None else kept_coordinates(size, keep=self._keep, k=None)
-        stages = None if self._kept == size else masked(self._kept)
+        stages = None if self._kept == size else masked_chain(self._kept)
         self._private = ClientLevel(**self._plan, dimension=size, stages=stages)
         self._steps = self._private.rounds()
         return self._private
 
-    def _example(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
-        """Return the one message that the wrapped strategy would send to all nodes.
+    def _message_of_strategy(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+        """Return the message that the wrapped strategy would send to every node.
 
-        ConfigError for a strategy that sends no message, or different ones.
+        Raises ConfigError for a strategy that sends no message, or different messages to different nodes.
         """
         messages = list(self.strategy.configure_train(server_round, arrays, config, self._population))
         kind = type(self.strategy).__name__
@@ -236,12 +242,12 @@ class ClientLevelStrategy(Strategy):
             raise ConfigError(f"{kind} sends nodes of one round different messages: its cohort cannot be drawn anew.")
         return first
 
-    def _terms(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> RoundTerms:
+    def _terms_of_client(self, step: Step, client: int, arrays: ArrayRecord, key: str) -> RoundTerms:
         return RoundTerms(
             round=step.round,
             client=client,
             clip_norm=float(self._plan["clip_norm"]),
-            dimension=size_of(arrays),
+            dimension=model_size(arrays),
             kept=self._kept,
             seed=self._plan["seed"],
             scheme=self._scheme,
@@ -250,15 +256,15 @@ class ClientLevelStrategy(Strategy):
         )
 
 
-def _key_of(example: Message, arrays: ArrayRecord) -> str:
-    """Return the name under which the wrapped strategy sends the model."""
+def _key_of_model(example: Message, arrays: ArrayRecord) -> str:
+    """Return the name of the record in which the wrapped strategy sends the model."""
     for name, record in example.content.array_records.items():
         if record is arrays or list(record.keys()) == list(arrays.keys()):
             return str(name)
     raise ConfigError("the wrapped strategy's messages do not hold the model: dpfed cannot tell an update from it.")
 
 
-def _no_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+def _empty_metrics(replies: list[RecordDict], weighted_by_key: str) -> MetricRecord:
     return MetricRecord()
 
 
@@ -267,7 +273,7 @@ def _require_supported(sampling: str, noise_at: str, randomness: str) -> None:
         raise ConfigError(f"sampling={sampling!r}: must be one of {', '.join(get_args(Sampling))}.")
     if sampling not in SAMPLINGS and randomness == "secure":
         raise ConfigError(
-            f"sampling={sampling!r} with randomness='secure': a strategy keeps no key of who is still to take part. "
+            f"sampling={sampling!r} with randomness='secure': a strategy does not store the key of its schedule. "
             "Use 'poisson', 'fixed' or 'all', `dpfed deploy`, or randomness='simulated' for an experiment."
         )
     if noise_at != "server":
@@ -278,8 +284,8 @@ def _require_supported(sampling: str, noise_at: str, randomness: str) -> None:
         )
 
 
-def _require_fits(strategy: Strategy, clients: int) -> None:
-    """Raise ConfigError for a strategy that would wait for more nodes than there are."""
+def _require_enough_nodes(strategy: Strategy, clients: int) -> None:
+    """Raise ConfigError for a strategy that would wait for more nodes than the plan has clients."""
     if not isinstance(strategy, Strategy):
         raise ConfigError(f"strategy={type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy.")
     for name in ("min_available_nodes", "min_train_nodes"):

@@ -1,4 +1,4 @@
-"""The node's half of a ClientLevelStrategy: a Flower mod."""
+"""Flower mod with the node's part of a ClientLevelStrategy: clipping and encoding."""
 
 from __future__ import annotations
 
@@ -10,61 +10,63 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.engines.round_terms import RoundTerms, checked
+from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 
 RECORD = "dpfed"
-"""Name of dpfed's ConfigRecord in messages and replies."""
+"""Name of the ConfigRecord with dpfed's data in messages and replies."""
 
 
 def client_mod(message: Message, context: Context, call_next: Any) -> Message:
     """Clip a node's update, keep the round's coordinates and encode it: `ClientApp(mods=[client_mod])`.
 
-    Metrics of training are not sent. Messages other than training pass unchanged.
+    Metrics of training are not sent. Messages that are not about training pass unchanged.
 
-    The server clips again, so that no claim depends on this half. Its use is fewer bytes, and that no update longer
-    than the clip norm leaves the node. ConfigError, WireError (which Flower reports to the server) for a
-    server without `ClientLevelStrategy`, terms that are impossible, or an app that returns other arrays than it got.
+    The server clips again, so that no claim depends on this mod. Its purpose is to send fewer bytes, and to send no
+    update longer than the clip norm. Raises ConfigError or WireError, which Flower reports to the server, in three
+    cases. They are a server without `ClientLevelStrategy`, invalid terms, and an app that returns other arrays than it
+    received.
     """
     if message.metadata.message_type != MessageType.TRAIN:
         return call_next(message, context)
     terms = read_terms(message.content)
     start = message.content.array_records.get(terms.arrays)
-    if start is None or size_of(start) != terms.dimension:
+    if start is None or model_size(start) != terms.dimension:
         raise WireError(f"no model of {terms.dimension} numbers under {terms.arrays!r}.")
     reply = call_next(message, context)
     if reply.has_error():
         return reply
-    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_of(start, reply.content))})
+    sent = ConfigRecord({"round": terms.round, "payload": terms.encode(update_in_reply(start, reply.content))})
     reply.content = RecordDict({RECORD: sent})
     return reply
 
 
 def read_terms(content: RecordDict) -> RoundTerms:
-    """Return a round's terms from a message.
+    """Return the round's terms in a message.
 
-    ConfigError if the server is not a ClientLevelStrategy, WireError for terms that such a server never sends.
+    Raises ConfigError if the server is not a ClientLevelStrategy, WireError for terms that it never sends.
     """
     if RECORD not in content.config_records:
         raise ConfigError(
             f"a message without the record {RECORD!r}: client_mod needs dpfed's ClientLevelStrategy on the server. "
-            "Wrap its strategy, or take the mod out of ClientApp(mods=[...])."
+            "Wrap the server's strategy, or remove client_mod from ClientApp(mods=[...])."
         )
-    return checked(dict(content.config_records[RECORD]))
+    return checked_terms(dict(content.config_records[RECORD]))
 
 
-def size_of(start: ArrayRecord) -> int:
-    """Return d, the number of floating-point numbers in the arrays. ConfigError for a model without any."""
-    size = sum(int(np.prod(array.shape)) for array in start.values() if _trained(array))
+def model_size(start: ArrayRecord) -> int:
+    """Return d, the number of floating-point numbers in the arrays. Raises ConfigError if d is 0."""
+    size = sum(int(np.prod(array.shape)) for array in start.values() if _is_floating_point(array))
     if not size:
         raise ConfigError("the model's ArrayRecord has no floating-point array: there is nothing to train.")
     return size
 
 
-def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
-    """Return the update, float32 [d], of the floating-point arrays from `start` to the one ArrayRecord of a reply.
+def update_in_reply(start: ArrayRecord, trained: RecordDict) -> Tensor:
+    """Return the update, float32 [d]: the floating-point arrays in a reply's only ArrayRecord minus those in `start`.
 
-    Counters such as num_batches_tracked are left out. WireError unless names and shapes of both records are the same.
+    Integer arrays, such as the counter num_batches_tracked, are left out. Raises WireError unless both records have the
+    same names and shapes.
     """
     ends = list(trained.array_records.values())
     if len(ends) != 1:
@@ -73,19 +75,20 @@ def update_of(start: ArrayRecord, trained: RecordDict) -> Tensor:
     if list(start.keys()) != list(end.keys()):
         raise WireError(f"arrays {list(end.keys())!r:.200}: must be the model's, {list(start.keys())!r:.200}.")
     parts = [
-        _values(name, end[name], array).astype(np.float64).ravel() - array.numpy().astype(np.float64).ravel()
+        _array_values(name, end[name], array).astype(np.float64).ravel() - array.numpy().astype(np.float64).ravel()
         for name, array in start.items()
-        if _trained(array)
+        if _is_floating_point(array)
     ]
     return torch.from_numpy(np.concatenate(parts).astype(np.float32))
 
 
-def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
-    """Return the arrays `start`, floating-point ones moved by float32 [d], the others unchanged."""
+def add_to_arrays(start: ArrayRecord, move: Tensor) -> ArrayRecord:
+    """Return the arrays `start` after adding a float32 vector [d] to the floating-point arrays; others are
+    unchanged."""
     values, place, arrays = move.numpy(), 0, {}
     for name, array in start.items():
         here = array.numpy()
-        if _trained(array):
+        if _is_floating_point(array):
             part = values[place : place + here.size].reshape(here.shape)
             place += here.size
             here = (here + part).astype(here.dtype)
@@ -93,8 +96,8 @@ def moved(start: ArrayRecord, move: Tensor) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
-    """Return arrays with the types that they have in `start`: Flower's weighted means turn integers into floats."""
+def with_types_of(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+    """Return arrays converted to their types in `start`, because Flower's weighted means turn integers into floats."""
     return ArrayRecord(
         {
             name: Array(np.asarray(array.numpy().astype(start[name].dtype)))
@@ -105,7 +108,7 @@ def typed_as(start: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     )
 
 
-def _values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
+def _array_values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
     """Return the numbers of an untrusted array, without relying on the shape that it declares."""
     try:
         values = given.numpy()
@@ -116,5 +119,5 @@ def _values(name: str, given: Array, like: Array) -> NDArray[np.generic]:
     return values
 
 
-def _trained(array: Array) -> bool:
+def _is_floating_point(array: Array) -> bool:
     return np.dtype(array.dtype).kind == "f"

@@ -1,4 +1,4 @@
-"""Messages between server and clients as Flower's records; each side parses the other side's as untrusted input."""
+"""Messages between server and clients as Flower's records; each side parses received messages as untrusted input."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from dpfed.stages.clip import Clip
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instruction:
-    """One client's part of a round. `train` is false for clients that only fill the sum up. `fingerprint`: hash of the
-    configuration, equal on both sides. `forwarded`: message of the secure sum that precedes an upload."""
+    """The server's instruction to one client for a round.
+
+    train:       False for a client that only fills the sum up
+    fingerprint: hash of the configuration, equal at server and client
+    forwarded:   message of the secure sum for the step before the upload"""
 
     round: int
     clip_norm: float
@@ -48,16 +51,17 @@ class Instruction:
 
     @property
     def state(self) -> ServerState:
-        """The part of the server's state that a client needs."""
+        """State of the server, as far as a client needs it: round, broadcast and clip norm."""
         return ServerState(round=self.round, broadcast=self.broadcast, clip_norm=self.clip_norm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadMessage:
-    """Upload of a client. `padding` fills the payload up to a size that reveals nothing.
+    """Upload of a client.
 
-    inside, outside, finite: counts of the clipped row (`dpfed.stages.stage.Tally`); None if the server clips or must
-    not learn them.
+    padding: zero bytes that make the size of the upload independent of data
+    inside, outside, finite: whether clipping changed the row, and whether it is finite, as counts
+        (`dpfed.stages.stage.Tally`); None if the server clips, or must not learn them
     """
 
     client: int
@@ -81,11 +85,11 @@ class UploadMessage:
 
 
 def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, fingerprint: str) -> Instruction:
-    """Return the server's instruction for a client whose configuration begins at `start`.
+    """Return the server's instruction; `start` is the state of the server before the first round.
 
-    WireError for a broadcast of another size or with numbers that are not finite. WireError also for another clip norm
-    than the configuration's, for which the client's noise is sized (if the clip norm is adapted, `clip_moves`: beyond
-    the range of float32).
+    Raises WireError for a broadcast of another size, or with numbers that are not finite. Raises WireError also for a
+    clip norm that is not the configuration's, for which the client's noise is sized. If the clip norm is adaptive
+    (`clip_moves`), it must be in the allowed range.
     """
     kinds = {
         "round": int,
@@ -95,7 +99,7 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
         "forwarded": bytes,
         "broadcast": bytes,
     }
-    values = _entries(message, "config", kinds)
+    values = _entries_of_record(message, "config", kinds)
     require_fingerprint(values["fingerprint"], fingerprint)
     clip_norm, size = values["clip-norm"], start.broadcast.numel()
     if not (SMALLEST_CLIP <= clip_norm <= LARGEST_CLIP if clip_moves else clip_norm == start.clip_norm):
@@ -119,14 +123,14 @@ def read_instruction(message: Message, *, start: ServerState, clip_moves: bool, 
 
 
 def read_question(message: Message, fingerprint: str) -> tuple[int, bytes]:
-    """Return round and message of a step of the secure sum. WireError for anything else."""
-    values = _entries(message, "config", {"round": int, "fingerprint": str, "message": bytes})
+    """Return round and message of a step of the secure sum; raises WireError for any other content."""
+    values = _entries_of_record(message, "config", {"round": int, "fingerprint": str, "message": bytes})
     require_fingerprint(values["fingerprint"], fingerprint)
     return values["round"], values["message"]
 
 
 def require_fingerprint(given: str, own: str) -> None:
-    """Raise ConfigError unless both sides have one configuration and one version."""
+    """Raise ConfigError unless server and client have equal configurations and versions."""
     if given != own:
         raise ConfigError(
             "this client's configuration or its dpfed is not the server's; nothing is sent. Give all nodes the same "
@@ -135,11 +139,11 @@ def require_fingerprint(given: str, own: str) -> None:
 
 
 def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> UploadMessage:
-    """Return the upload in a reply to round `number`. WireError for an error, or for anything but this client's
-    upload.
-    """
+    """Return the upload in a reply to round `number`; raises WireError for an error reply, or any other content."""
     kinds: dict[str, type] = {"client": int, "round": int, "payload": bytes, "padding": bytes}
-    values = _entries(reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {}))
+    values = _entries_of_record(
+        reply, "upload", kinds | (dict.fromkeys(("inside", "outside", "finite"), bool) if flags else {})
+    )
     upload = UploadMessage(**values)
     if (upload.client, upload.round) != (client, number):
         raise WireError(f"an upload of client {upload.client} in round {upload.round}: expected {client}, {number}.")
@@ -147,54 +151,54 @@ def read_upload(reply: Message, *, client: int, number: int, flags: bool) -> Upl
 
 
 def read_answer(reply: Message) -> bytes:
-    """Return a message of the secure sum. WireError for anything else."""
-    message: bytes = _entries(reply, "answer", {"message": bytes})["message"]
+    """Return the message of the secure sum in a reply; raises WireError for any other content."""
+    message: bytes = _entries_of_record(reply, "answer", {"message": bytes})["message"]
     return message
 
 
 def read_introduction(reply: Message, clients: int) -> tuple[int, str]:
-    """Return client id and fingerprint of a node. WireError for anything else."""
-    values = _entries(reply, "introduction", {"client": int, "fingerprint": str})
+    """Return client number and fingerprint that a node reports; raises WireError for any other content."""
+    values = _entries_of_record(reply, "introduction", {"client": int, "fingerprint": str})
     client, print_ = values["client"], values["fingerprint"]
     if not 0 <= client < clients:
         raise WireError(f"a node that says it is client {client!r}: there are 0 to {clients - 1}.")
     return client, print_
 
 
-def tells_clipping(method: Method) -> bool:
-    """Return True if clients report whether their row was clipped: to a trusted server only, never if single uploads
-    are released.
+def reports_clipping(method: Method) -> bool:
+    """Return True if clients report whether their row was clipped.
 
-    Adaptive clipping needs the reports, for a count to which the server adds noise.
+    They report it to a trusted server only, and never if single uploads are released. Adaptive clipping needs these
+    reports for its count, to which the server adds noise.
     """
     stages = method.stages
     if stages.decodes_before_the_clip or stages.every_upload_is_a_release:
         return False
-    return isinstance(method.aggregation, PlainSums) and (not stages.noise_in_rows or adapts_clip(stages))
+    return isinstance(method.aggregation, PlainSums) and (not stages.noise_in_rows or has_adaptive_clip(stages))
 
 
-def adapts_clip(stages: Stages) -> bool:
-    """Return True if the clip norm changes from round to round."""
+def has_adaptive_clip(stages: Stages) -> bool:
+    """Return True if the clip norm is adaptive, so that it changes from round to round."""
     clip = stages.find(Clip)
     return clip is not None and clip.adaptive is not None
 
 
-def padding_to(fixed_bits: int | None, payload: bytes) -> bytes:
-    """Return zero bytes that pad an upload to its counted size, if its length would depend on data."""
+def padding_bytes(fixed_bits: int | None, payload: bytes) -> bytes:
+    """Return zero bytes that pad an upload to its largest size; none if its length does not depend on data."""
     return b"" if fixed_bits is None else bytes(max(0, math.ceil(fixed_bits / 8) - len(payload)))
 
 
-def note_loss(client: int, where: str, error: WireError) -> None:
+def log_dropout(client: int, where: str, error: WireError) -> None:
     """Log a dropped client in one line at Flower's level DEBUG (FLWR_LOG_LEVEL=DEBUG).
 
-    The line reveals who took part in a round, which no epsilon covers: such a log must not be published, and by default
-    it has no such lines. Counts of arrived uploads are in diagnostics.jsonl.
+    The line reveals who took part in a round, which no epsilon covers. By default a log has no such lines; a log with
+    them must not be published. Counts of arrived uploads are in diagnostics.jsonl.
     """
     log(DEBUG, "client %s drops out %s: %s", client, where, error)
 
 
-def _entries(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Return the one record of a message if it has exactly these entries, each of its type. WireError otherwise."""
+def _entries_of_record(message: Message, name: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Return the only record of a message; raises WireError unless it has exactly these entries with these types."""
     if message.has_error():
         raise WireError(f"an error instead of an answer: {str(message.error.reason)[:200]}")
     records = message.content.config_records if message.has_content() else {}

@@ -1,4 +1,4 @@
-"""Nodes and their clients: of a run, and of a ClientLevelStrategy."""
+"""Assignment of nodes to clients, for a run and for a ClientLevelStrategy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dpfed.errors import RunError, WireError
 _PAUSE = 0.2
 
 
-class Directory:
-    """Table of the nodes and the clients that they report to be.
+class NodeDirectory:
+    """Assignment of connected nodes to the clients of a run, by the client numbers that nodes report.
 
-    The first node to claim a client keeps its place while it is connected; then the next node gets it. A restarted node
-    may connect before its predecessor is known to be gone.
+    The first node that reports a client is assigned to it as long as it is connected; then the next node is. A
+    restarted node may connect before its predecessor is known to be disconnected.
 
-    Any node that may join can take a client's place: node authentication decides which nodes may join. A client without
-    a node drops out in every round.
+    Any node that may join can be assigned to any client; node authentication decides which nodes may join. A client
+    without a node drops out in every round.
     """
 
     def __init__(self, grid: Grid, *, clients: int, fingerprint: str, patience: float) -> None:
@@ -33,17 +33,17 @@ class Directory:
         self._asked: set[int] = set()
         self._refused = ""
 
-    def wait(self, *, more_may_join: bool) -> None:
-        """Wait until every client has its node, or patience ends.
+    def wait_for_nodes(self, *, more_may_join: bool) -> None:
+        """Wait until every client has a node, for at most `patience` seconds.
 
-        If no more nodes may join, wait until as many nodes have answered as there are clients. RunError if no client
-        has a node by then.
+        If no more nodes may join, waiting ends when the number of nodes that answered is the number of clients. Raises
+        RunError if then no client has a node.
         """
         end = time.monotonic() + self._patience
-        while not self.complete and time.monotonic() < end:
+        while not self.is_complete and time.monotonic() < end:
             if not more_may_join and len(self._asked) >= self._clients:
                 break
-            if not self.look_again(timeout=max(1.0, end - time.monotonic())):
+            if not self.ask_new_nodes(timeout=max(1.0, end - time.monotonic())):
                 time.sleep(_PAUSE)
         if not self._nodes:
             raise RunError(
@@ -52,31 +52,31 @@ class Directory:
                 if more_may_join
                 else f"no simulated node can be a client{self._refused}."
             )
-        if not self.complete:
-            log(WARNING, "%s of %s clients have a node; the others count as lost.", len(self._nodes), self._clients)
+        if not self.is_complete:
+            log(WARNING, "%s of %s clients have a node; the others drop out.", len(self._nodes), self._clients)
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self._nodes) == self._clients
 
     def node_of(self, client: int) -> int | None:
-        """Return the client's node; None if it has no node."""
+        """Return the node of a client; None if the client has no node."""
         return self._nodes.get(client)
 
-    def look_again(self, *, timeout: float) -> bool:
-        """Ask the new nodes for their clients; return True if there were any."""
+    def ask_new_nodes(self, *, timeout: float) -> bool:
+        """Ask newly connected nodes for their clients; return True if there were new nodes."""
         present = set(self._grid.get_node_ids())
-        self._nodes = _those_in(present, self._waiting) | _those_in(present, self._nodes)
+        self._nodes = _connected_nodes(present, self._waiting) | _connected_nodes(present, self._nodes)
         new = sorted(present - self._asked)
         self._asked = (self._asked & present) | set(new)
         question = RecordDict({"config": ConfigRecord({"fingerprint": self._fingerprint})})
         messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
         replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if new else []
         for reply in sorted(replies, key=lambda one: one.metadata.src_node_id):
-            self._enter_client(reply)
+            self._assign_client(reply)
         return bool(new)
 
-    def _enter_client(self, reply: Message) -> None:
+    def _assign_client(self, reply: Message) -> None:
         node = reply.metadata.src_node_id
         try:
             client, fingerprint = read_introduction(reply, self._clients)
@@ -84,7 +84,9 @@ class Directory:
                 raise WireError("another configuration or another version of dpfed.")
             if client in self._nodes and self._nodes[client] != node:
                 self._waiting[client] = node
-                raise WireError(f"client {client} has a node already. It must wait until that one is gone.")
+                raise WireError(
+                    f"client {client} has a node already. This node must wait until that node is disconnected."
+                )
         except WireError as error:
             self._refused = f"; node {node} was refused: {error}"
             log(WARNING, "node %s is refused: %s", node, error)
@@ -92,22 +94,24 @@ class Directory:
         self._nodes[client] = node
 
 
-def _those_in(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
+def _connected_nodes(present: Set[int], nodes: Mapping[int, int]) -> dict[int, int]:
     return {client: node for client, node in nodes.items() if node in present}
 
 
-class Population:
-    """Nodes that are the clients, fixed at the first round.
+class NodePopulation:
+    """Nodes that are the clients of a ClientLevelStrategy; they are fixed at the first round.
 
-    The wrapped strategy gets this object as its grid, from which it only requests the node ids.
+    The wrapped strategy gets this object in place of Flower's grid, and requests node ids only.
     """
 
     def __init__(self, *, count: int, named: list[int] | None) -> None:
         self.count, self.ids = count, named or []
         self._met = False
 
-    def meet(self, grid: Grid, patience: float) -> None:
-        """Wait for the nodes, once. RunError for too few after `patience` seconds, or for more than planned."""
+    def wait_for_nodes(self, grid: Grid, patience: float) -> None:
+        """Wait for the planned nodes before the first round.
+
+        Raises RunError if nodes are missing after `patience` seconds, or if there are more nodes than planned."""
         end = time.monotonic() + patience
         while not self._met:
             there = sorted(grid.get_node_ids())

@@ -1,4 +1,4 @@
-"""The replies of a round, added to its sum. A client that fails, or sends an impossible message, drops out."""
+"""Addition of a round's replies to its sum; a client that fails, or sends an invalid message, drops out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.aggregation.sums import PlainSum
-from dpfed.engines.flower.conversation import UploadMessage, note_loss, read_upload, tells_clipping
+from dpfed.engines.flower.conversation import UploadMessage, log_dropout, read_upload, reports_clipping
 from dpfed.engines.flower.secure_sum import NodeSum
 from dpfed.errors import WireError
 from dpfed.mechanisms.integers import Integers
@@ -23,55 +23,58 @@ from dpfed.stages.chain import Stages, client_halves
 from dpfed.stages.stage import Tally
 
 NodesTotal = PlainSum | NodeSum
-"""Sum of uploads that arrive as messages: as rows, or under masks."""
+"""Sum to which uploads are added as they arrive, as plain or as masked rows."""
 
 
-def sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
-    """Return True if uploads can be decoded and added to the sum as rows."""
+def server_sees_rows(opened: OpenRound[NodesTotal]) -> TypeGuard[OpenRound[PlainSum]]:
+    """Return True if the server sees single rows: uploads are decoded and added to the sum as rows."""
     return isinstance(opened.total, PlainSum)
 
 
-def only_once(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
-    """Return the replies of asked nodes, by node. Two answers of one node contradict each other, so neither counts."""
+def single_replies(replies: Iterable[Message], asked: Mapping[int, int]) -> list[tuple[int, Message]]:
+    """Return the replies by node, for nodes that were asked and replied once. Neither of two replies of a node
+    counts."""
     came = [(reply.metadata.src_node_id, reply) for reply in replies]
     answers = Counter(node for node, _ in came)
     return [(node, reply) for node, reply in came if node in asked and answers[node] == 1]
 
 
-class Inbox:
-    """Uploads of one round: parsed, validated, passed through the stages after the wire, and added.
+class RoundInbox:
+    """Uploads of one round, which are parsed, validated, decoded by the chain's stages, and added to the sum.
 
-    Counts are of the cohort's clients, not of clients that only fill the sum up.
+    Its counts are those of the cohort's clients, without clients that only fill the sum up.
     """
 
     def __init__(self, opened: OpenRound[NodesTotal]) -> None:
         stages, watch = opened.method.stages, opened.watch
-        self._opened, self._told = opened, tells_clipping(opened.method)
+        self._opened, self._told = opened, reports_clipping(opened.method)
         self._trained = set(opened.now.task.cohort.tolist())
         watch.clipping_known = self._told or stages.decodes_before_the_clip
         watch.noise_known = not stages.noise_in_rows
         if not (stages.decodes_before_the_clip or _arrives_as_bounded(stages) or stages.private is None):
             watch.largest_norm = None
-        if stages.noise_in_rows or not sees_rows(opened):
+        if stages.noise_in_rows or not server_sees_rows(opened):
             watch.longest_added = None
 
-    def take(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
-        """Add the replies of the asked nodes (client by node); clients without a reply drop out.
+    def take_replies(self, asked: Mapping[int, int], replies: Iterable[Message], *, at_once: int) -> None:
+        """Add the replies of the asked nodes, given by node with their clients; clients without a reply drop out.
 
-        Up to `at_once` clients are added in the order of clients, so that the sum is the same to the bit in any order
-        of arrival. More clients are added as they arrive, and none is kept.
+        If at most `at_once` clients were asked, their rows are added in the order of clients, so that the sum does not
+        depend on the order of arrival, to the last bit. Otherwise rows are added as they arrive and are not kept.
         """
         arrived: set[int] = set()
         for some in [replies] if len(asked) <= at_once else ([reply] for reply in replies):
-            by_client = {asked[node]: reply for node, reply in only_once(some, asked) if asked[node] not in arrived}
-            arrived |= {client for client, reply in sorted(by_client.items()) if self._accept(client, reply)}
-        self.lose(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
+            by_client = {
+                asked[node]: reply for node, reply in single_replies(some, asked) if asked[node] not in arrived
+            }
+            arrived |= {client for client, reply in sorted(by_client.items()) if self._accept_reply(client, reply)}
+        self.record_dropouts(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients dropped out."""
         self._opened.total.lose(clients)
 
-    def _accept(self, client: int, reply: Message) -> bool:
+    def _accept_reply(self, client: int, reply: Message) -> bool:
         opened, stages, ids = self._opened, self._opened.method.stages, np.array([client], dtype=np.int64)
         now, trained = replace(opened.now, tally=Tally()), client in self._trained
         try:
@@ -80,18 +83,18 @@ class Inbox:
                 opened.total.take(client, upload.payload)
                 return True
             rows = stages.wire.read([upload.payload], ids, now)
-            self._require_bounded(rows)
+            self._require_bounded_rows(rows)
         except WireError as error:
-            note_loss(client, f"in round {now.number}", error)
+            log_dropout(client, f"in round {now.number}", error)
             return False
-        assert sees_rows(opened)
+        assert server_sees_rows(opened)
         opened.arrived(client_halves(stages.after_wire, rows, ids, now), ids)
         if trained:
-            self._count(upload, now.tally)
+            self._add_to_counts(upload, now.tally)
         return True
 
-    def _count(self, upload: UploadMessage, read: Tally) -> None:
-        """Count one client more: the report on its row, and the errors in its upload."""
+    def _add_to_counts(self, upload: UploadMessage, read: Tally) -> None:
+        """Add one client's clipping report, and its count of training errors, to the counts of the round."""
         tally = self._opened.now.tally
         tally.trained += 1
         tally.inside += read.inside if upload.inside is None else upload.inside
@@ -102,15 +105,16 @@ class Inbox:
         if read.mask_entropy is not None:
             tally.mask_entropy = (tally.mask_entropy or 0) + read.mask_entropy
 
-    def _require_bounded(self, rows: Tensor) -> None:
-        """Raise WireError for a row beyond the bound, if rows arrive as they were bounded: the sum never holds such
-        a row.
+    def _require_bounded_rows(self, rows: Tensor) -> None:
+        """Raise WireError for a row that is longer than a clipped row can be, before it enters the sum.
+
+        Rows are checked only if they arrive exactly as clients have clipped them.
         """
         stages, norm, watch = self._opened.method.stages, self._opened.now.clip_norm, self._opened.watch
         if not _arrives_without_noise(stages):
             return
         if (integers := stages.find(Integers)) is not None:
-            require_short(rows, integers.fixed_point.largest_squared_norm(integers.clip_norm))
+            require_bounded_norm(rows, integers.fixed_point.largest_squared_norm(integers.clip_norm))
         elif stages.lossless:
             length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
             if length > norm:
@@ -118,10 +122,10 @@ class Inbox:
             watch.largest_norm = max(watch.largest_norm or 0.0, length / norm)
 
 
-def require_short(rows: Tensor, largest: int) -> None:
-    """Raise WireError for int64 rows whose squared norm is above `largest`, which is below 2^62.
+def require_bounded_norm(rows: Tensor, largest: int) -> None:
+    """Raise WireError for int64 rows whose squared norm is above `largest`; `largest` is below 2^62.
 
-    Sums of squares beyond 64 bits are compared as floats.
+    Squared norms that could exceed 64 bits are compared as floats.
     """
     squared = float(rows.double().square().sum())
     if squared > 1.5 * largest or int((rows * rows).sum()) > largest:
@@ -129,10 +133,10 @@ def require_short(rows: Tensor, largest: int) -> None:
 
 
 def _arrives_without_noise(stages: Stages) -> bool:
-    """Return True if clients bound their rows and add no noise to them."""
+    """Return True if clients clip their rows and add no noise to them."""
     return stages.private is not None and not (stages.noise_in_rows or stages.decodes_before_the_clip)
 
 
 def _arrives_as_bounded(stages: Stages) -> bool:
-    """Return True if the server receives exactly the row that the client has bounded."""
+    """Return True if the decoded upload is exactly the row that the client has clipped."""
     return _arrives_without_noise(stages) and stages.lossless

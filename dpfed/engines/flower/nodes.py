@@ -1,4 +1,4 @@
-"""Clients on Flower's nodes, as a source of a round's rows."""
+"""Source of a round's rows whose clients train on Flower's nodes."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ from flwr.serverapp import Grid
 
 from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.sums import PlainSums, Sums
-from dpfed.engines.flower.conversation import Instruction, note_loss, read_answer
-from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.inbox import Inbox, NodesTotal, only_once, sees_rows
+from dpfed.engines.flower.conversation import Instruction, log_dropout, read_answer
+from dpfed.engines.flower.directory import NodeDirectory
+from dpfed.engines.flower.inbox import NodesTotal, RoundInbox, server_sees_rows, single_replies
 from dpfed.engines.flower.secure_sum import NodeSum, NodeSums, Question
 from dpfed.errors import WireError
 from dpfed.round import Method, OpenRound, present_canaries
 
 BYTES = 2**30
-"""Approximate bytes of messages in flight."""
+"""Approximate number of bytes of all messages in flight together."""
 LEAST = 64
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 _ROOM_AFTER = 0.1
-"""Part of the time limit after which a silent message frees its place for the next one: its node may be gone."""
+"""Fraction of the time limit after which an unanswered message no longer counts as in flight; its node may be gone."""
 
 
-class Nodes:
-    """Clients on Flower's nodes.
+class NodeSource:
+    """Source of a round's rows: clients on Flower's nodes.
 
-    Uploads are parsed as untrusted bytes: a client whose reply is missing, late, double or damaged drops out.
+    Uploads are parsed as untrusted bytes. A client whose reply is missing, late, duplicate or damaged drops out.
     """
 
-    def __init__(self, directory: Directory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
+    def __init__(self, directory: NodeDirectory, grid: Grid, fingerprint: str, *, timeout: float) -> None:
         self._directory, self._grid = directory, grid
         self._fingerprint, self._timeout = fingerprint, timeout
 
     def take_part(self, opened: OpenRound[NodesTotal]) -> None:
-        """Ask the clients that have a node, take their replies, and note who drops out."""
+        """Send instructions to the clients that have a node, add their replies to the sum, and record dropped
+        clients."""
         method, now, total = opened.method, opened.now, opened.total
-        self._directory.look_again(timeout=self._timeout)
-        ask = partial(self._ask, now.number)
+        self._directory.ask_new_nodes(timeout=self._timeout)
+        ask = partial(self._ask_step, now.number)
         if isinstance(total, NodeSum):
             total.begin(ask, now.task.participants)
         clients = [int(one) for one in total.senders if one < method.sampler.clients]
         nodes = {client: self._directory.node_of(client) for client in clients}
         asked = {node: client for client, node in nodes.items() if node is not None}
-        present, inbox = present_canaries(method, now.number), Inbox(opened)
-        if sees_rows(opened):
+        present, inbox = present_canaries(method, now.number), RoundInbox(opened)
+        if server_sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
-        inbox.lose(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
+        inbox.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
-        inbox.take(asked, replies, at_once=most_at_once(len(now.broadcast)))
+        inbox.take_replies(asked, replies, at_once=most_messages_in_flight(len(now.broadcast)))
         if isinstance(total, NodeSum):
             total.finish(ask)
 
@@ -72,8 +73,9 @@ class Nodes:
             )
             yield Message(instruction.to_content(), dst_node_id=node, message_type=MessageType.TRAIN)
 
-    def _ask(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Send a step of round `number`'s secure sum to the clients that have a node; invalid answers are left out."""
+    def _ask_step(self, number: int, question: Question, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """Send a step of the secure sum of round `number` to clients that have a node; return their valid answers by
+        client."""
         nodes = {client: self._directory.node_of(client) for client in messages}
         common: dict[str, object] = {"round": number, "fingerprint": self._fingerprint}
         clients = {node: client for client, node in nodes.items() if node is not None}
@@ -87,33 +89,34 @@ class Nodes:
         ]
         replies = list(self._grid.send_and_receive(asked, timeout=self._timeout)) if asked else []
         answers: dict[int, bytes] = {}
-        for node, reply in only_once(replies, clients):
+        for node, reply in single_replies(replies, clients):
             try:
                 answers[clients[node]] = read_answer(reply)
             except WireError as error:
-                note_loss(clients[node], f"at step {question}", error)
+                log_dropout(clients[node], f"at step {question}", error)
         return answers
 
 
 def sums_of_nodes(method: Method) -> Sums[NodesTotal]:
-    """Return the sums of the configuration; clients of the protocol run on the nodes."""
+    """Return the configured sums; in the secure-sum protocol, clients run on the nodes."""
     if isinstance(method.aggregation, SecureSums):
         return NodeSums(terms=method.aggregation)
     assert isinstance(method.aggregation, PlainSums)
     return method.aggregation
 
 
-def most_at_once(numbers: int) -> int:
-    """Return the number of messages in flight, each of a model of `dimension` float32."""
+def most_messages_in_flight(numbers: int) -> int:
+    """Return the largest number of messages in flight, if each contains a model of `dimension` float32 numbers."""
     return max(LEAST, BYTES // (4 * max(numbers, 1)))
 
 
-class InFlight:
-    """A grid whose `send_and_receive` has at most `at_once` messages in flight, and yields replies as they arrive.
+class BoundedGrid:
+    """Flower grid whose `send_and_receive` has at most `at_once` messages in flight and yields replies as they arrive.
 
     Flower's own `send_and_receive` holds all messages of a round, then all replies, and polls every three seconds: at
-    100,000 clients of 2.3 MB that is 230 GB twice. Here `messages` may be a generator: a message is made when there is
-    room to send it. A silent node holds a place for a tenth of `timeout`, and may answer until `timeout` is over.
+    100,000 clients of 2.3 MB that is 230 GB twice. Here `messages` may be a generator: a message is made when
+    fewer than `at_once` are in flight. An unanswered message counts as in flight for a tenth of `timeout` only, but the
+    node may answer until `timeout` is over.
     """
 
     def __init__(self, grid: Grid, *, at_once: int) -> None:
@@ -123,7 +126,7 @@ class InFlight:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Yield replies in the order of arrival, until all have arrived or `timeout` seconds are over."""
+        """Yield replies in the order of arrival, until all have arrived or `timeout` seconds have passed."""
         waiting, sent, pause = iter(messages), dict[str, float](), _FIRST_PAUSE
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         patience = float("inf") if timeout is None else timeout * _ROOM_AFTER

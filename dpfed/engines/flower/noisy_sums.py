@@ -1,4 +1,4 @@
-"""Flower's accounting types, parsed as untrusted input: a privacy model, and the noisy sums that it charges for."""
+"""Parsing of Flower's accounting types as untrusted input: its privacy configuration, and its noisy sums."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _MODELS = {
     ("without-replacement", "replace-one"): ("fixed", "replace-one"),
     ("no-amplification", "add-or-remove-one"): ("all", "add-remove"),
 }
-"""Flower's sampling and neighbours, and dpfed's names for both."""
+"""Sampling and adjacency in dpfed's names, by Flower's names of both."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyModel:
-    """A PrivacyConfig in dpfed's terms. delta: at which epsilon is stated; clients: size of the population."""
+    """Flower's PrivacyConfig in dpfed's terms. delta: the delta at which epsilon is stated; clients: population
+    size."""
 
     delta: float
     clients: int
@@ -31,7 +32,7 @@ class PrivacyModel:
         return asdict(self)
 
     def require_population(self, one: NoisySum) -> None:
-        """Raise InvalidParameter for a release of another population."""
+        """Raise InvalidParameter if the population size of a release differs from the configuration's."""
         if one.population_size != self.clients:
             raise InvalidParameter(
                 f"population_size={one.population_size} of a release: the configuration's is {self.clients}."
@@ -40,8 +41,9 @@ class PrivacyModel:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySum:
-    """A GaussianPrivacyEvent: noise over clip norm on the sum, the (expected) cohort, and the clients it is drawn
-    from.
+    """Flower's GaussianPrivacyEvent.
+
+    It has the noise multiplier of the sum, the (expected) size of the cohort, and the size of the population.
     """
 
     noise_multiplier: float
@@ -52,10 +54,10 @@ class NoisySum:
         return asdict(self)
 
 
-def model_of(config: Any) -> PrivacyModel:
-    """Return the model in Flower's PrivacyConfig, or in an object with its fields.
+def privacy_model_of(config: Any) -> PrivacyModel:
+    """Return the privacy model in Flower's PrivacyConfig, or in an object with its fields.
 
-    UnsupportedMechanism for another pair of sampling and neighbours than the three that have an account.
+    Raises UnsupportedMechanism unless the pair of sampling and adjacency is one of the three that have an account.
     """
     words = tuple(str(getattr(one, "value", one)) for one in (config.sampling_method, config.neighboring_relation))
     if words not in _MODELS:
@@ -74,10 +76,10 @@ def model_of(config: Any) -> PrivacyModel:
     )
 
 
-def sum_of(event: Any) -> NoisySum:
-    """Return the sum in Flower's GaussianPrivacyEvent, an object with its fields, or a dictionary.
+def noisy_sum_of(event: Any) -> NoisySum:
+    """Return the noisy sum in Flower's GaussianPrivacyEvent, in an object with its fields, or in a dictionary.
 
-    InvalidParameter for impossible numbers.
+    Raises InvalidParameter for numbers out of range.
     """
     if isinstance(event, Mapping):
         noise, size, clients = (event[name] for name in ("noise_multiplier", "sample_size", "population_size"))

@@ -1,4 +1,4 @@
-"""Samples that a node has locally, in place of its share of the configured data set."""
+"""Local samples of a node, used instead of its part of the configured data set."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _WHOSE = "samples of this node"
 
 
 def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return the arrays `inputs` and `labels` of the safetensors file that the node's configuration names.
+    """Return the arrays `inputs` and `labels` of the safetensors file that is named in the node's configuration.
 
-    For example `flower-supernode --node-config 'partition-id=0 data="/data/mine.safetensors"'`. ConfigError, DataError.
+    For example `flower-supernode --node-config 'partition-id=0 data="/data/mine.safetensors"'`. Raises ConfigError or
+    DataError.
     """
     path = context.node_config.get("data")
     if not isinstance(path, str) or not Path(path).is_absolute():
@@ -52,10 +53,10 @@ def samples_of_file(context: Context) -> tuple[NDArray[np.generic], NDArray[np.g
 
 
 def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLike, ArrayLike]) -> Experiment:
-    """Return the experiment with this client's samples; the other clients have none.
+    """Return the experiment in which this client has the given samples, and the other clients have none.
 
-    DataError for samples that do not fit the configured data set and its declared classes. The message is sent to the
-    server, so it holds no value of a sample.
+    Raises DataError for samples that do not have the shape, type or classes of the configured data set. The message is
+    sent to the server, so it contains no value of a sample.
     """
     try:
         inputs, labels = (np.asarray(one) for one in samples)
@@ -89,7 +90,7 @@ def with_own_samples(experiment: Experiment, client: int, samples: tuple[ArrayLi
 
 
 def _inputs_as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return inputs in the type that the network requires. DataError for numbers that this type does not hold."""
+    """Return inputs in the type that the network requires. Raises DataError for numbers that it cannot represent."""
     if kind.kind == "f" and inputs.dtype.kind in "iu":
         return exact_floats(inputs, _WHOSE)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -100,7 +101,7 @@ def _inputs_as(kind: np.dtype[np.generic], inputs: NDArray[np.generic]) -> NDArr
 
 
 def equal_weights(experiment: Experiment) -> Experiment:
-    """Give all clients equal weights, also without privacy: no party knows the numbers of samples on other nodes."""
+    """Return the configuration with equal weights of clients, because the number of samples of a node is not public."""
     if experiment.config.data.partition != "nodes":
         return experiment
     method = experiment.method

@@ -1,4 +1,4 @@
-"""The protocol's client on Flower: its keys and shares are kept in the node's state between the steps of a round."""
+"""Client of the secure-sum protocol on a Flower node; the node's state has its keys and shares between the steps."""
 
 from __future__ import annotations
 
@@ -19,50 +19,56 @@ _STATE = "dpfed.secure-sum"
 _SESSION = 16
 
 
-def advertise(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
-    """Run step 0: publish keys.
+def publish_keys(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
+    """Run step 0 of the protocol: publish the client's keys.
 
-    The server's message names the participants and the session; everything else is in the configuration.
+    The server's message contains the participants and the session; all other settings are in the configuration.
 
-    SecureSumAborted if the server names fewer than the configuration's least: their sum would hold less noise than
-    this client's share is sized for. WireError if it names other than clients of the run, or not this client.
+    Raises SecureSumAborted for fewer participants than the configuration's minimum, because their sum would have less
+    noise than this client's share is sized for. Raises WireError if a participant is not a client of the run, or if
+    this client is not a participant.
     """
-    agreement = _agreement(experiment, number, message)
+    agreement = _agreement_of_round(experiment, number, message)
     if client not in agreement.graph.circle:
-        raise WireError(f"client {client}: asked to take part in a secure sum that it is not in; refused.")
+        raise WireError(
+            f"client {client}: the server asked for a step of a secure sum without naming this client a participant; "
+            "refused."
+        )
     one = Client(agreement, client)
     answer = one.advertise()
     _keep_client(context, one, number, message)
     return answer
 
 
-def share(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
-    """Run step 1: send shares of the secrets."""
+def send_shares(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
+    """Run step 1 of the protocol: send shares of the client's secrets to its neighbours."""
     one, terms = _recall_client(experiment, client, number, context)
     answer = one.share(message)
     _keep_client(context, one, number, terms)
     return answer
 
 
-def masked(experiment: Experiment, client: int, number: int, message: bytes, payload: bytes, context: Context) -> bytes:
-    """Run step 2: send the row of integers, under masks."""
+def send_masked_row(
+    experiment: Experiment, client: int, number: int, message: bytes, payload: bytes, context: Context
+) -> bytes:
+    """Run step 2 of the protocol: send the masked row of integers."""
     one, terms = _recall_client(experiment, client, number, context)
     one.hold(message)
-    agreement = _agreement(experiment, number, terms)
+    agreement = _agreement_of_round(experiment, number, terms)
     words = unpack(memoryview(payload), agreement.size, agreement.bits)
     upload = one.upload(words.astype(np.uint32))
     _keep_client(context, one, number, terms)
     return upload
 
 
-def unmask(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
-    """Run step 3: send the shares that remove masks. Afterwards no secret of the round is kept."""
+def send_unmasking_shares(experiment: Experiment, client: int, number: int, message: bytes, context: Context) -> bytes:
+    """Run step 3 of the protocol: send the shares that remove masks, and delete the secrets of the round."""
     one, _ = _recall_client(experiment, client, number, context)
     del context.state[_STATE]
     return one.unmask(message)
 
 
-def _agreement(experiment: Experiment, number: int, terms: bytes) -> Agreement:
+def _agreement_of_round(experiment: Experiment, number: int, terms: bytes) -> Agreement:
     method = experiment.method
     assert isinstance(method.aggregation, SecureSums)
     if len(terms) < _SESSION or len(terms) % 8:
@@ -92,4 +98,4 @@ def _recall_client(experiment: Experiment, client: int, number: int, context: Co
     terms, memory = kept.get("terms"), kept.get("client")
     if kept.get("round") != number or not isinstance(terms, bytes) or not isinstance(memory, bytes):
         raise WireError(f"client {client}: is in no secure sum of round {number}; refused.")
-    return Client.from_bytes(_agreement(experiment, number, terms), client, memory), terms
+    return Client.from_bytes(_agreement_of_round(experiment, number, terms), client, memory), terms

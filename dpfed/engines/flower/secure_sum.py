@@ -1,4 +1,4 @@
-"""The protocol's server on Flower: four steps of messages to nodes. This process sees masked rows only."""
+"""Server of the secure-sum protocol on Flower: four steps of messages to nodes. It receives masked rows only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dpfed.aggregation.secure import SecureSums
 from dpfed.aggregation.server import Server
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.aggregation.sums import Summed, require_enough
-from dpfed.engines.flower.conversation import note_loss
+from dpfed.engines.flower.conversation import log_dropout
 from dpfed.errors import SecureSumAborted, WireError
 
 Question = Literal["advertise", "share", "unmask"]
 Ask = Callable[[Question, Mapping[int, bytes]], Mapping[int, bytes]]
-"""Function that sends messages to clients and returns their answers, by client."""
+"""Function that sends messages to clients, given by client, and returns their answers by client."""
 
 _ANSWERS: Mapping[Question, MessageKind] = {
     "advertise": MessageKind.ADVERTISE,
@@ -33,7 +33,7 @@ _ANSWERS: Mapping[Question, MessageKind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
-    """`SecureSums` of kind "protocol" whose clients run on nodes."""
+    """Secure sums by the protocol (`SecureSums` of kind "protocol") whose clients run on nodes."""
 
     terms: SecureSums
 
@@ -47,11 +47,10 @@ class NodeSums:
 
 
 class NodeSum:
-    """Secure sum of one round: `begin`, then `take` uploads, `finish`, `close`.
+    """Secure sum of one round: `begin`, then `take` for each upload, `finish` and `close`.
 
-    An abort at any step is raised by `close`.
-
-    Clients that the configuration drops out are not asked from that step on.
+    `close` raises the abort of any step. A client that drops out by the configuration (aggregation.dropout) is not
+    asked from its step on.
     """
 
     def __init__(self, agreement: Agreement, turns: Turns, *, tolerance: float | None, device: torch.device) -> None:
@@ -60,16 +59,18 @@ class NodeSum:
         self._aborted: SecureSumAborted | None = None
         self.senders = self.arriving = np.zeros(
             0, dtype=np.int64
-        )  # clients asked for an upload, and those whose upload has arrived
+        )  # clients that were asked for an upload, and clients whose upload has arrived
         self.forwarded: Mapping[int, bytes] = {}
 
     def begin(self, ask: Ask, participants: NDArray[np.int64]) -> None:
-        """Collect keys, and the shares of secrets that clients hold for each other."""
+        """Run steps 0 and 1: collect the clients' keys, and the shares of secrets that clients send each other."""
         listed = participants.astype("<i8").tobytes() + self.agreement.session
         try:
-            self._step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
+            self._run_step("advertise", ask, dict.fromkeys(self._turns.reach(ProtocolStep.ADVERTISE), listed))
             keys = self._server.close_step()
-            self._step("share", ask, {one: keys[one] for one in self._turns.reach(ProtocolStep.SHARE) if one in keys})
+            self._run_step(
+                "share", ask, {one: keys[one] for one in self._turns.reach(ProtocolStep.SHARE) if one in keys}
+            )
             self.forwarded = self._server.close_step()
             upload = self._turns.reach(ProtocolStep.UPLOAD)
             self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
@@ -77,7 +78,7 @@ class NodeSum:
             self._aborted = aborted
 
     def take(self, client: int, message: bytes) -> None:
-        """Add a masked row. WireError if it is not this client's of this round."""
+        """Add a client's masked row; raises WireError for a row that is late, or that names another client or round."""
         if party_of(message, MessageKind.UPLOAD, self.agreement.session) != client:
             raise WireError("a masked row of another client.")
         if self._turns.is_late(client):
@@ -86,13 +87,14 @@ class NodeSum:
         self.arriving = np.union1d(self.arriving, [client])
 
     def finish(self, ask: Ask) -> None:
-        """Collect the shares that remove the masks, only if the sum may be seen, and return the sum."""
+        """Collect the shares that remove the masks and return the sum; they are requested only if the sum may be
+        opened."""
         if self._aborted is not None:
             return
         try:
             require_enough(len(self.arriving), len(self.agreement.graph.circle), self._tolerance)
             requests = self._server.close_step()
-            self._step(
+            self._run_step(
                 "unmask", ask, {one: requests[one] for one in self._turns.reach(ProtocolStep.UNMASK) if one in requests}
             )
         except SecureSumAborted as aborted:
@@ -111,11 +113,11 @@ class NodeSum:
     def lose(self, clients: NDArray[np.int64]) -> None:
         """Do nothing: the protocol itself records which clients arrive."""
 
-    def _step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
+    def _run_step(self, question: Question, ask: Ask, messages: Mapping[int, bytes]) -> None:
         for client, answer in sorted(ask(question, messages).items()):
             try:
                 if party_of(answer, _ANSWERS[question], self.agreement.session) != client:
                     raise WireError("speaks for another client.")
                 self._server.receive(answer)
             except WireError as error:
-                note_loss(client, f"at step {question} of the secure sum", error)
+                log_dropout(client, f"at step {question} of the secure sum", error)

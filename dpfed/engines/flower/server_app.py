@@ -1,4 +1,4 @@
-"""The server app: a run of `dpfed.runs.loop` whose clients are Flower's nodes."""
+"""The server app of a run on Flower: the loop of `dpfed.runs.loop`, with clients on Flower's nodes."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from flwr.serverapp import Grid, ServerApp
 
 from accounting.ledger.project import ProjectLedger
 from dpfed.aggregation.secure import SecureSums
-from dpfed.config.own_code import load
+from dpfed.config.own_code import load_files
 from dpfed.config.tables import parse, read_toml
-from dpfed.engines.flower.directory import Directory
-from dpfed.engines.flower.nodes import InFlight, Nodes, most_at_once, sums_of_nodes
+from dpfed.engines.flower.directory import NodeDirectory
+from dpfed.engines.flower.nodes import BoundedGrid, NodeSource, most_messages_in_flight, sums_of_nodes
 from dpfed.engines.flower.own_data import equal_weights
-from dpfed.engines.flower.settings import check_engine, fingerprint
+from dpfed.engines.flower.settings import agreement_text, check_engine
 from dpfed.errors import ConfigError
 from dpfed.report.run import write_report
 from dpfed.runs.experiment import Experiment, build
 from dpfed.runs.loop import OnRound, Outcome, Run
 from dpfed.runs.metrics_endpoint import MetricsEndpoint, configure_log
-from dpfed.runs.protection import on_nodes
-from dpfed.runs.resuming import with_delta_of
+from dpfed.runs.protection import limitation_on_nodes
+from dpfed.runs.resuming import with_delta_of_run
 
 _LOG = logging.getLogger("dpfed")
 TIMEOUT = 3600.0
-"""Seconds that a round waits for its clients."""
+"""Default number of seconds that a round waits for its clients."""
 
 PATIENCE = 300.0
-"""Seconds to wait for all clients to join."""
+"""Default number of seconds to wait for all clients to join."""
 
 
 def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] = ()) -> ServerApp:
-    """Return a ServerApp for this configuration: a TOML file beside the app, or its tables.
+    """Return a ServerApp for this configuration, given as its tables or as a TOML file in the app's package.
 
-    own_code: Python files that register names in the configuration. Keys of the app's run config: `out` (run folder on
-    the server's machine), `resume`, `timeout`, `patience`, and `metrics` (true: `MetricsEndpoint`).
+    own_code: Python files that register names in the configuration
+
+    The app's run config has the keys `out` (run folder on the server's machine), `resume`, `timeout`, `patience`, and
+    `metrics` (true starts a `MetricsEndpoint`).
     """
     tables = read_toml(config) if isinstance(config, Path) else dict(config)
     app = ServerApp()
@@ -50,10 +52,10 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
         out = settings.get("out")
         if not isinstance(out, str) or not Path(out).is_absolute():
             raise ConfigError(f"out={out!r} of the run config: must be an absolute path on the server's machine.")
-        load(own_code)
+        load_files(own_code)
         configure_log()
         resume = bool(settings.get("resume", False))
-        given = with_delta_of(Path(out), tables) if resume else tables
+        given = with_delta_of_run(Path(out), tables) if resume else tables
         experiment = build(parse(given, source="the app's config.toml"))
         endpoint = MetricsEndpoint(experiment.config.to_dict()) if settings.get("metrics") else None
 
@@ -63,7 +65,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
                 endpoint.line(record)
 
         try:
-            outcome = serve(
+            outcome = serve_run(
                 grid,
                 experiment,
                 Path(out),
@@ -80,7 +82,7 @@ def server_app(config: Path | Mapping[str, object], *, own_code: Sequence[Path] 
     return app
 
 
-def serve(
+def serve_run(
     grid: Grid,
     experiment: Experiment,
     out: Path,
@@ -93,26 +95,32 @@ def serve(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run all rounds with Flower's nodes; the run folder is that of `dpfed run`.
+    """Run all rounds with Flower's nodes, and write a run folder like that of `dpfed run`.
 
-    `stop` is called before every round; True ends the run, which can be resumed.
+    stop: called before every round; if it returns True the run ends, and can be resumed
     more_may_join: True if nodes can still start while the server waits for all clients
-    Raises ConfigError, RunError, LedgerError.
+
+    Raises ConfigError, RunError or LedgerError.
     """
     config = experiment.config
     check_engine(config)
     experiment = equal_weights(experiment)
     if isinstance(experiment.method.aggregation, SecureSums):
-        experiment = replace(experiment, not_protected=tuple(on_nodes(note) for note in experiment.not_protected))
+        experiment = replace(
+            experiment, not_protected=tuple(limitation_on_nodes(note) for note in experiment.not_protected)
+        )
     if resume and config.method.error_feedback:
-        raise ConfigError("--resume with method.error_feedback on Flower: nodes forget it between runs. Start anew.")
-    print_ = fingerprint(config)
-    directory = Directory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
-    directory.wait(more_may_join=more_may_join)
+        raise ConfigError(
+            "--resume with method.error_feedback on Flower: nodes do not store compression errors between runs. Start "
+            "a new run."
+        )
+    print_ = agreement_text(config)
+    directory = NodeDirectory(grid, clients=config.federation.clients, fingerprint=print_, patience=patience)
+    directory.wait_for_nodes(more_may_join=more_may_join)
     experiment = replace(experiment, method=replace(experiment.method, aggregation=sums_of_nodes(experiment.method)))
     run = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
     try:
-        grid = cast(Grid, InFlight(grid, at_once=most_at_once(len(run.state.broadcast))))
-        return run.all_rounds(Nodes(directory, grid, print_, timeout=timeout), stop)
+        grid = cast(Grid, BoundedGrid(grid, at_once=most_messages_in_flight(len(run.state.broadcast))))
+        return run.run_all_rounds(NodeSource(directory, grid, print_, timeout=timeout), stop)
     finally:
-        run.release()
+        run.unlock()

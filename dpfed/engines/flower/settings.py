@@ -1,4 +1,4 @@
-"""Environment variables of Flower, and configurations that this engine refuses."""
+"""Environment variables for Flower and Ray, and refusals of configurations that the Flower engine does not support."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import os
 import secrets
 
-from dpfed.config.own_code import code_hash, only_here
+from dpfed.config.own_code import code_hash, files_of_this_process_only
 from dpfed.config.registered import VARIABLE
 from dpfed.config.tables import Config
 from dpfed.errors import ConfigError
-from dpfed.runs.experiment import own_code_of, resolved
+from dpfed.runs.experiment import user_code_of_run, with_derived_defaults
 from dpfed.version import __version__
 
 QUIET = {
@@ -22,21 +22,21 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Variables that keep Flower and Ray from reporting, looking up or installing anything during a run."""
+"""Environment variables that stop Flower and Ray from sending reports, and from looking up or installing software."""
 
 _OF_THE_MACHINE = {
     "data": ("root",),
     "local": ("strategy", "chunk", "memory"),
     "run": ("device", "group", "evaluate_every"),
 }
-"""Keys that may differ between the machines of one run."""
+"""Keys of the configuration that may differ between the machines of one run."""
 
 
 def require_flower(*, simulation: bool) -> None:
-    """Set Flower's variables before it is imported; ConfigError if it is not installed.
+    """Set the environment variables for Flower before it is imported. Raises ConfigError if Flower is not installed.
 
-    Ray's ports are open to all that reach this machine, so Ray is set to require a token. Only processes started from
-    this one have it.
+    Ray's ports are open to every process that can reach this machine, so Ray is configured to require a token. Only
+    child processes of this process have the token.
     """
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if simulation else {}
     for name, value in {**QUIET, **token}.items():
@@ -50,8 +50,8 @@ def require_flower(*, simulation: bool) -> None:
 
 
 def require_code_of_files(config: Config) -> None:
-    """Raise ConfigError for user-defined code that nodes, which are other processes, would not have."""
-    missing = only_here(own_code_of(config))
+    """Raise ConfigError for user-defined code without a named file, which nodes could not load in their processes."""
+    missing = files_of_this_process_only(user_code_of_run(config))
     if missing:
         raise ConfigError(
             f"the flower engine with what {', '.join(missing)} registers: nodes are other processes, which run the "
@@ -60,7 +60,7 @@ def require_code_of_files(config: Config) -> None:
 
 
 def check_engine(config: Config) -> None:
-    """Raise ConfigError for settings that are not built for Flower."""
+    """Raise ConfigError for settings that the Flower engine does not support."""
     if config.aggregation.kind == "masked":
         raise ConfigError(
             "aggregation.kind='masked' with the flower engine: it is a shortcut for one process, whose masks come from "
@@ -73,16 +73,16 @@ def check_engine(config: Config) -> None:
         )
 
 
-def fingerprint(config: Config) -> str:
-    """Return equal text on two machines exactly if their configurations, packages and custom code agree, except keys of
-    the machine.
+def agreement_text(config: Config) -> str:
+    """Return a text that is equal on two machines exactly if their configurations, packages and user-defined code
+    agree.
 
-    Keys that follow from others count as given.
+    Keys that may differ between machines are left out; derived defaults are filled in first.
     """
-    tables = resolved(config).to_dict()
+    tables = with_derived_defaults(config).to_dict()
     for table, keys in _OF_THE_MACHINE.items():
         for key in keys:
             tables.get(table, {}).pop(key, None)
-    own = code_hash(own_code_of(config))
+    own = code_hash(user_code_of_run(config))
     text = json.dumps([__version__, tables, *([own] if own else [])], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

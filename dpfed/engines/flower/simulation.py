@@ -1,4 +1,4 @@
-"""`dpfed run --engine flower`: Flower's simulation engine, with Ray's processes as nodes."""
+"""Flower's simulation engine for `dpfed run --engine flower`, whose nodes are Ray's processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dpfed import replayed
 from dpfed.config.own_code import named_files
 from dpfed.data.samples import require_samples_here
 from dpfed.engines.flower.client_app import client_app
-from dpfed.engines.flower.server_app import TIMEOUT, serve
+from dpfed.engines.flower.server_app import TIMEOUT, serve_run
 from dpfed.engines.flower.settings import require_code_of_files
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import Experiment
@@ -40,10 +40,10 @@ def simulate(
     project: ProjectLedger | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Simulate the run with one node a client, n at a time on n processors; its folder is that of the in-process
-    engine.
+    """Run the experiment on simulated nodes, one node per client; n nodes run at a time on n processors.
 
-    The server is a thread of this process, so its errors are raised here unchanged.
+    The run folder is like that of a run in one process. The server is a thread of this process, so that its errors are
+    raised here unchanged.
     """
     if experiment.method.ranks.count > 1:
         raise ConfigError("--engine flower under torchrun: Flower starts its own processes. Start without torchrun.")
@@ -55,12 +55,12 @@ def simulate(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         outcomes.append(
-            serve(
+            serve_run(
                 grid,
                 experiment,
                 out,
                 resume=resume,
-                patience=TIMEOUT,  # all nodes are connected; ten thousand need minutes to report their client
+                patience=TIMEOUT,  # ten thousand connected nodes need minutes to report their clients
                 more_may_join=False,
                 on_round=on_round,
                 project=project,
@@ -76,20 +76,21 @@ def simulate(
 
 
 def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool) -> None:
-    """Run the server app in a thread of this process, and clients in Ray's processes, each with a part of a GPU if
-    `on_gpus`.
+    """Run the server app in a thread of this process, and clients in Ray's processes.
+
+    on_gpus: True if each client's process uses a part of a GPU
 
     `run_simulation` is used although Flower 1.41 recommends `flwr run`. That command starts a SuperLink and a
-    SuperExec, leaves both running, and exits with 0 when a run has failed. It passes only text from the server: no
-    error, no metrics, no lock on a ledger. For an app that `flwr run` can start, use `dpfed deploy`.
+    SuperExec, leaves both running, and exits with status 0 when a run has failed. It passes on only the server's log:
+    no error, no metrics, no lock on a ledger. For an app that `flwr run` can start, use `dpfed deploy`.
     """
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
-    logger.addFilter(_not_about_the_entry)
+    logger.addFilter(_drop_command_advice)
     try:
-        # In a replay audit nodes are in this process: `dpfed.audit.replays.flower_rounds`.
-        with _flower_home(), quiet_ray() if replayed.current() is None else nullcontext():
+        # In a replay audit, nodes run in this process (`dpfed.audit.replays.flower_rounds`).
+        with _flower_home(), start_quiet_ray() if replayed.current() is None else nullcontext():
             share = gpu_share(ray.cluster_resources()) if on_gpus else 0.0
             run_simulation(
                 server_app=server,
@@ -98,13 +99,13 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
                 backend_config={"client_resources": {"num_cpus": 1, "num_gpus": share}},
             )
     finally:
-        logger.removeFilter(_not_about_the_entry)
+        logger.removeFilter(_drop_command_advice)
         logger.setLevel(level)
 
 
 @contextmanager
 def _flower_home() -> Iterator[None]:
-    """Context with a folder for Flower's files, removed afterwards, unless FLWR_HOME names one."""
+    """Context manager with a temporary folder for Flower's files, unless FLWR_HOME names a folder."""
     with tempfile.TemporaryDirectory(prefix="dpfed-flower-") as folder:
         given = os.environ.setdefault("FLWR_HOME", folder)
         try:
@@ -115,25 +116,26 @@ def _flower_home() -> Iterator[None]:
 
 
 def gpu_share(resources: Mapping[str, float]) -> float:
-    """Return the part of a GPU for each node under Ray's resources, such that all processors and GPUs are used.
+    """Return the fraction of a GPU that each node reserves from Ray, such that all processors and GPUs are used.
 
-    Ray counts GPUs in ten-thousandths.
+    The fraction is a multiple of 1e-4, Ray's unit.
     """
     share = resources.get("GPU", 0.0) / resources.get("CPU", 1.0)
     return min(1.0, math.floor(1e4 * share) / 1e4)
 
 
-def _not_about_the_entry(record: logging.LogRecord) -> bool:
-    """Filter out Flower's advice to use its command instead; `dpfed deploy` writes an app for that command."""
+def _drop_command_advice(record: logging.LogRecord) -> bool:
+    """Return False for Flower's log line that advises `flwr run`, for which `dpfed deploy` writes an app."""
     return "run_simulation" not in record.getMessage()
 
 
 @contextmanager
-def quiet_ray() -> Iterator[None]:
-    """Start Ray before Flower would start it; Flower uses a running Ray instance.
+def start_quiet_ray() -> Iterator[None]:
+    """Start Ray with quiet settings; Flower then uses this running instance.
 
     Ray 2.55 queries the metadata services of three clouds, with or without usage reports, unless the home folder of its
-    servers has a cluster's configuration: an empty configuration is put there. Workers keep the user's home folder.
+    servers has a cluster configuration. Its servers therefore get a home folder with an empty configuration; workers
+    keep the user's home folder.
     """
     of_workers = {"PYTHONPATH": os.pathsep.join(sys.path)}
     if "HOME" in os.environ:

@@ -1,4 +1,4 @@
-"""An NVFlare job with client-level privacy: a controller for the server, filters for the clients.
+"""Client-level privacy for an NVFlare job: a controller for the server, and filters for the clients.
 
-Importing this package needs no nvflare; its modules need nvflare, except `model_vectors`.
+This package can be imported without nvflare. Its modules need nvflare, except `model_vectors`.
 """

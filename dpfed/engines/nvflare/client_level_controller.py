@@ -14,9 +14,9 @@ from nvflare.app_common.workflows.model_controller import ModelController
 from torch import Tensor
 
 from accounting import Guarantee, require
-from dpfed.engines.nvflare.model_vectors import Arrays, arrays_of, moved, size_of
-from dpfed.engines.nvflare.update_filters import META, sent_update
-from dpfed.engines.round_terms import RoundTerms, masked, options_of
+from dpfed.engines.nvflare.model_vectors import Arrays, add_to_arrays, model_size, numpy_arrays_of
+from dpfed.engines.nvflare.update_filters import META, update_in_result
+from dpfed.engines.round_terms import RoundTerms, json_of_options, masked_chain
 from dpfed.errors import ConfigError, RunError, WireError
 from dpfed.runs.client_level import ClientLevel, Step
 from dpfed.stages.shared_mask import kept_coordinates
@@ -27,12 +27,12 @@ class ClientLevelFedAvg(ModelController):
 
         job.to_server(ClientLevelFedAvg(clients=8, cohort=4, clip_norm=1.0, rounds=3, epsilon=3.0, ledger="l.jsonl"))
 
-    clients: number, or names, of NVFlare's clients (sites): those connected at the first round are the clients of all
+    clients: number, or names, of NVFlare's clients (sites); the sites connected at the first round are the clients of
+    all
         rounds
-    compress: a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters `KeepTerms` and
+    compress: name of a scheme of `dpfed.compress` for uploads, `options` its options; needs the filters `KeepTerms` and
         `CompressUpdate` on the clients
-    keep: Fed-SMP's shared random mask: the fraction of coordinates that a round sends and noises; needs these filters,
-        too
+    keep: fraction of coordinates that a round sends and noises, by Fed-SMP's shared random mask; needs the same filters
     patience: seconds to wait for the clients before the first round, and for the results of each; at least 1
     persistor_id, task_name: as in NVFlare's FedAvg
 
@@ -41,17 +41,18 @@ class ClientLevelFedAvg(ModelController):
     Claim: `guarantee()` is an upper bound for all models that are sent to clients or saved, against observers who see
     these models but not the cohorts, for any messages of clients. Each round draws its cohort with the sampler that is
     charged, clips each update at the server, sums with equal weights, adds noise, writes the ledger and only then moves
-    the model. Unit: one NVFlare client. Neighbours: those of the sampling (`accounting.Plan`). Direction of error:
-    upwards. Fixed-size sampling is accounted under a hypothesis: a client's update does not depend on the earlier
-    rounds it was drawn in (`accounting.compose.adaptive`). So no script may keep state from round to round, which
-    NVFlare allows.
+    the model. Unit: one NVFlare client. Adjacency: that of the sampling (`accounting.Plan`). Direction of error:
+    upwards. The account of fixed-size sampling assumes that a client's update does not depend on the earlier rounds in
+    which it was drawn (`accounting.compose.adaptive`). Client scripts must therefore keep no state between rounds,
+    although NVFlare allows it.
 
-    A client that fails, is late or sends an unreadable message counts as an update of zeros, and the divisor is always
+    The update of a client that fails, is late or sends an unreadable message counts as zeros, and the divisor is always
     that of the plan. Metrics and numbers of steps that clients report are not used. No epsilon covers other components
     of a job that see results at the server, or further streams of clients (logs, metrics, statistics).
 
-    ConfigError, AccountingError: a plan that cannot work. RunError, LedgerError: other clients than planned, or a
-    ledger that is another plan's, or cannot be trusted or written. NVFlare ends the job with the message.
+    Raises ConfigError or AccountingError for settings that cannot be combined or have no account. Raises RunError or
+    LedgerError if planned clients are missing, or for a ledger that belongs to another plan, is invalid, or cannot be
+    written. NVFlare ends the job with the message.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ClientLevelFedAvg(ModelController):
         # A client's error never ends the job: otherwise the end of the job would depend on that client's data.
         super().__init__(persistor_id=persistor_id, ignore_result_error=True)
         _require_supported(sampling, patience)
-        options_of(compress, options)
+        json_of_options(compress, options)
         self.clients, self.cohort, self.clip_norm, self.rounds = clients, cohort, clip_norm, rounds
         self.epsilon, self.noise_multiplier, self.delta = epsilon, noise_multiplier, delta
         self.sampling, self.adjacency, self.ledger = sampling, adjacency, ledger
@@ -88,34 +89,35 @@ class ClientLevelFedAvg(ModelController):
         self._private: ClientLevel | None = None
 
     def guarantee(self) -> Guarantee:
-        """Return the guarantee of all models so far, from the ledger's file alone. RunError before the first round."""
+        """Return the guarantee of all models so far, from the ledger file alone. Raises RunError before the first
+        round."""
         if self._private is None:
             raise RunError("guarantee(): no round has begun, so nothing was released.")
         return self._private.guarantee()
 
     def run(self) -> None:
-        """Run all rounds that epsilon allows; NVFlare calls this method."""
+        """Run rounds until all are done or epsilon is spent; NVFlare calls this method."""
         model = self.load_model()
         if model is None:
-            raise RunError(f"persistor {self.persistor_id!r}: gives no model to start from.")
-        model.params = arrays_of(model.params)
-        names = self._population()
-        size = size_of(model.params)
-        terms = self._terms(size)
-        private = self._private = self._loop(names, size, terms.kept)
+            raise RunError(f"persistor {self.persistor_id!r}: returns no initial model.")
+        model.params = numpy_arrays_of(model.params)
+        names = self._wait_for_clients()
+        size = model_size(model.params)
+        terms = self._round_terms(size)
+        private = self._private = self._make_loop(names, size, terms.kept)
         for step in private.rounds():
             self.info(f"dpfed: round {step.round}")
             self.fl_ctx.set_prop(AppConstants.CURRENT_ROUND, step.round, private=True, sticky=False)
-            updates = self._updates(model, step, private, names, replace(terms, round=step.round))
+            updates = self._request_updates(model, step, private, names, replace(terms, round=step.round))
             if self.abort_signal.triggered:
                 return
             mean = step.release(updates)
             assert isinstance(mean, Tensor)
-            model = FLModel(params=moved(model.params, mean), params_type=ParamsType.FULL)
+            model = FLModel(params=add_to_arrays(model.params, mean), params_type=ParamsType.FULL)
             self.save_model(model)
         self.info(f"dpfed: {self.guarantee()}")
 
-    def _loop(self, names: list[str], size: int, kept: int) -> ClientLevel:
+    def _make_loop(self, names: list[str], size: int, kept: int) -> ClientLevel:
         return ClientLevel(
             clients=names,
             cohort=self.cohort,
@@ -130,10 +132,10 @@ class ClientLevelFedAvg(ModelController):
             randomness=self.randomness,
             seed=self.seed,
             dimension=size,
-            stages=None if kept == size else masked(kept),
+            stages=None if kept == size else masked_chain(kept),
         )
 
-    def _terms(self, size: int) -> RoundTerms:
+    def _round_terms(self, size: int) -> RoundTerms:
         return RoundTerms(
             round=0,
             client=0,
@@ -142,11 +144,12 @@ class ClientLevelFedAvg(ModelController):
             kept=size if self.keep is None else kept_coordinates(size, keep=self.keep, k=None),
             seed=self.seed,
             scheme=self.compress,
-            options=options_of(self.compress, self.options),
+            options=json_of_options(self.compress, self.options),
         )
 
-    def _population(self) -> list[str]:
-        """Return the names of the clients, sorted. RunError if planned clients are not connected in time."""
+    def _wait_for_clients(self) -> list[str]:
+        """Return the names of the clients, sorted. Raises RunError if planned clients are not connected within
+        `patience`."""
         planned = self.clients if isinstance(self.clients, int) else len(self.clients)
         end = time.monotonic() + self.patience
         while True:
@@ -162,15 +165,15 @@ class ClientLevelFedAvg(ModelController):
             elif len(there) == self.clients:
                 return there
             if time.monotonic() > end or self.abort_signal.triggered:
-                raise RunError(f"{len(there)} clients are there, not all of the {planned} that are planned.")
+                raise RunError(f"{len(there)} clients are connected, but not all of the {planned} that are planned.")
             time.sleep(min(1.0, self.patience / 10))
 
-    def _updates(
+    def _request_updates(
         self, model: FLModel, step: Step, private: ClientLevel, names: list[str], terms: RoundTerms
     ) -> Iterable[Tensor] | Tensor:
-        """Return one update [d] a client of the cohort, in order.
+        """Return one update [d] per client, in the order of the cohort.
 
-        With an empty cohort no client is asked: NVFlare would send to all clients.
+        For an empty cohort no task is sent, because NVFlare would send it to all clients.
         """
         cohort = private.names_of(step.cohort)
         if not cohort:
@@ -186,9 +189,13 @@ class ClientLevelFedAvg(ModelController):
         results = self.send_model_and_wait(
             task_name=self.task_name, data=asked, targets=list(cohort), timeout=self.patience
         )
-        return self._read(results, model.params, {name: replace(terms, client=names.index(name)) for name in cohort})
+        return self._read_updates(
+            results, model.params, {name: replace(terms, client=names.index(name)) for name in cohort}
+        )
 
-    def _read(self, results: Sequence[FLModel], start: Arrays, terms: Mapping[str, RoundTerms]) -> Iterator[Tensor]:
+    def _read_updates(
+        self, results: Sequence[FLModel], start: Arrays, terms: Mapping[str, RoundTerms]
+    ) -> Iterator[Tensor]:
         came: dict[str, list[FLModel]] = {name: [] for name in terms}
         for result in results:
             came.get(str(result.meta.get("client_name")), []).append(result)
@@ -198,7 +205,7 @@ class ClientLevelFedAvg(ModelController):
                 if len(came[name]) != 1:
                     raise WireError(f"{len(came[name])} results: must be one.")
                 (result,) = came[name]
-                yield sent_update(result.params, str(getattr(result.params_type, "value", "")), start, of_client)
+                yield update_in_result(result.params, str(getattr(result.params_type, "value", "")), start, of_client)
             except WireError as error:
                 self.debug(f"dpfed: {name} counts as an update of zeros in round {of_client.round}: {error}")
                 yield torch.zeros(of_client.dimension)

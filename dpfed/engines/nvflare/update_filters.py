@@ -1,10 +1,10 @@
-"""The client's half of a private NVFlare job: filters of the task "train".
+"""Filters of the task "train" for the clients of a private NVFlare job.
 
     job.to(KeepTerms(), "site-1", tasks=["train"], filter_type=FilterType.TASK_DATA)
     job.to(CompressUpdate(), "site-1", tasks=["train"], filter_type=FilterType.TASK_RESULT)
 
-No claim depends on these filters: `ClientLevelFedAvg` clips again. Their use is fewer bytes, and that no update longer
-than the clip norm, and no metric, leaves the client.
+`ClientLevelFedAvg` clips again, so that no claim depends on these filters. Their purpose is to send fewer bytes, and to
+send no metric and no update longer than the clip norm.
 """
 
 from __future__ import annotations
@@ -19,26 +19,32 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from torch import Tensor
 
-from dpfed.engines.nvflare.model_vectors import Arrays, apart, arrays_of, difference, vector_of
-from dpfed.engines.round_terms import RoundTerms, checked
+from dpfed.engines.nvflare.model_vectors import (
+    Arrays,
+    array_differences,
+    arrays_of_vector,
+    numpy_arrays_of,
+    vector_of_arrays,
+)
+from dpfed.engines.round_terms import RoundTerms, checked_terms
 from dpfed.errors import ConfigError, WireError
 from dpfed.stages.clip import clip_rows
 
 META = "dpfed"
-"""Name in a model's meta of the server's terms, and in a result's meta of the compressed bytes."""
+"""Key in the meta of a model for the server's terms, and in the meta of a result for the compressed bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Asked:
+class _AskedTask:
     terms: RoundTerms
     start: Arrays
 
 
 class KeepTerms(Filter):
-    """Filter of task data: keeps the model and the round's terms for the filter of the result. Changes nothing.
+    """Filter of task data that stores the model and the round's terms for the filter of the result; data are unchanged.
 
-    ConfigError for a task of another controller than `ClientLevelFedAvg`, WireError for impossible terms: the client
-    then answers with an error, which counts as an update of zeros.
+    Raises ConfigError if the controller is not a `ClientLevelFedAvg`, WireError for invalid terms. The client then
+    answers with an error, which counts as an update of zeros.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -51,65 +57,68 @@ class KeepTerms(Filter):
         names, me = list(given.pop("clients", [])), fl_ctx.get_identity_name()
         if me not in names:
             raise WireError(f"{me!r}: is none of the job's clients {names!r:.200}.")
-        asked = _Asked(terms=checked({**given, "client": names.index(me)}), start=arrays_of(dxo.data))
+        asked = _AskedTask(terms=checked_terms({**given, "client": names.index(me)}), start=numpy_arrays_of(dxo.data))
         fl_ctx.set_prop(META, asked, private=True, sticky=False)
         return shareable
 
 
 class ClipUpdate(Filter):
-    """Filter of a task result: the update, clipped to the round's clip norm, as WEIGHT_DIFF, without metrics.
+    """Filter of a task result that replaces it by the update, clipped to the round's clip norm, as WEIGHT_DIFF.
 
-    For a job that sends whole updates: neither keep nor compress.
+    Metrics are removed. It is for jobs that send whole updates, without `keep` and `compress`.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
-        if not asked.terms.plain:
+        if not asked.terms.sends_all:
             raise ConfigError(f"ClipUpdate: the server requires {asked.terms.scheme}. Use CompressUpdate.")
-        row = clip_rows(_update(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
-        return _with_arrays(shareable, apart(asked.start, row))
+        row = clip_rows(_update_of_result(shareable, asked.start)[None], asked.terms.clip_norm).rows[0]
+        return _result_with_arrays(shareable, arrays_of_vector(asked.start, row))
 
 
 class CompressUpdate(Filter):
-    """Filter of a task result: the clipped update on the round's coordinates, in the bytes of its scheme, without
-    metrics.
+    """Filter of a task result that replaces it by the clipped update on the round's coordinates, compressed to bytes.
+
+    Metrics are removed.
     """
 
     def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         asked = _requested_terms(fl_ctx)
-        content = asked.terms.encode(_update(shareable, asked.start))
-        return _with_arrays(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
+        content = asked.terms.encode(_update_of_result(shareable, asked.start))
+        return _result_with_arrays(shareable, {META: np.frombuffer(content, dtype=np.uint8)})
 
 
-def sent_update(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Tensor:
-    """Return, at the server, the update [d] in a result's parameters.
+def update_in_result(params: Any, kind: str, start: Arrays, terms: RoundTerms) -> Tensor:
+    """Return the update [d] in a result's parameters (server side).
 
-    kind: "FULL" or "DIFF". WireError for a result that does not follow the terms.
+    kind: "FULL" or "DIFF". Raises WireError for a result that does not follow the terms.
     """
-    arrays = arrays_of(params or {})
+    arrays = numpy_arrays_of(params or {})
     if set(arrays) == {META}:
         if arrays[META].dtype != np.uint8 or arrays[META].ndim != 1:
             raise WireError(f"an upload of {arrays[META].dtype}, {arrays[META].ndim} dimensions: must be bytes.")
         return terms.decode(arrays[META].tobytes())
-    if not terms.plain:
-        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates was asked for.")
-    return vector_of(start, arrays if kind == "DIFF" else difference(start, arrays))
+    if not terms.sends_all:
+        raise WireError(f"arrays where {terms.scheme} of {terms.kept} coordinates were asked for.")
+    return vector_of_arrays(start, arrays if kind == "DIFF" else array_differences(start, arrays))
 
 
-def _requested_terms(fl_ctx: FLContext) -> _Asked:
+def _requested_terms(fl_ctx: FLContext) -> _AskedTask:
     asked = fl_ctx.get_prop(META)
-    if not isinstance(asked, _Asked):
+    if not isinstance(asked, _AskedTask):
         raise ConfigError("a result without its task: add KeepTerms to the task's data filters, too.")
     return asked
 
 
-def _update(shareable: Shareable, start: Arrays) -> Tensor:
+def _update_of_result(shareable: Shareable, start: Arrays) -> Tensor:
     dxo = from_shareable(shareable)
     if dxo.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
         raise WireError(f"a result of kind {dxo.data_kind!r}: must be WEIGHTS or WEIGHT_DIFF.")
-    arrays = arrays_of(dxo.data)
-    return vector_of(start, arrays if dxo.data_kind == DataKind.WEIGHT_DIFF else difference(start, arrays))
+    arrays = numpy_arrays_of(dxo.data)
+    return vector_of_arrays(
+        start, arrays if dxo.data_kind == DataKind.WEIGHT_DIFF else array_differences(start, arrays)
+    )
 
 
-def _with_arrays(shareable: Shareable, arrays: Arrays) -> Shareable:
+def _result_with_arrays(shareable: Shareable, arrays: Arrays) -> Shareable:
     return DXO(data_kind=DataKind.WEIGHT_DIFF, data=arrays).update_shareable(shareable)

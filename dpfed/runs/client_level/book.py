@@ -1,10 +1,11 @@
-"""The ledger of a custom training loop, and the files beside it.
+"""The ledger of a custom training loop, and its other files in the same folder.
 
 l.jsonl              releases; each line is on the disk before the release is returned
-l.jsonl.head         its last hash, so that a ledger that was cut is found
-l.jsonl.lock         held while a line is written
-l.jsonl.key          the secret key of the clients' fingerprint, if they have names
-l.diagnostics.jsonl  cohorts, clip counts, noise: covered by no epsilon, for the operator and audits only
+l.jsonl.head         hash of the ledger's last line, by which missing lines are detected
+l.jsonl.lock         locked while a line is written
+l.jsonl.key          secret key of the clients' fingerprint, if clients have names
+l.diagnostics.jsonl  cohorts, clip counts and noise; no epsilon covers them, so they are for the operator and audits
+only
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import RunError
 from dpfed.records.round import RoundRecord
 from dpfed.runs import durable_files
-from dpfed.runs.book import has_no_header
+from dpfed.runs.book import has_incomplete_header
 
 PATIENCE = 10.0
-"""Seconds to wait for another process that is writing."""
+"""Seconds to wait for another process that has locked the ledger."""
 
 
-def delta_in(ledger: Path) -> float | None:
-    """Return the delta that a ledger of 0.2 states in its header, because plans of 0.2 omit a default delta; else None.
+def delta_of_old_ledger(ledger: Path) -> float | None:
+    """Return the delta in the header of a ledger of version 0.2, whose plan omits a default delta; else None.
 
-    LedgerError.
+    Raises LedgerError if the header cannot be read.
     """
-    if not ledger.exists() or has_no_header(ledger):
+    if not ledger.exists() or has_incomplete_header(ledger):
         return None
     about: Any = Ledger.header_of(ledger).about
     plan = about.get("plan")
@@ -43,20 +44,21 @@ def delta_in(ledger: Path) -> float | None:
     return delta if isinstance(delta, float) else None
 
 
-def diagnostics_of(ledger: Path) -> Path:
-    """Return the file of diagnostics beside a ledger."""
+def diagnostics_file(ledger: Path) -> Path:
+    """Return the path of the diagnostics file that belongs to a ledger."""
     return ledger.with_name(f"{ledger.stem}.diagnostics.jsonl")
 
 
-def ids_of(ledger: Path) -> Path:
-    """Return the file of clients' ids beside a ledger, if lanes or turns follow from these."""
+def client_ids_file(ledger: Path) -> Path:
+    """Return the path of the client id file of a ledger; it exists if lanes or turns are derived from client ids."""
     return ledger.with_name(f"{ledger.stem}.client_ids.json")
 
 
 class LoopBook:
-    """Charges of one loop.
+    """Charges of one custom training loop.
 
-    A line that another process has written meanwhile is an error: two loops on one ledger would draw the same rounds.
+    It is an error if another process has written to the ledger meanwhile: two loops with one ledger would draw the same
+    rounds.
     """
 
     def __init__(self, ledger: Ledger, lock: FileLock) -> None:
@@ -65,14 +67,16 @@ class LoopBook:
 
     @classmethod
     def open(cls, path: Path, header: Header) -> LoopBook:
-        """Open a new ledger, or an existing one of this plan. RunError, LedgerError."""
+        """Open a new ledger, or an existing ledger of this plan. Raises RunError or LedgerError for any other file."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path}: its folder cannot be made ({error.strerror}).") from None
         lock = FileLock(f"{path}.lock")
-        with _held(lock, path):
-            if has_no_header(path):  # the process ended while it created the ledger, before the first round
+        with _locked_ledger(lock, path):
+            if has_incomplete_header(
+                path
+            ):  # an earlier process ended while it created the ledger, before the first round
                 path.unlink()
             if not path.exists():
                 kept_head.write(path, sealed(header.to_dict(), "")[1])
@@ -81,58 +85,59 @@ class LoopBook:
             ledger = Ledger.resume(path)
             kept_head.check(ledger, kept, needed=True)
         _check_header(path, ledger.header, header)
-        _drop_unfinished(diagnostics_of(path))
+        _drop_unfinished(diagnostics_file(path))
         return cls(ledger, lock)
 
     @property
     def rounds_done(self) -> int:
-        """Number of rounds in the ledger; a round is never done twice, so its noise is never drawn twice."""
+        """Number of rounds in the ledger. No round is repeated, so its noise is never drawn twice."""
         return max((entry.round + 1 for entry in self.ledger.entries), default=0)
 
-    def pending(self, number: int) -> bool:
-        """Return True if this process has charged round `number` last: a step that failed after the charge may be
-        repeated.
+    def is_last_charge(self, number: int) -> bool:
+        """Return True if the last charge of this process was for round `number`.
+
+        A step that failed after this charge may be repeated.
         """
         return self._written is not None and self._written.round == number
 
     def record(self, entry: Entry) -> None:
-        """Write the line of a round, on the disk when this returns; a line equal to the last one is not written
-        again.
-        """
+        """Write the line of a round and return when it is on the disk; do nothing if the last written line is equal."""
         if entry == self._written:
             return
-        with _held(self._lock, self.ledger.path):
+        with _locked_ledger(self._lock, self.ledger.path):
             if self.ledger.catch_up():
                 raise RunError(
-                    f"{self.ledger.path}: another process has written to it meanwhile. The round was not released; end "
-                    "one of the two loops, and give each its own ledger."
+                    f"{self.ledger.path}: another process has written to this ledger meanwhile. The round was not "
+                    "released; "
+                    "end one of the two loops, and give each its own ledger."
                 )
             self.ledger.record(entry)
             kept_head.write(self.ledger.path, self.ledger.head)
             self._written = entry
 
     def note_ids(self, ids: ClientIds) -> None:
-        """Write the ids from which lanes or turns follow, for the operator and audits."""
-        file = ids_of(self.ledger.path)
+        """Write the client ids from which lanes or turns are derived, for the operator and audits."""
+        file = client_ids_file(self.ledger.path)
         try:
             durable_files.put(file, ids.to_json())
         except OSError as error:
             raise RunError(f"{file}: cannot be written ({error.strerror}).") from None
 
-    def note(self, record: RoundRecord) -> None:
-        """Append a line of diagnostics."""
-        file = diagnostics_of(self.ledger.path)
+    def note_diagnostics(self, record: RoundRecord) -> None:
+        """Append a round's line to the diagnostics file."""
+        file = diagnostics_file(self.ledger.path)
         try:
             durable_files.append(file, (json.dumps(record.to_dict(), allow_nan=False) + "\n").encode())
         except OSError as error:
             raise RunError(f"{file}: cannot be written ({error.strerror}). The round is charged.") from None
 
 
-def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
-    """Return the fingerprint of the clients' names in their order, under the key beside the ledger.
+def fingerprint_of_names(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
+    """Return the keyed fingerprint of the clients' names in their order; the ledger's key file has the key.
 
-    new: the key of a new ledger; None: from the operating system. Without the key the fingerprint reveals nothing of
-    the names.
+    Without the key the fingerprint does not reveal the names.
+
+    new: key of a new ledger; None if it is drawn from the operating system's randomness
     """
     file = path.with_name(f"{path.name}.key")
     key = population_key.read(file)
@@ -143,34 +148,35 @@ def fingerprint(path: Path, names: Sequence[str], *, new: bytes | None) -> str:
 
 
 def _check_header(path: Path, there: Header, header: Header) -> None:
-    """Raise RunError if the ledger is of another plan, or other clients."""
+    """Raise RunError if the ledger belongs to another plan, or to other clients."""
     if "plan" not in there.about:
-        raise RunError(f"{path}: is no ledger of a dpfed.ClientLevel. Give the path of a new one.")
+        raise RunError(f"{path}: is not the ledger of a dpfed.ClientLevel. Give the path of a new ledger.")
     before, now = _shared_plan(there), _shared_plan(header)
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if keys:
         different = [f"{key} was {before.get(key, 'not given')}, is {now.get(key, 'not given')}" for key in keys]
         raise RunError(
-            f"{path}: is the ledger of another plan: {'; '.join(different)}. Put back what it began with, or give the "
+            f"{path}: is the ledger of another plan: {'; '.join(different)}. Use the plan that it began with, or give "
+            "the "
             "path of a new ledger."
         )
     then, later = (one.about["plan"]["federation"].get("rounds", 0) for one in (there, header))
     if later > then and "epsilon" not in header.about["plan"]["privacy"]:
         raise RunError(
             f"{path}: rounds={later} for a ledger that began with rounds={then} and without epsilon: its length would "
-            "be chosen by its results, which no epsilon covers. Give the path of a new ledger, and from the start both "
-            "noise_multiplier and epsilon: within that budget a loop can be prolonged."
+            "depend on its results, which no epsilon covers. Give the path of a new ledger, and both noise_multiplier "
+            "and epsilon from the start: within that budget a loop can be prolonged."
         )
 
 
 def _shared_plan(header: Header) -> dict[str, str]:
-    """Return the part of a plan that a loop must share with the loop that began its ledger.
+    """Return the settings of a plan that must equal those of the loop that began the ledger.
 
-    The number of rounds is a part of it only if the noise was calibrated for them.
+    The number of rounds is one of them only if the noise was calibrated for it.
     """
     plan: Any = header.about["plan"]
     tables = {name: dict(plan.get(name, {})) for name in ("federation", "privacy", "run")}
-    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of 0.2 omit a delta that was not given
+    tables["privacy"].setdefault("delta", header.about.get("delta"))  # plans of version 0.2 omit a default delta
     if "noise_multiplier" in tables["privacy"]:
         tables["federation"].pop("rounds", None)
     flat = {key: str(value) for table in tables.values() for key, value in table.items()}
@@ -183,7 +189,7 @@ def _shared_plan(header: Header) -> dict[str, str]:
 
 
 def _drop_unfinished(file: Path) -> None:
-    """Remove a last line that a crash cut off."""
+    """Remove an incomplete last line, left by a crash, from the file."""
     try:
         text = read_text(file, at_most=LARGEST_LINES)
         if text and not text.endswith("\n"):
@@ -194,8 +200,8 @@ def _drop_unfinished(file: Path) -> None:
         raise RunError(f"{file}: cannot be read ({error}). Restore it from a copy.") from None
 
 
-class _held:
-    """Context of the ledger's lock; an error names the process that may hold it."""
+class _locked_ledger:
+    """Context manager that locks the ledger, and raises RunError if another process has locked it for too long."""
 
     def __init__(self, lock: FileLock, path: Path) -> None:
         self._lock, self._path = lock, path

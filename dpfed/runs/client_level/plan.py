@@ -1,4 +1,4 @@
-"""Plan of a custom training loop as a run's configuration, its chain of stages, and the method of its rounds."""
+"""Plan of a custom training loop: its tables as a run's configuration, its chain of stages, and its method."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from accounting.mechanisms import sampling_of, subsample, unsampled
 from dpfed.aggregation.sums import PlainSums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.levels import Dense
-from dpfed.config.tables import Config, parse_written
+from dpfed.config.tables import Config, parse_written_config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.mechanisms.soundness import require_sound
-from dpfed.methods.catalogue import method
-from dpfed.methods.privacy_target import PrivacyTarget, target_of
+from dpfed.methods.catalogue import method_specification
+from dpfed.methods.privacy_target import PrivacyTarget, privacy_target_of
 from dpfed.methods.refusals import refuse
 from dpfed.participation.lanes import ids_of_turns, turns_are_public
 from dpfed.participation.sampling import Sampler, sampler_of
@@ -44,32 +44,33 @@ _NOT_OURS = {
     "local": {"learning_rate": 1.0, "steps": 1, "batch_size": 1},
     "method": {"name": "dp-fedavg"},
 }
-"""Tables of a run that a custom loop has no part in, and that no account uses."""
+"""Tables that a run's configuration requires, although a custom loop does not use them and no account depends on
+them."""
 
 
 def config_of(tables: Mapping[str, object], *, source: str) -> Config:
-    """Return the plan's tables ([federation], [privacy], [run]) as a configuration.
+    """Return the plan's tables ([federation], [privacy], [run]) as a run's configuration.
 
-    ConfigError for a plan that no run can have.
+    Raises ConfigError for settings that cannot be combined.
     """
     if not set(tables) <= {"federation", "privacy", "run"}:
-        raise ConfigError(f"{source}: a plan has the tables federation, privacy and run, and no others.")
-    config = parse_written({**_NOT_OURS, **tables}, source=source)
-    refuse(config, method(config.method.name))
+        raise ConfigError(f"{source}: a plan may have the tables federation, privacy and run only.")
+    config = parse_written_config({**_NOT_OURS, **tables}, source=source)
+    refuse(config, method_specification(config.method.name))
     if config.run.randomness == "secure" and config.federation.sampling not in SAMPLINGS:
         raise ConfigError(
-            f"sampling={config.federation.sampling!r} with randomness='secure': a custom loop stores no key of "
-            "its schedule. Use 'poisson' or 'fixed', `dpfed run`, or randomness='simulated'."
+            f"sampling={config.federation.sampling!r} with randomness='secure': a custom loop does not store the key "
+            "of its schedule. Use 'poisson' or 'fixed', `dpfed run`, or randomness='simulated'."
         )
     return config
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parts:
-    """The parts that a custom chain is made from (there: `s`).
+class PlanParts:
+    """Settings from which a function `stages` makes a custom chain (its argument `s`).
 
-    size:       d, numbers in an update
-    sampler, randomness, seeds: those of the loop; a stage that draws noise or is charged must have these very ones
+    size: d, the number of numbers in an update
+    sampler, randomness, seeds: objects of the loop, with which every stage that draws noise or is charged must be made
     """
 
     config: Config
@@ -79,15 +80,15 @@ class Parts:
     seeds: Seeds
 
     def privacy_target(self, sent: int) -> PrivacyTarget:
-        """Return the privacy target for updates of which `sent` numbers are sent."""
-        return target_of(self.config, method(self.config.method.name), sent, self.randomness)
+        """Return the privacy target of rounds in which clients send `sent` numbers of their update."""
+        return privacy_target_of(self.config, method_specification(self.config.method.name), sent, self.randomness)
 
-    goal = privacy_target  # its name up to version 0.3
+    goal = privacy_target  # old name, up to version 0.3
 
     def private(self, sent: int) -> tuple[Stage, ...]:
-        """Return clip, planned noise, and wire, for rows [c, sent]: the end of a chain.
+        """Return the last stages of a chain for rows [c, sent]: clipping, the planned noise, and encoding.
 
-        Gaussian: Clip > GaussianNoise > Encode. Integers: Clip > Integers > IntegerNoise > Words.
+        Gaussian noise: Clip > GaussianNoise > Encode. Integer noise: Clip > Integers > IntegerNoise > Words.
         """
         privacy_target = self.privacy_target(sent)
         rows = privacy_target.integer_rows
@@ -99,18 +100,20 @@ class Parts:
         return *privacy_target.stages, wire
 
 
-StagesOf = Callable[[Parts], Stages]
+Parts = PlanParts  # old name, up to version 0.3
+
+StagesOf = Callable[[PlanParts], Stages]
 
 
-def whole_update(s: Parts) -> Stages:
+def whole_update(s: PlanParts) -> Stages:
     """Return the default chain, which sends all coordinates."""
     return Stages(Project(choice=SendAll(size=s.size)), *s.private(s.size))
 
 
-def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
+def require_charged_as_drawn(stages: Stages, s: PlanParts) -> None:
     """Raise ConfigError for a custom chain that the loop's account does not cover.
 
-    It may charge for another sampler, or draw from another source, than the loop does.
+    Such a chain charges for a sampler, or draws from a source of randomness, that is not that of the loop.
     """
     require_sound(stages)
     private = stages.private
@@ -118,50 +121,52 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
     kind = type(private).__name__
     if isinstance(private, PrivateCoins):
         raise ConfigError(
-            f"{kind} in a custom loop: Bernoulli samples are drawn around probabilities that a round announces, and "
-            "there are none. Use Gaussian or integer noise, or fedpm with dpfed.run."
+            f"{kind} in a custom loop: Bernoulli samples require that the server announces probabilities, which a "
+            "custom loop does not have. Use Gaussian or integer noise, or fedpm with dpfed.run."
         )
     if part(private, "charged"):
         raise ConfigError(
-            f"{kind} with charged=True: no upload drops out in a custom loop, so every release is charged "
-            "alike. Leave it out."
+            f"{kind} with charged=True: no upload drops out in a custom loop, so the charge does not depend on "
+            "missing shares. Leave it out."
         )
     encode = stages.find(Encode)
     if encode is not None and encode.feedback is not None:
         raise ConfigError(
-            "Encode with feedback: a client's remembered error carries earlier rounds into this one, which no account "
-            "of single rounds covers. Leave it out."
+            "Encode with feedback: a client's stored compression error makes its upload depend on earlier rounds, "
+            "which "
+            "the account of a custom loop does not cover. Leave it out."
         )
     charged = private.mechanism()
     in_every_round = private.in_every_upload and unsampled(charged) is charged
     drawn = charged if in_every_round else subsample(unsampled(charged), s.sampler.law)
     if charged != drawn:
         raise ConfigError(
-            f"{kind} charges for {sampling_of(charged)}, cohorts are drawn by {s.sampler.law}. Make it with s.sampler, "
-            "which the function given as `stages` gets."
+            f"{kind} charges for {sampling_of(charged)}, but cohorts are drawn by {s.sampler.law}. Make the stage with "
+            "s.sampler; `s` is the argument of the function `stages`."
         )
     for stage in stages:
         given = getattr(stage, "randomness", None)
         if given is not None and given.name != s.randomness.name:
             raise ConfigError(
-                f"{type(stage).__name__} draws {given.name} randomness, the loop's is {s.randomness.name!r}. Make it "
-                "with s.randomness."
+                f"{type(stage).__name__} draws {given.name!r} randomness, but the loop has {s.randomness.name!r}. Make "
+                "the stage with s.randomness."
             )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Machine:
-    """A method for rows [c, size], and the charge of one of its rounds."""
+class LoopMethod:
+    """Method for updates [c, size], and the privacy target with the charge of its rounds."""
 
     size: int
     method: Method
     privacy_target: PrivacyTarget
 
 
-def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
-    """Return the method for updates of `parts.size` numbers.
+def loop_method_of(parts: PlanParts, stages_of: StagesOf | None) -> LoopMethod:
+    """Return the method and privacy target for updates of `parts.size` numbers.
 
-    The privacy target's mechanism is that of the charged stage. ConfigError for a chain whose charge does not cover it.
+    The privacy target's mechanism is that of the chain's private stage. Raises ConfigError for a chain that this charge
+    does not cover.
     """
     stages = (stages_of or whole_update)(parts)
     if stages_of is None:
@@ -174,43 +179,45 @@ def machine_of(parts: Parts, stages_of: StagesOf | None) -> Machine:
         stages=stages,
         sampler=parts.sampler,
         randomness=parts.randomness,
-        clients=cast(LocalTraining, Elsewhere()),
+        clients=cast(LocalTraining, TrainingByCaller()),
         aggregation=PlainSums(),
-        server=Unmoved(),
+        server=ModelOfCaller(),
         group=1,
         divisor=parts.sampler.expected,
     )
-    return Machine(size=parts.size, method=method, privacy_target=privacy_target)
+    return LoopMethod(size=parts.size, method=method, privacy_target=privacy_target)
 
 
-class Elsewhere:
-    """Local training by the caller: no records are charged here."""
+class TrainingByCaller:
+    """Placeholder for local training, which the caller's code does; it charges no records."""
 
     def release(self, clients: NDArray[np.int64], *, number: int) -> None:
         return None
 
 
-class Unmoved:
-    """Placeholder for the model, which is the caller's; the released mean is returned to the caller."""
+class ModelOfCaller:
+    """Placeholder for the server's rule; the caller gets the released mean and moves the model."""
 
     def step(self, state: ServerState, mean_move: Tensor, *, count: float) -> ServerState:
         return replace(state, round=state.round + 1)
 
 
-def parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: ClientIds | None = None) -> Parts:
-    """Return the parts of a chain, for a plan. ids: of the clients, if the caller names them. ConfigError for a plan
-    that no run can have."""
+def plan_parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: ClientIds | None = None) -> PlanParts:
+    """Return the settings from which the chain of a plan is made.
+
+    ids: public ids of the clients, if the caller names them. Raises ConfigError for settings that cannot be combined.
+    """
     config = config_of(plan, source="dpfed.ClientLevel")
     if ids is None and turns_are_public(config) and config.privacy and config.privacy.adjacency == "add-remove":
         raise ConfigError(
-            f"adjacency='add-remove' with sampling={config.federation.sampling!r}: clients are numbers, from which "
-            "their lanes or turns follow, and one client more may move all later ones. Give clients as the list of "
-            "their names, or adjacency='zero-out', or lane_secrecy='secret' with lanes."
+            f"adjacency='add-remove' with sampling={config.federation.sampling!r}: lanes and turns are derived "
+            "from clients' numbers, and adding a client may change those of all later clients. Give clients as the "
+            "list of their names, or adjacency='zero-out', or lane_secrecy='secret' with lanes."
         )
     seeds = Seeds(root=config.run.seed)
     if dimension is not None and dimension < 1:
-        raise ConfigError(f"dimension={dimension}: must be at least 1, the numbers in an update.")
-    return Parts(
+        raise ConfigError(f"dimension={dimension}: must be at least 1; it is the number of numbers in an update.")
+    return PlanParts(
         config=config,
         size=dimension or 0,
         sampler=sampler_of(config, ids_of_turns(config, ids)),
@@ -219,16 +226,18 @@ def parts_of(plan: dict[str, dict[str, object]], dimension: int | None, ids: Cli
     )
 
 
-def planned(parts: Parts, stages: StagesOf | None) -> tuple[Machine | None, PrivacyTarget | None]:
-    """Return the privacy target before there is a ledger; for an unknown dimension that of Gaussian noise, which needs
-    none.
+def planned_method(parts: PlanParts, stages: StagesOf | None) -> tuple[LoopMethod | None, PrivacyTarget | None]:
+    """Return method and privacy target before a ledger is opened, so that a plan without an account is refused.
 
-    A plan without an account is refused.
+    With an unknown dimension there is no method. The privacy target is then that of Gaussian noise, which does not
+    depend on the dimension, or None for other noise.
     """
     if parts.size:
-        machine = machine_of(parts, stages)
+        machine = loop_method_of(parts, stages)
         return machine, machine.privacy_target
     if stages is not None:
-        raise ConfigError("stages without dimension: a chain is made for updates of a size. Give dimension=, too.")
+        raise ConfigError(
+            "stages without dimension: a custom chain is made for updates of a known size. Give dimension=, too."
+        )
     gaussian = parts.config.privacy is not None and parts.config.privacy.noise == "gaussian"
     return None, parts.privacy_target(1) if gaussian else None

@@ -15,8 +15,8 @@ from dpfed.data.dataset import Numbers
 from dpfed.errors import ConfigError
 
 
-class Releasing(Protocol):
-    """Protocol of the loop that a step belongs to."""
+class ReleasingLoop(Protocol):
+    """Protocol of the loop to which a step belongs."""
 
     def release(self, step: Step, updates: object) -> Tensor | dict[str, Tensor]: ...
 
@@ -24,17 +24,20 @@ class Releasing(Protocol):
 
 
 class Step:
-    """One round. round: its number, from 0. cohort: the drawn clients, int64 [c], sorted; may be empty under Poisson
-    sampling. The cohort is secret: a guarantee with sampling holds against observers who do not know it.
+    """One round of a custom training loop.
+
+    round:  its number, from 0
+    cohort: numbers of the drawn clients, int64 [c], sorted; it may be empty under Poisson sampling. The cohort is
+            secret: a guarantee with sampling holds against observers who do not know it
     """
 
-    def __init__(self, loop: Releasing, number: int, cohort: NDArray[np.int64]) -> None:
+    def __init__(self, loop: ReleasingLoop, number: int, cohort: NDArray[np.int64]) -> None:
         self._loop = loop
         self.round, self.cohort = number, cohort
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the cohort, in its order; clients' numbers if they have no names."""
+        """Names of the cohort's clients, in the order of `cohort`; their numbers, as text, if clients have no names."""
         return self._loop.names_of(self.cohort)
 
     @overload
@@ -44,19 +47,19 @@ class Step:
     def release(self, updates: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]: ...
 
     def release(self, updates: object) -> Tensor | dict[str, Tensor]:
-        """Return the noisy mean of the cohort's updates, float32 [d], and charge it.
+        """Return the noisy mean of the cohort's updates, float32 [d], and charge the release.
 
-        Updates are clipped, summed and noised; the sum is divided by the expected cohort. For dictionaries the mean is
-        a dictionary.
+        Updates are clipped, summed and noised, and the sum is divided by the expected cohort. If updates are
+        dictionaries, so is the mean.
 
-        updates: a matrix [c, d], or an iterable with one update a client, in the order of `cohort`: vectors [d], or
-                 dictionaries of tensors (the differences of two state dicts). An iterable is read a few updates at a
-                 time, so it may be a generator that trains. Updates are not changed. A client whose update holds NaN or
-                 infinity counts as zeros: an error would reveal it.
+        updates: a matrix [c, d], or an iterable with one update per client, in the order of `cohort`. An update is a
+                 vector [d], or a dictionary of tensors (the difference of two state dicts). An iterable is read a few
+                 updates at a time, so it may be a generator that trains. Updates are not modified. An update with NaN
+                 or infinity counts as zeros, because an error would reveal it.
 
-        Claim: the release is on the disk, in the ledger, before this returns. ConfigError for other updates, RunError
-        for a second release or a round that is over, LedgerError if the line cannot be written: then nothing was
-        released. After a ConfigError the same round can still be released.
+        Claim: the charge is on the disk, in the ledger, before this method returns. Raises ConfigError for updates of
+        another form, after which the same round can still be released. Raises RunError for a second release or a round
+        that is over, and LedgerError if the charge cannot be written; then nothing was released.
         """
         return self._loop.release(self, updates)
 
@@ -65,9 +68,12 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """The form of every update of a loop. names, shapes, dtypes: of the tensors of a dictionary, in their order; empty
-    for a vector."""
+class UpdateForm:
+    """Form of every update of a loop.
+
+    size: number of numbers in an update
+    names, shapes, dtypes: of the tensors in an update that is a dictionary, in their order; empty for a vector
+    """
 
     size: int
     device: torch.device
@@ -76,17 +82,17 @@ class Form:
     dtypes: tuple[torch.dtype, ...] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         if not self.names:
             return f"vectors of {self.size} numbers on {self.device}"
         return f"dictionaries of {len(self.names)} tensors, {self.size} numbers, on {self.device}"
 
-    def is_like(self, other: Form) -> bool:
-        """Return True if both forms agree, apart from the device, which is that of a round."""
+    def matches(self, other: UpdateForm) -> bool:
+        """Return True if both forms are equal; their devices may differ."""
         return (self.size, self.names, self.shapes) == (other.size, other.names, other.shapes)
 
-    def like_them(self, vector: Tensor) -> Tensor | dict[str, Tensor]:
-        """Return a vector [size] in this form."""
+    def with_form(self, vector: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return a vector [size] in this form: as a vector, or as a dictionary of tensors."""
         if not self.names:
             return vector
         parts = torch.split(vector, [shape.numel() for shape in self.shapes])
@@ -96,8 +102,8 @@ class Form:
         }
 
 
-def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
-    """Return the form of the first update, None without updates; and an iterator over all updates."""
+def form_and_updates(updates: object) -> tuple[UpdateForm | None, Iterator[object]]:
+    """Return the form of the first update, None if there are no updates, and an iterator over all updates."""
     kind = type(updates).__name__
     match updates:
         case Mapping():
@@ -105,17 +111,20 @@ def first_of(updates: object) -> tuple[Form | None, Iterator[object]]:
         case Tensor() | np.ndarray() if updates.ndim != 2:
             raise ConfigError(f"updates: a {kind} of shape {tuple(updates.shape)}; must be [clients of the cohort, d].")
         case Iterable():
-            rows = iter(_dense(updates, "updates") if isinstance(updates, Tensor) else updates)
+            rows = iter(_require_dense(updates, "updates") if isinstance(updates, Tensor) else updates)
         case _:
-            raise ConfigError(f"updates: {kind}; must be a matrix [c, d], or an iterable with one a client.")
+            raise ConfigError(f"updates: {kind}; must be a matrix [c, d], or an iterable with one update per client.")
     first = next(rows, None)
     if first is None:
-        return _form_of_none(updates), iter(())
-    return _form_of(first), _again(first, rows)
+        return _form_of_empty_cohort(updates), iter(())
+    return _form_of(first), _with_first(first, rows)
 
 
-def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -> Iterator[Tensor]:
-    """Yield float32 [g, size], copies, of exactly `count` updates; ConfigError for more, fewer or others."""
+def updates_in_groups(rows: Iterator[object], form: UpdateForm, count: int, *, at_once: int) -> Iterator[Tensor]:
+    """Yield copies of exactly `count` updates, `at_once` at a time, as float32 [g, size].
+
+    Raises ConfigError for more or fewer updates, or for an update of another form.
+    """
     done = 0
     while done < count:
         height = min(at_once, count - done)
@@ -123,46 +132,46 @@ def in_groups(rows: Iterator[object], form: Form, count: int, *, at_once: int) -
         for place in range(height):
             update = next(rows, None)
             if update is None:
-                raise _miscounted(done + place, count)
-            group[place] = _vector(update, form)
+                raise _wrong_count_error(done + place, count)
+            group[place] = _update_vector(update, form)
         yield group
         done += height
     if next(rows, None) is not None:
-        raise _miscounted(None, count)
+        raise _wrong_count_error(None, count)
 
 
-def _form_of_none(updates: object) -> Form | None:
-    """Return the form of an empty cohort's updates: a matrix without rows has a width, a list does not."""
+def _form_of_empty_cohort(updates: object) -> UpdateForm | None:
+    """Return the form of an empty cohort's updates, from the width of a matrix without rows; None for an empty list."""
     width = updates.shape[1] if isinstance(updates, Tensor | np.ndarray) else 0
-    return Form(size=width, device=_device(updates)) if width else None
+    return UpdateForm(size=width, device=_device_of_matrix(updates)) if width else None
 
 
-def _again(first: object, rest: Iterator[object]) -> Iterator[object]:
+def _with_first(first: object, rest: Iterator[object]) -> Iterator[object]:
     yield first
     yield from rest
 
 
-def _miscounted(found: int | None, count: int) -> ConfigError:
-    words = "more" if found is None else str(found)
+def _wrong_count_error(found: int | None, count: int) -> ConfigError:
+    words = f"more than {count}" if found is None else str(found)
     return ConfigError(
-        f"updates: {words} of them for a cohort of {count}; must be one for each client of step.cohort, in its order. "
-        "A client that has nothing to send sends zeros. Nothing of the round was released."
+        f"updates: {words} for a cohort of {count}; must be one for each client of step.cohort, in its order. "
+        "The update of a client that has nothing to send is zeros. Nothing of the round was released."
     )
 
 
-def _form_of(update: object) -> Form:
+def _form_of(update: object) -> UpdateForm:
     if not isinstance(update, Mapping):
-        vector = _checked(update, "an update")
+        vector = _float_tensor(update, "an update")
         if vector.dim() != 1 or not len(vector):
             raise ConfigError(
                 f"an update of shape {tuple(vector.shape)}: must be a vector [d], or a dictionary of tensors."
             )
-        return Form(size=len(vector), device=vector.device)
-    tensors = {name: _checked(value, f"update[{name!r}]") for name, value in update.items()}
+        return UpdateForm(size=len(vector), device=vector.device)
+    tensors = {name: _float_tensor(value, f"update[{name!r}]") for name, value in update.items()}
     size = sum(tensor.numel() for tensor in tensors.values())
     if not size:
-        raise ConfigError("an update: a dictionary without numbers. Give the difference of what was trained.")
-    return Form(
+        raise ConfigError("an update: a dictionary without numbers. Give the differences of the trained tensors.")
+    return UpdateForm(
         size=size,
         device=next(iter(tensors.values())).device,
         names=tuple(tensors),
@@ -171,38 +180,38 @@ def _form_of(update: object) -> Form:
     )
 
 
-def _vector(update: Any, form: Form) -> Tensor:
-    """Return the update as float32 [size]; ConfigError for another form than the first one's."""
+def _update_vector(update: Any, form: UpdateForm) -> Tensor:
+    """Return the update as float32 [size]; raises ConfigError if its form is not `form`."""
     found = _form_of(update)
-    if not found.is_like(form) or found.device != form.device:
+    if not found.matches(form) or found.device != form.device:
         raise ConfigError(
-            f"updates: {found.words} after {form.words}; must all be alike, in one order of names and on one device. "
-            "Nothing of the round was released."
+            f"updates: {found.description} after {form.description}; all must have one form, one order of names, one "
+            "device. Nothing of the round was released."
         )
     if not form.names:
-        return _checked(update, "an update").to(torch.float32)
-    parts = [_checked(update[name], f"update[{name!r}]").reshape(-1).to(torch.float32) for name in form.names]
+        return _float_tensor(update, "an update").to(torch.float32)
+    parts = [_float_tensor(update[name], f"update[{name!r}]").reshape(-1).to(torch.float32) for name in form.names]
     return torch.cat(parts)
 
 
-def _checked(value: object, what: str) -> Tensor:
+def _float_tensor(value: object, what: str) -> Tensor:
     if isinstance(value, np.ndarray | np.generic):
         value = torch.from_numpy(np.asarray(value)) if value.dtype.kind == "f" else value
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = getattr(value, "dtype", type(value).__name__)
         raise ConfigError(
-            f"{what}: is {kind}; must be a tensor or an array of floating-point numbers. Leave out what is not "
-            "trained, such as counters (num_batches_tracked)."
+            f"{what}: is {kind}; must be a tensor or an array of floating-point numbers. Leave out tensors that "
+            "are not trained, such as counters (num_batches_tracked)."
         )
-    return _dense(value, what).detach()
+    return _require_dense(value, what).detach()
 
 
-def _dense(value: Tensor, what: str) -> Tensor:
+def _require_dense(value: Tensor, what: str) -> Tensor:
     if value.layout is not torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
         raise ConfigError(f"{what}: has layout {layout}; must be a dense tensor. Use .to_dense().")
     return value
 
 
-def _device(matrix: object) -> torch.device:
+def _device_of_matrix(matrix: object) -> torch.device:
     return matrix.device if isinstance(matrix, Tensor) else torch.device("cpu")

@@ -20,7 +20,7 @@ from torch import nn
 import dpfed
 from dpfed.errors import ConfigError
 from dpfed.runs.experiment import build
-from dpfed.runs.training import Own
+from dpfed.runs.training import CustomObjects
 
 GENERATOR = torch.Generator().manual_seed(3)
 
@@ -104,4 +104,7 @@ def test_without_privacy_nothing_is_put_back(tmp_path: Path) -> None:
         source="test",
     )
     data = dpfed.data.from_clients(PAIRS, test=TEST, classes=3)
-    assert build(config, own=Own(model=lambda shape, classes: HiddenState(), data=data)).method.clients.start is None
+    assert (
+        build(config, own=CustomObjects(model=lambda shape, classes: HiddenState(), data=data)).method.clients.start
+        is None
+    )

@@ -192,7 +192,7 @@ def test_what_is_refused_leaves_no_folder(tmp_path, monkeypatch, change, complai
 def test_a_refusal_by_a_project_leaves_no_folder(tmp_path, capsys):
     ledger = tmp_path / "project.jsonl"
     ProjectLedger.create(ledger, clients=61, epsilon=5.0, delta=1e-3)
-    with pytest.raises(RunError, match="runs of one project are on the same clients"):
+    with pytest.raises(RunError, match="all runs of a project have the same clients"):
         dpfed.run(TABLES, out=tmp_path / "deep" / "run", ledger=ledger)
     poor = tmp_path / "poor.jsonl"
     ProjectLedger.create(poor, clients=60, epsilon=1e-4, delta=1e-3)

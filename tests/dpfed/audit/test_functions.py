@@ -19,8 +19,8 @@ from dpfed.audit.functions.worlds import Worlds, pairs_of_updates
 from dpfed.audit.one_call import loaded_function
 from dpfed.audit.verdict import Check
 from dpfed.cli import status
-from dpfed.config.own_code import load
-from dpfed.config.registered import as_before
+from dpfed.config.own_code import load_files
+from dpfed.config.registered import restore_named_files
 from dpfed.errors import ConfigError, RunError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_upload.py"
@@ -326,8 +326,8 @@ def test_a_methods_name_takes_no_settings_of_functions(capsys):
 
 def test_the_maker_of_a_method_is_no_function_to_audit():
     """`dpfed audit upload masked-levels --load own_compressor.py` means the method, though masked_levels makes it."""
-    with as_before():
-        load([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
+    with restore_named_files():
+        load_files([EXAMPLE.with_name("own_compressor.py"), EXAMPLE])
         assert loaded_function("masked-levels") is None
         assert loaded_function("clipped-sum").__name__ == "clipped_sum"
 
@@ -404,7 +404,7 @@ def test_the_command_keeps_what_stands_beside_the_function(capsys, tmp_path):
     file = tmp_path / "mine_own.py"
     file.write_text(OWN)
     command = ["audit", "upload", "--load", str(file), "--json"]
-    with as_before():
+    with restore_named_files():
         assert status([*command, "sound"]) == 0
         record = json.loads(capsys.readouterr().out)
         assert (record["trials"], record["seed"], record["adjacency"]) == (40, 3, "replace-one")

@@ -14,7 +14,7 @@ from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.integers import IntegerNoise
 from dpfed.participation.sampling import FixedSizeCohorts
 from dpfed.runs import loop as federation
-from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.client_level.book import diagnostics_file
 from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.project import Project
@@ -67,8 +67,8 @@ def test_the_command_takes_ledger_and_folder(tmp_path, capsys):
 
 def test_what_was_skipped_or_interrupted_is_told(tmp_path):
     private = ran(tmp_path, rounds=10, skip={3, 7}, **PLAIN)
-    lines = diagnostics_of(private.ledger).read_text().splitlines(keepends=True)
-    diagnostics_of(private.ledger).write_text("".join(lines[:2] + lines[3:]))
+    lines = diagnostics_file(private.ledger).read_text().splitlines(keepends=True)
+    diagnostics_file(private.ledger).write_text("".join(lines[:2] + lines[3:]))
     found = audit_run(tmp_path, confidence=SURE)
     assert found.verdict == "pass"
     (told,) = [one.detail for one in found.checks if one.name == "every round is charged once"]
@@ -78,7 +78,7 @@ def test_what_was_skipped_or_interrupted_is_told(tmp_path):
 
 def test_a_ledger_alone_shows_too_little(tmp_path):
     private = ran(tmp_path, **PLAIN)
-    diagnostics_of(private.ledger).unlink()
+    diagnostics_file(private.ledger).unlink()
     found = audit_run(private.ledger)
     assert found.verdict == "inconclusive"
     assert {one.name for one in found.checks if one.passed} == {
@@ -201,7 +201,7 @@ def test_an_edited_line_is_found(tmp_path):
 
 def test_diagnostics_of_other_rounds_are_found(tmp_path):
     private = ran(tmp_path, **PLAIN)
-    file = diagnostics_of(private.ledger)
+    file = diagnostics_file(private.ledger)
     file.write_text(file.read_text() + file.read_text().splitlines()[0] + "\n")
     assert "noise is as large as charged" in undecided(tmp_path)
     assert audit_run(tmp_path).verdict != "pass"

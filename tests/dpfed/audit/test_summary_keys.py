@@ -10,7 +10,7 @@ from dpfed.audit.evidence.step_evidence import _same_sum
 from dpfed.audit.evidence.summary_evidence import not_checked
 from dpfed.audit.run import audit_run
 from dpfed.records.round import Probes
-from dpfed.runs.protection import on_nodes
+from dpfed.runs.protection import limitation_on_nodes
 
 from .run_folders import run
 
@@ -91,7 +91,7 @@ def test_notes_of_a_run_on_nodes_are_those_of_its_secure_sum(tmp_path):
     """A run whose clients are an engine's nodes says where its secure sum hides uploads. Planted: it says nothing."""
     folder = run(tmp_path / "run", *WAYS["secure-sums"])
     summary = json.loads((folder / "summary.json").read_text())
-    notes = [on_nodes(note) for note in summary["not_protected"]]
+    notes = [limitation_on_nodes(note) for note in summary["not_protected"]]
     assert notes != summary["not_protected"]
     failed, _, experiment = judged(folder, {**summary, "not_protected": notes}, RunFiles(folder).experiment)
     assert not failed

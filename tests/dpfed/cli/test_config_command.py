@@ -9,11 +9,11 @@ import jsonschema
 import pytest
 
 from dpfed.cli import status
-from dpfed.config.did_you_mean import nearest
+from dpfed.config.did_you_mean import nearest_name
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
-from dpfed.methods.key_reference import EXCLUDES, every_table, keys_of, schema_of
+from dpfed.methods.key_reference import EXCLUDES, keys_of_table, schema_of, table_descriptions
 from dpfed.runs.experiment import build
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -25,7 +25,7 @@ def output(capsys, *arguments):
 
 
 def every_key():
-    return [one for table in every_table() for one in keys_of(table)]
+    return [one for table in table_descriptions() for one in keys_of_table(table)]
 
 
 def test_the_page_is_the_generated_one(capsys):
@@ -44,15 +44,15 @@ def test_every_key_has_a_type_a_default_and_a_meaning(capsys):
 def test_a_file_to_begin_with_is_the_preset(capsys, name):
     written = output(capsys, "--new", name)
     assert written.startswith("#:schema ./dpfed.schema.json\n")
-    assert tomllib.loads(written) == presets.tables(name)
+    assert tomllib.loads(written) == presets.preset_tables(name)
 
 
 def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
     schema = schema_of()
     validator = jsonschema.validators.validator_for(schema)(schema)
     validator.check_schema(schema)
-    for name in presets.names():
-        validator.validate(presets.tables(name))
+    for name in presets.preset_names():
+        validator.validate(presets.preset_tables(name))
     for setting in (
         "federation.rounds=0",
         "federation.round=3",
@@ -60,7 +60,7 @@ def test_the_schema_accepts_presets_and_refuses_what_the_tables_refuse():
         "mask.edge=0.5",
         "run.seed=-1",
     ):
-        tables = override(presets.tables("fedpm-private-digits"), [setting])
+        tables = override(presets.preset_tables("fedpm-private-digits"), [setting])
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(tables)
         with pytest.raises(ConfigError):
@@ -85,7 +85,7 @@ OTHERS = {
 @pytest.mark.parametrize(("one", "other"), [(one, other) for one, others in EXCLUDES.items() for other in others])
 def test_what_excludes_each_other_is_refused_together_and_accepted_alone(one, other):
     preset, setting = ACCEPTED[one]
-    alone = override(presets.tables(preset), [setting])
+    alone = override(presets.preset_tables(preset), [setting])
     build(parse(alone, source="alone"))
     name, _, value = OTHERS[other].partition("=")
     beside = override(alone, [f"{name}={value}"]) if "." in name else alone | override({}, [f"x.{name}={value}"])["x"]
@@ -105,7 +105,7 @@ def test_what_excludes_each_other_is_refused_together_and_accepted_alone(one, ot
     ],
 )
 def test_a_hint_is_what_was_meant_or_none(given, meant):
-    assert nearest(given, ["linf_clip", "clip_norm", "noise_multiplier", "epsilon"]) == meant
+    assert nearest_name(given, ["linf_clip", "clip_norm", "noise_multiplier", "epsilon"]) == meant
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_one_key_is_told_with_its_methods_and_what_it_needs(capsys):
     ],
 )
 def test_a_hint_for_a_preset_keeps_method_and_data_set(given, meant):
-    assert nearest(given, presets.names()) == meant
+    assert nearest_name(given, presets.preset_names()) == meant

@@ -142,7 +142,7 @@ def test_what_one_command_has_loaded_the_next_does_not_know(mine, tmp_path, caps
     assert status(["run", "masked-levels-digits", "--load", str(mine), *SMALL, "--out", out]) == 0
     assert VARIABLE not in os.environ
     load_own_code()
-    assert not registered.own("scheme")
+    assert not registered.objects_of_kind("scheme")
     assert status(["run", "masked-levels-digits", "--out", str(tmp_path / "other")]) == 2
     assert "neither a file nor a preset" in capsys.readouterr().err
 

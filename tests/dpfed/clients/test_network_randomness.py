@@ -203,7 +203,7 @@ def test_what_cannot_be_seeded_is_refused(tiny_config: Any) -> None:
     with pytest.raises(TrainingFailed, match=r"randperm.*no seed here controls"):
         moves(trainer(lambda: Shuffles(6, 4), strategy="loop"))
     register("always-random-in-a-test", lambda input_shape, classes: Always(64, classes))
-    with pytest.raises(ConfigError, match="when it is evaluated"):
+    with pytest.raises(ConfigError, match="in evaluation mode"):
         build(tiny_config("model.name=always-random-in-a-test", without=["model"]))
 
 

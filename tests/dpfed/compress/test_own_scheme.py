@@ -24,7 +24,7 @@ class Kept(Honest):
     pass
 
 
-registered.forget(__file__)  # other tests see none of it
+registered.forget_file(__file__)  # other tests see none of it
 
 
 def test_it_is_a_scheme_like_ours():

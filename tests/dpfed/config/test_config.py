@@ -6,7 +6,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from dpfed.config.tables import override, parse, parse_written, read_toml
+from dpfed.config.tables import override, parse, parse_written_config, read_toml
 from dpfed.errors import ConfigError, DataError
 from dpfed.methods import presets
 from dpfed.methods.catalogue import METHODS
@@ -82,7 +82,7 @@ def test_all_problems_come_at_once_and_name_the_file():
         ({"model": {"name": "fed-smp-cnn", "hidden": [3]}}, "hidden"),
         ({"local__steps": 3}, "exactly one"),
         ({"run__device": "tpu9"}, r"run\.device='tpu9'"),
-        ({"data__public": 10, "data__public_from": "digits", "method": {"name": "fed-smp-topk", "k": 3}}, "of clients"),
+        ({"data__public": 10, "data__public_from": "digits", "method": {"name": "fed-smp-topk", "k": 3}}, "to clients"),
         ({"data__public": 10, "data__public_from": "nothing", "method": {"name": "fed-smp-topk", "k": 3}}, "nothing"),
     ],
 )
@@ -139,11 +139,11 @@ def test_cuda_graphs_of_earlier_versions_are_read_as_vmap(tiny_config):
 
 
 def test_every_preset_is_a_valid_configuration():
-    names = presets.names()
+    names = presets.preset_names()
     assert {f"{method}-digits" for method in METHODS} <= set(names)
     for name in names:
-        config = parse(presets.tables(name), source=name)
-        variant = "-private" if METHODS[config.method.name].coins and config.privacy is not None else ""
+        config = parse(presets.preset_tables(name), source=name)
+        variant = "-private" if METHODS[config.method.name].sends_masks and config.privacy is not None else ""
         variant = "-noiseless" if config.method.noiseless else variant
         features = "" if config.data.features is None else "-features"
         assert name == f"{config.method.name}{variant}-{config.data.name}{features}"
@@ -154,13 +154,13 @@ def test_every_preset_is_a_valid_configuration():
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_digits_preset_can_be_built(method):
     name = f"{method}-digits"
-    build(parse(override(presets.tables(name), []), source=name))
+    build(parse(override(presets.preset_tables(name), []), source=name))
 
 
 def test_an_unknown_preset_names_the_nearest():
     for given, meant in (("fed-smp-topk-digit", "fed-smp-topk-digits"), ("eden-fashion", "eden-fashion-mnist")):
         with pytest.raises(ConfigError, match=meant):
-            presets.tables(given)
+            presets.preset_tables(given)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ reset_every = 1
 
 
 def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
-    config = parse_written(tomllib.loads(OF_0_2), source="config.toml")
+    config = parse_written_config(tomllib.loads(OF_0_2), source="config.toml")
     assert config.privacy.delta == 60**-1.1
     assert set(config.to_dict()["server"]) == {"rule", "learning_rate", "beta1", "tau"}
     assert "learning_rate_decay" not in config.to_dict()["local"]
@@ -252,7 +252,7 @@ def test_a_configuration_of_0_2_is_read_without_the_defaults_of_other_choices():
     ],
 )
 def test_a_run_without_public_epochs_took_one_clients_number_of_steps(settings, read):
-    config = parse_written(override(tomllib.loads(OF_0_2), settings), source="config.toml")
+    config = parse_written_config(override(tomllib.loads(OF_0_2), settings), source="config.toml")
     assert config.method.public_epochs == read
     build(config)
 
@@ -276,4 +276,4 @@ def test_a_run_without_public_epochs_took_one_clients_number_of_steps(settings, 
 )
 def test_a_key_of_another_choice_is_refused_by_the_table(key, value, words):
     with pytest.raises(ConfigError, match=words):
-        parse_written(override(tomllib.loads(OF_0_2), [f"{key}={value}"]), source="config.toml")
+        parse_written_config(override(tomllib.loads(OF_0_2), [f"{key}={value}"]), source="config.toml")

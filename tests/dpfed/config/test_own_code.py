@@ -85,10 +85,10 @@ def process_of(job: Job) -> Result:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("nowhere.py", None, "nowhere.py is no Python file that is there"),
+        ("nowhere.py", None, "nowhere.py is not an existing Python file"),
         ("net.txt", NETWORK, "net.txt is no Python file that is there"),
         ("broken.py", "1 / 0", "broken.py fails: ZeroDivisionError"),
-        ("taken.py", NETWORK.replace("five-wide", "mlp"), "is the name of a model that is there already"),
+        ("taken.py", NETWORK.replace("five-wide", "mlp"), "is the name of an existing model"),
     ],
 )
 def test_a_file_that_cannot_be_used(sweep, tmp_path, monkeypatch, capsys, name, content, words):

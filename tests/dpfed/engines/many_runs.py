@@ -19,8 +19,8 @@ from flwr.serverapp import ServerApp  # noqa: E402
 
 from dpfed.config.tables import parse  # noqa: E402
 from dpfed.engines.flower.client_app import client_app  # noqa: E402
-from dpfed.engines.flower.server_app import serve  # noqa: E402
-from dpfed.engines.flower.settings import fingerprint  # noqa: E402
+from dpfed.engines.flower.server_app import serve_run  # noqa: E402
+from dpfed.engines.flower.settings import agreement_text  # noqa: E402
 from dpfed.runs.experiment import build  # noqa: E402
 
 STEPS = ("default", "advertise", "share", "unmask")
@@ -33,7 +33,7 @@ def apps(configs, out=None, after=lambda folder: None):
 
 
 def _clients(tables):
-    apps = {fingerprint(parse(one, source=name)): client_app(one) for name, one in tables.items()}
+    apps = {agreement_text(parse(one, source=name)): client_app(one) for name, one in tables.items()}
     app = ClientApp()
 
     def answer(message, context):
@@ -67,7 +67,7 @@ def _server(tables, out, after):
     def main(grid, context):
         folder = Path(out or context.run_config["out"])
         for name, one in tables.items():
-            serve(grid, build(parse(one, source=name)), folder / name, patience=300, timeout=300)
+            serve_run(grid, build(parse(one, source=name)), folder / name, patience=300, timeout=300)
         after(folder)
 
     return app

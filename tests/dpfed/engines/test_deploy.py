@@ -7,7 +7,7 @@ import pytest
 from dpfed.cli import status
 from dpfed.config.tables import parse
 from dpfed.engines.flower.app_folder import write_app
-from dpfed.engines.flower.settings import fingerprint
+from dpfed.engines.flower.settings import agreement_text
 from dpfed.errors import RunError
 
 
@@ -51,11 +51,11 @@ def test_what_no_node_could_run_is_refused_before_an_app_is_written(tmp_path, ca
 
 
 def test_machines_may_differ_in_their_devices_and_in_nothing_else(checked, tables):
-    one = fingerprint(checked(tables("fedavg")))
+    one = agreement_text(checked(tables("fedavg")))
     own = ("run.device=cuda", "run.group=3", "data.root=/data", "local.strategy=loop", "local.memory=500")
-    assert fingerprint(checked(tables("fedavg", *own))) == one
-    assert fingerprint(checked(tables("fedavg", "local.learning_rate=0.31"))) != one
-    assert fingerprint(checked(tables("fedavg", "run.seed=1"))) != one
+    assert agreement_text(checked(tables("fedavg", *own))) == one
+    assert agreement_text(checked(tables("fedavg", "local.learning_rate=0.31"))) != one
+    assert agreement_text(checked(tables("fedavg", "run.seed=1"))) != one
 
 
 def test_without_flower_the_engine_says_what_to_install(tmp_path, capsys, monkeypatch):

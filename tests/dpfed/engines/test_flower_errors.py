@@ -20,7 +20,7 @@ KINDS = {
 
 
 def serve(grid, tables, out):
-    from dpfed.engines.flower.server_app import serve as begin
+    from dpfed.engines.flower.server_app import serve_run as begin
 
     return begin(grid, build(parse(tables, source="test")), out, patience=0.5)
 

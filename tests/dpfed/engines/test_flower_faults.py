@@ -21,10 +21,10 @@ PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0, "accountant": "rdp"}
 SHARES = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
 
 
-def serve(grid, tables, out, **settings):
-    from dpfed.engines.flower.server_app import serve
+def serve_run(grid, tables, out, **settings):
+    from dpfed.engines.flower.server_app import serve_run
 
-    return serve(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
+    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
 
 
 def lines(folder, name):
@@ -97,7 +97,7 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
 
     lost = replace(experiment, method=replace(experiment.method, dropouts=Lost()))
     federation.run(lost, tmp_path / "here")
-    outcome = serve(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
+    outcome = serve_run(grid(chosen, faults={client: FAULTS[case]}), chosen, tmp_path / "there")
     rounds = [lines(tmp_path / one, "diagnostics.jsonl") for one in ("here", "there")]
     assert [one["arrived"] for one in rounds[1]] == [one["arrived"] for one in rounds[0]]
     assert rounds[1][0]["arrived"] == 7
@@ -112,18 +112,18 @@ def test_a_bad_answer_is_a_client_lost(tmp_path, grid, tables, checked, case):
 @pytest.mark.parametrize("row", [[2**27] * 1024, [2**31 - 1] * 3, [3, 4, 1], [-5, 1]])
 def test_integers_beyond_the_bound_are_refused_also_where_their_squares_overflow(grid, row):
     """1024 squares of 2^27 are 2^64, zero in 64 bits."""
-    from dpfed.engines.flower.inbox import require_short
+    from dpfed.engines.flower.inbox import require_bounded_norm
 
-    require_short(torch.tensor([[3, -4, 0]]), 25)
+    require_bounded_norm(torch.tensor([[3, -4, 0]]), 25)
     with pytest.raises(WireError, match="longer than a clipped row"):
-        require_short(torch.tensor([row]), 25)
+        require_bounded_norm(torch.tensor([row]), 25)
 
 
 def test_too_few_shares_of_noise_end_the_round_without_a_result(tmp_path, grid, tables):
     """No release, no charge, the model stays; the ledger says so."""
     chosen = tables("dp-fedavg", "aggregation.tolerance=0.1", privacy=SHARES)
     nodes = grid(chosen, faults=dict.fromkeys(range(10), fails))
-    outcome = serve(nodes, chosen, tmp_path / "run")
+    outcome = serve_run(nodes, chosen, tmp_path / "run")
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert ledger.releases == []
     assert all(isinstance(entry, Aborted) for entry in ledger.entries)
@@ -140,7 +140,7 @@ def test_missing_shares_are_charged_with_what_arrived(tmp_path, grid, tables):
     chosen = tables(
         "dp-fedavg", "federation.sampling=all", "federation.cohort=20", "aggregation.tolerance=0.2", privacy=shares
     )
-    serve(grid(chosen, faults={4: fails, 9: fails}), chosen, tmp_path / "run")
+    serve_run(grid(chosen, faults={4: fails, 9: fails}), chosen, tmp_path / "run")
     for release in Ledger.read(tmp_path / "run" / "ledger.jsonl").releases:
         assert release.detail["shares"] == 18
         assert release.mechanism.noise_multiplier == pytest.approx(2.0 * (18 / 20) ** 0.5)
@@ -159,7 +159,7 @@ def test_uploads_that_tell_by_themselves_are_charged_before_anybody_is_asked(tmp
 
     chosen = tables("dp-fedavg", privacy=privacy)
     with pytest.raises(KeyboardInterrupt):
-        serve(Dies(chosen), chosen, tmp_path / "run")
+        serve_run(Dies(chosen), chosen, tmp_path / "run")
     assert len(Ledger.read(tmp_path / "run" / "ledger.jsonl").releases) == charged
 
 
@@ -180,10 +180,10 @@ def test_a_round_that_was_cut_off_stays_charged_if_its_coins_are_drawn_anew(
     coins = {"clip_norm": 0.5, "accountant": "rdp", "release": "uploads"}
     chosen = tables("fedpm", f"run.randomness={randomness}", privacy=coins)
     with pytest.raises(KeyboardInterrupt):
-        serve(Dies(chosen), chosen, tmp_path / "run")
+        serve_run(Dies(chosen), chosen, tmp_path / "run")
     first = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
     assert [one.round for one in first] == [0]
-    serve(grid(chosen), chosen, tmp_path / "run", resume=True)
+    serve_run(grid(chosen), chosen, tmp_path / "run", resume=True)
     releases = Ledger.read(tmp_path / "run" / "ledger.jsonl").releases
     assert releases[0] == first[0]
     assert [one.round for one in releases] == sorted([0] * (charged - 1) + [1])
@@ -198,10 +198,10 @@ def test_a_run_that_was_cut_off_goes_on_as_if_nothing_had_happened(tmp_path, gri
     def cut(record):
         raise Cut
 
-    whole = serve(grid(chosen), chosen, tmp_path / "whole")
+    whole = serve_run(grid(chosen), chosen, tmp_path / "whole")
     with pytest.raises(Cut):
-        serve(grid(chosen), chosen, tmp_path / "cut", on_round=cut)
-    resumed = serve(grid(chosen), chosen, tmp_path / "cut", resume=True)
+        serve_run(grid(chosen), chosen, tmp_path / "cut", on_round=cut)
+    resumed = serve_run(grid(chosen), chosen, tmp_path / "cut", resume=True)
     assert resumed.metrics == whole.metrics
 
 
@@ -210,38 +210,38 @@ def test_a_run_goes_on_with_its_own_ledger_and_a_project_with_its_own_clients(tm
     for name, z in (("weak", 1.0), ("strong", 10.0)):
         chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": z})
         with pytest.raises(RunInterrupted):
-            serve(grid(chosen), chosen, tmp_path / name, stop=iter([False, True]).__next__)
+            serve_run(grid(chosen), chosen, tmp_path / name, stop=iter([False, True]).__next__)
     (tmp_path / "weak/ledger.jsonl").write_bytes((tmp_path / "strong/ledger.jsonl").read_bytes())
     chosen = tables("dp-fedavg", privacy={**PRIVATE, "noise_multiplier": 1.0})
     with pytest.raises(RunError, match="is the ledger of another run"):
-        serve(grid(chosen), chosen, tmp_path / "weak", resume=True)
+        serve_run(grid(chosen), chosen, tmp_path / "weak", resume=True)
     project = ProjectLedger.create(tmp_path / "p.jsonl", clients=20, epsilon=50.0, delta=1e-3)
     for name, seed in (("first", "run.seed=0"), ("second", "run.seed=1")):
         chosen = tables("dp-fedavg", seed, privacy=PRIVATE)
-        serve(grid(chosen), chosen, tmp_path / name, project=project)
+        serve_run(grid(chosen), chosen, tmp_path / name, project=project)
     chosen = tables("dp-fedavg", "data.partition_seed=1", privacy=PRIVATE)
     with pytest.raises(LedgerError, match="is for the clients of fingerprint"):
-        serve(grid(chosen), chosen, tmp_path / "third", project=project)
+        serve_run(grid(chosen), chosen, tmp_path / "third", project=project)
 
 
 def test_a_run_that_is_asked_to_end_ends_after_its_round_and_goes_on(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", "federation.rounds=4", privacy=PRIVATE)
-    serve(grid(chosen), chosen, tmp_path / "whole")
+    serve_run(grid(chosen), chosen, tmp_path / "whole")
     with pytest.raises(RunInterrupted, match="after round 2 of 4, which is saved"):
-        serve(grid(chosen), chosen, tmp_path / "run", stop=iter([False, False, True]).__next__)
+        serve_run(grid(chosen), chosen, tmp_path / "run", stop=iter([False, False, True]).__next__)
     assert len(Ledger.read(tmp_path / "run/ledger.jsonl").releases) == 2
-    serve(grid(chosen), chosen, tmp_path / "run", resume=True)
+    serve_run(grid(chosen), chosen, tmp_path / "run", resume=True)
     assert (tmp_path / "run/ledger.jsonl").read_text() == (tmp_path / "whole/ledger.jsonl").read_text()
     assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
 def test_nobody_is_asked_once_the_budget_is_spent(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", "federation.rounds=4", privacy=PRIVATE)
-    whole = serve(grid(chosen), chosen, tmp_path / "whole")
+    whole = serve_run(grid(chosen), chosen, tmp_path / "whole")
     nodes = grid(chosen)
     chosen = tables("dp-fedavg", "federation.rounds=4", privacy={**PRIVATE, "epsilon": whole.metrics[1]["epsilon"]})
     nodes = grid(chosen)
-    outcome = serve(nodes, chosen, tmp_path / "run")
+    outcome = serve_run(nodes, chosen, tmp_path / "run")
     assert (outcome.summary["rounds"], outcome.summary["stopped_by"]) == (2, "budget")
     assert [len(asked) > 0 for asked, _ in nodes.rounds if asked] == [True, True]
 
@@ -249,7 +249,7 @@ def test_nobody_is_asked_once_the_budget_is_spent(tmp_path, grid, tables):
 def test_nodes_with_another_configuration_are_refused(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", privacy=PRIVATE)
     with pytest.raises(RunError, match=r"no node has joined.*another configuration"):
-        serve(grid(tables("dp-fedavg", privacy={**PRIVATE, "clip_norm": 5.0})), chosen, tmp_path / "run")
+        serve_run(grid(tables("dp-fedavg", privacy={**PRIVATE, "clip_norm": 5.0})), chosen, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -270,7 +270,7 @@ def test_clients_without_a_node_and_nodes_without_a_place(tmp_path, grid, tables
     chosen = tables("dp-fedavg", "federation.sampling=all", "federation.cohort=20", privacy=PRIVATE)
     nodes = grid(chosen)
     nodes.contexts[999].node_config["partition-id"] = 0  # client 1's node takes client 0's name
-    serve(nodes, chosen, tmp_path / "run")
+    serve_run(nodes, chosen, tmp_path / "run")
     assert [one["arrived"] for one in lines(tmp_path / "run", "diagnostics.jsonl")] == [19, 19]
     nodes.contexts[998].node_config["partition-id"] = 20
     with pytest.raises(ConfigError, match="partition-id=20"):
@@ -279,27 +279,27 @@ def test_clients_without_a_node_and_nodes_without_a_place(tmp_path, grid, tables
 
 def test_a_node_started_again_waits_for_the_place_of_its_predecessor(tmp_path, grid, tables):
     """Flower knows only after a while that a node is gone; until then there are two of one client, and one counts."""
-    from dpfed.engines.flower.directory import Directory
-    from dpfed.engines.flower.settings import fingerprint
+    from dpfed.engines.flower.directory import NodeDirectory
+    from dpfed.engines.flower.settings import agreement_text
 
     chosen = tables("dp-fedavg", privacy=PRIVATE)
     nodes = grid(chosen)
     again = nodes.clients.pop(997)
-    print_ = fingerprint(parse(chosen, source="test"))
-    directory = Directory(nodes, clients=20, fingerprint=print_, patience=0.1)
-    directory.wait(more_may_join=True)
+    print_ = agreement_text(parse(chosen, source="test"))
+    directory = NodeDirectory(nodes, clients=20, fingerprint=print_, patience=0.1)
+    directory.wait_for_nodes(more_may_join=True)
     assert directory.node_of(3) is None
     nodes.clients[997] = again
     nodes.clients[5] = 3
     nodes.contexts[5] = nodes.contexts[997]
-    directory.look_again(timeout=1.0)
+    directory.ask_new_nodes(timeout=1.0)
     first = directory.node_of(3)
     assert first in (5, 997)
     second = ({5, 997} - {first}).pop()
-    directory.look_again(timeout=1.0)
+    directory.ask_new_nodes(timeout=1.0)
     assert directory.node_of(3) == first
     del nodes.clients[first]
-    directory.look_again(timeout=1.0)
+    directory.ask_new_nodes(timeout=1.0)
     assert directory.node_of(3) == second
 
 
@@ -322,7 +322,7 @@ def _question(node):
 def test_lengths_on_the_wire_tell_nothing_and_are_what_is_counted(tmp_path, grid, tables, method, settings, privacy):
     chosen = tables(method, *settings, privacy=privacy)
     nodes = grid(chosen)
-    outcome = serve(nodes, chosen, tmp_path / "run")
+    outcome = serve_run(nodes, chosen, tmp_path / "run")
     uploads = [reply.content["upload"] for _, replies in nodes.rounds for reply in replies]
     lengths = {len(one["payload"]) + len(one["padding"]) for one in uploads}
     assert len(lengths) == 1
@@ -335,7 +335,7 @@ def test_what_the_noise_does_not_cover_stays_with_the_client(tmp_path, grid, tab
     """Whether a row was inside the clip norm is not told with an upload that carries its own noise."""
     chosen = tables("dp-fedavg", privacy=privacy)
     nodes = grid(chosen)
-    serve(nodes, chosen, tmp_path / "run")
+    serve_run(nodes, chosen, tmp_path / "run")
     for _, replies in nodes.rounds:
         assert all(set(one.content["upload"]) == {"client", "round", "payload", "padding"} for one in replies)
     for one in lines(tmp_path / "run", "diagnostics.jsonl"):
@@ -389,4 +389,4 @@ def test_forged_bytes_are_refused_or_are_a_row(tables, checked, method, privacy)
 def test_what_is_not_built_is_refused(tmp_path, grid, tables):
     chosen = tables("dp-fedavg", "aggregation.kind=masked", privacy=SHARES)
     with pytest.raises(ConfigError, match="shortcut for one process"):
-        serve(grid(tables("dp-fedavg", privacy=PRIVATE)), chosen, tmp_path / "run")
+        serve_run(grid(tables("dp-fedavg", privacy=PRIVATE)), chosen, tmp_path / "run")

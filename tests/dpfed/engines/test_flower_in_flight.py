@@ -11,8 +11,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from dpfed.engines.flower.nodes import InFlight
-from dpfed.engines.flower.server_app import serve
+from dpfed.engines.flower.nodes import BoundedGrid
+from dpfed.engines.flower.server_app import serve_run
 
 
 class Slow:
@@ -54,13 +54,13 @@ def nodes_of(replies):
 
 def test_all_answer_and_no_more_than_allowed_are_on_their_way():
     inner = Slow()
-    assert nodes_of(InFlight(inner, at_once=3).send_and_receive(messages(20), timeout=60.0)) == list(range(1, 21))
+    assert nodes_of(BoundedGrid(inner, at_once=3).send_and_receive(messages(20), timeout=60.0)) == list(range(1, 21))
     assert inner.most == 3
 
 
 def test_messages_are_made_when_there_is_room():
     inner = Slow()
-    replies = InFlight(inner, at_once=4).send_and_receive(messages(100), timeout=60.0)
+    replies = BoundedGrid(inner, at_once=4).send_and_receive(messages(100), timeout=60.0)
     next(replies)
     assert inner.made == 4
     assert len(list(itertools.islice(replies, 5))) == 5
@@ -69,12 +69,12 @@ def test_messages_are_made_when_there_is_room():
 
 def test_clients_without_an_answer_time_out_and_the_others_are_asked():
     inner, began = Slow(silent={1, 2, 3}), time.monotonic()
-    assert nodes_of(InFlight(inner, at_once=3).send_and_receive(messages(12), timeout=2.0)) == list(range(4, 13))
+    assert nodes_of(BoundedGrid(inner, at_once=3).send_and_receive(messages(12), timeout=2.0)) == list(range(4, 13))
     assert time.monotonic() - began < 6
 
 
 def test_without_messages_it_does_not_wait():
-    assert list(InFlight(Slow(), at_once=3).send_and_receive([], timeout=60.0)) == []
+    assert list(BoundedGrid(Slow(), at_once=3).send_and_receive([], timeout=60.0)) == []
 
 
 def test_a_round_that_does_not_fit_is_the_same_but_for_the_order_of_its_sum(
@@ -84,6 +84,6 @@ def test_a_round_that_does_not_fit_is_the_same_but_for_the_order_of_its_sum(
     monkeypatch.setattr("dpfed.engines.flower.nodes.LEAST", 2)
     chosen = tables("dp-fedavg", privacy={"clip_norm": 0.5, "accountant": "rdp", "noise_multiplier": 2.0})
     nodes = grid(chosen)
-    serve(nodes, build(checked(chosen)), tmp_path / "there")
+    serve_run(nodes, build(checked(chosen)), tmp_path / "there")
     assert max(len(asked) for asked, _ in nodes.rounds) == 2
     as_in_process(chosen, tmp_path / "there")

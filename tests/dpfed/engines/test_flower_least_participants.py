@@ -24,10 +24,10 @@ class Hostile:
     """Plays the server by the protocol, with a minimum of its own: two."""
 
     def __init__(self, grid, chosen):
-        from dpfed.engines.flower.settings import fingerprint
+        from dpfed.engines.flower.settings import agreement_text
 
         config = parse(chosen, source="test")
-        self.nodes, self.experiment, self.print = grid(chosen), build(config), fingerprint(config)
+        self.nodes, self.experiment, self.print = grid(chosen), build(config), agreement_text(config)
         self.answers = []
 
     def sum(self, named, *, keys=None, shares=None, uploads=None):

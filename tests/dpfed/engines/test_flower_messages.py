@@ -158,11 +158,11 @@ def test_a_node_that_is_asked_nonsense_sends_nothing(grid, tables, kind):
     from flwr.app import ConfigRecord, Message, RecordDict
 
     from dpfed.engines.flower.conversation import Instruction
-    from dpfed.engines.flower.settings import fingerprint
+    from dpfed.engines.flower.settings import agreement_text
 
     secure = {**PRIVATE, "noise": "discrete-gaussian", "placement": "clients", "adjacency": "zero-out"}
     chosen = tables("dp-fedavg", "aggregation.kind=protocol", "federation.sampling=fixed", privacy=secure)
-    nodes, print_, seen = grid(chosen), fingerprint(parse(chosen, source="test")), count()
+    nodes, print_, seen = grid(chosen), agreement_text(parse(chosen, source="test")), count()
     start = build(parse(chosen, source="test")).start
     if kind == "train":
         content = Instruction(

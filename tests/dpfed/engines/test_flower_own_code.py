@@ -62,7 +62,7 @@ def registered_here():
         lambda s: s.updates(RandomSharedMask(size=s.size, kept=s.kept))
     )
     yield
-    registered.forget(__file__)
+    registered.forget_file(__file__)
 
 
 def test_what_only_this_program_registers_is_refused_before_nodes_start(tmp_path, tables, registered_here):
@@ -76,9 +76,9 @@ def test_what_only_this_program_registers_is_refused_before_nodes_start(tmp_path
 
 def test_where_no_more_nodes_can_join_a_refused_one_is_not_waited_for(grid, tables):
     """All eight nodes of another configuration answer and are refused: an error at once, not after its patience."""
-    from dpfed.engines.flower.directory import Directory
+    from dpfed.engines.flower.directory import NodeDirectory
 
     nodes = grid(tables("fedavg", "federation.clients=8", "federation.cohort=4"))
-    directory = Directory(nodes, clients=8, fingerprint="another", patience=1e6)
+    directory = NodeDirectory(nodes, clients=8, fingerprint="another", patience=1e6)
     with pytest.raises(RunError, match=r"no simulated node can be a client; node .* was refused"):
-        directory.wait(more_may_join=False)
+        directory.wait_for_nodes(more_may_join=False)

@@ -40,10 +40,10 @@ def on_nodes(tables):
     return override(tables, ["data.partition=nodes"])
 
 
-def serve(grid, tables, out):
-    from dpfed.engines.flower.server_app import serve
+def serve_run(grid, tables, out):
+    from dpfed.engines.flower.server_app import serve_run
 
-    return serve(grid, build(parse(tables, source="test")), out, patience=0.5)
+    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5)
 
 
 def share_of(experiment):
@@ -66,7 +66,7 @@ def test_nodes_with_the_same_samples_do_what_one_process_does(tmp_path, grid, wi
     experiment = build(checked(chosen))
     here = federation.run(experiment, tmp_path / "here")
     nodes = grid(on_nodes(chosen), load_data=share_of(experiment))
-    there = serve(nodes, on_nodes(chosen), tmp_path / "there")
+    there = serve_run(nodes, on_nodes(chosen), tmp_path / "there")
     for key in ("epsilon", "server_epsilon", "uplink_bytes_per_client_round", "rounds", "aborted_rounds"):
         assert there.summary[key] == here.summary[key], key
     if privacy is not None:
@@ -93,7 +93,7 @@ def test_no_message_tells_how_many_samples_a_node_has(tmp_path, grid, with_steps
             return (inputs[:kept], labels[:kept]) if context.node_config["partition-id"] == 3 else (inputs, labels)
 
         nodes = grid(chosen, load_data=load_data)
-        serve(nodes, chosen, tmp_path / str(kept))
+        serve_run(nodes, chosen, tmp_path / str(kept))
         forms.append(
             sorted(
                 (one.content["upload"]["client"], len(one.content["upload"]["payload"]), *sorted(one.content["upload"]))
@@ -186,7 +186,7 @@ def test_a_node_whose_samples_cannot_be_used_is_refused_before_any_round(tmp_pat
         with_own_samples(build(checked(chosen)), 3, (inputs, labels))
     nodes = grid(chosen, load_data=lambda context: (inputs, labels))
     with pytest.raises(RunError, match="no node has joined"):
-        serve(nodes, chosen, tmp_path / "run")
+        serve_run(nodes, chosen, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -64,11 +64,11 @@ METHODS = {
 }
 
 
-def serve(grid, tables, out, **settings):
+def serve_run(grid, tables, out, **settings):
     from dpfed.config.tables import parse
-    from dpfed.engines.flower.server_app import serve
+    from dpfed.engines.flower.server_app import serve_run
 
-    return serve(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
+    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
 
 
 def lines(folder, name):
@@ -81,7 +81,7 @@ def test_nodes_do_what_one_process_does(tmp_path, grid, tables, checked, case):
     method, settings, privacy = METHODS[case]
     chosen = tables(method, *settings, privacy=privacy)
     here = federation.run(build(checked(chosen)), tmp_path / "here")
-    there = serve(grid(chosen), chosen, tmp_path / "there")
+    there = serve_run(grid(chosen), chosen, tmp_path / "there")
     changed = {"seconds", "model_sha256", "mask_sha256"}  # sums of floats in another order
     assert here.summary.keys() == there.summary.keys()
     for key, value in here.summary.items():

@@ -42,10 +42,10 @@ CASES = {
 }
 
 
-def serve(grid, tables, out, **settings):
-    from dpfed.engines.flower.server_app import serve
+def serve_run(grid, tables, out, **settings):
+    from dpfed.engines.flower.server_app import serve_run
 
-    return serve(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
+    return serve_run(grid, build(parse(tables, source="test")), out, patience=0.5, **settings)
 
 
 def lines(folder, name):
@@ -59,7 +59,7 @@ def test_the_protocol_over_messages_is_the_protocol_in_process(tmp_path, grid, t
     chosen = tables(method, *SECURE, *settings, privacy=privacy)
     here = federation.run(build(checked(chosen)), tmp_path / "here")
     nodes = grid(chosen)
-    there = serve(nodes, chosen, tmp_path / "there")
+    there = serve_run(nodes, chosen, tmp_path / "there")
     for key in ("epsilon", "server_epsilon", "aborted_rounds", "rounds", "uplink_megabytes_total", "aggregation"):
         assert there.summary[key] == here.summary[key], key
     assert any("one process" in note or "this process" in note for note in here.summary["not_protected"])
@@ -90,7 +90,7 @@ def test_no_message_to_the_server_holds_a_row(tmp_path, grid, tables):
     seen = []
     for name in ("one", "two"):
         nodes = grid(chosen)
-        serve(nodes, chosen, tmp_path / name)
+        serve_run(nodes, chosen, tmp_path / name)
         seen.append({reply.content["upload"]["client"]: reply.content["upload"] for reply in nodes.rounds[0][1]})
     plain = build(parse(tables("dp-fedavg", privacy=SHARES), source="test"))
     stages, ids = plain.method.stages, np.array(sorted(seen[0]))
@@ -124,7 +124,7 @@ def test_a_bad_upload_is_a_client_lost_and_its_masks_come_off(tmp_path, grid, ta
 
     settings = (*SECURE, "federation.sampling=all", "federation.cohort=20", "aggregation.tolerance=0.2")
     chosen = tables("dp-fedavg", *settings, privacy=SHARES)
-    outcome = serve(grid(chosen, faults={7: fault, 11: fault}), chosen, tmp_path / "run")
+    outcome = serve_run(grid(chosen, faults={7: fault, 11: fault}), chosen, tmp_path / "run")
     assert [one["arrived"] for one in lines(tmp_path / "run", "diagnostics.jsonl")] == [18, 18]
     assert outcome.summary["aborted_rounds"] == 0
     assert outcome.summary["test_accuracy"] is not None
@@ -150,7 +150,7 @@ def test_too_few_uploads_end_the_round_before_anything_is_unmasked(tmp_path, gri
     settings = (*SECURE, "federation.sampling=all", "federation.cohort=20", "aggregation.tolerance=0.1")
     chosen = tables("dp-fedavg", *settings, privacy=SHARES)
     nodes = Watched(chosen, faults=dict.fromkeys(range(5), lambda good, message: []))
-    outcome = serve(nodes, chosen, tmp_path / "run")
+    outcome = serve_run(nodes, chosen, tmp_path / "run")
     ledger = Ledger.read(tmp_path / "run" / "ledger.jsonl")
     assert ledger.releases == []
     assert all(isinstance(entry, Aborted) for entry in ledger.entries)
@@ -178,7 +178,7 @@ def test_a_client_uploads_once_a_round_and_unmasks_once(grid, tables):
     from pathlib import Path
 
     with tempfile.TemporaryDirectory() as folder:
-        serve(nodes, chosen, Path(folder) / "run")
+        serve_run(nodes, chosen, Path(folder) / "run")
     train = next(message for message in sent if message.metadata.message_type == "train")
     unmask = next(message for message in sent if message.metadata.message_type == "query.unmask")
     with pytest.raises(WireError, match="asked for round 0 of 2 after round 1"):
@@ -203,7 +203,7 @@ def masks_of_rounds(nodes, chosen, folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(client, "apply_masks", apply)
-        serve(nodes, chosen, folder)
+        serve_run(nodes, chosen, folder)
     return seeds
 
 
@@ -260,7 +260,7 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     from dpfed.compress.ring import pack, unpack
     from dpfed.engines.flower import client_app
 
-    whole = client_app.masked
+    whole = client_app.send_masked_row
 
     def hostile(experiment, client, number, message, payload, context):
         if client == 3:
@@ -274,8 +274,8 @@ def test_a_client_that_ignores_its_bound_moves_a_sum_that_nobody_can_look_into(t
     chosen = tables("dp-fedavg", *settings, privacy=SHARES)
     moved = []
     for name in ("honest", "hostile"):
-        serve(grid(chosen), chosen, tmp_path / name)
+        serve_run(grid(chosen), chosen, tmp_path / name)
         weights = load_file(tmp_path / name / "model.safetensors")
         moved.append(torch.cat([weights[key].flatten() for key in sorted(weights)]))
-        monkeypatch.setattr(client_app, "masked", hostile)
+        monkeypatch.setattr(client_app, "send_masked_row", hostile)
     assert float((moved[1] - moved[0]).norm()) > 5 * SHARES["clip_norm"] / 20

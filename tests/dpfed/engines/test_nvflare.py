@@ -27,7 +27,7 @@ from accounting import Ledger
 from dpfed import ClientLevel
 from dpfed.audit.run import audit_run
 from dpfed.engines.nvflare.client_level_controller import ClientLevelFedAvg
-from dpfed.engines.nvflare.update_filters import META, ClipUpdate, CompressUpdate, KeepTerms, sent_update
+from dpfed.engines.nvflare.update_filters import META, ClipUpdate, CompressUpdate, KeepTerms, update_in_result
 from dpfed.engines.round_terms import RoundTerms
 from dpfed.errors import ConfigError, RunError, WireError
 
@@ -65,7 +65,7 @@ def test_clipped_at_the_client():
     model = filtered(ClipUpdate)
     assert (model.params_type, set(model.params), model.metrics) == (ParamsType.DIFF, set(START) - {"steps"}, None)
     assert "metrics" not in model.meta
-    row = sent_update(model.params, "DIFF", START, TERMS)
+    row = update_in_result(model.params, "DIFF", START, TERMS)
     assert float(row.norm()) == pytest.approx(1.0, abs=1e-5)
     torch.testing.assert_close(row, torch.full((16,), 0.25), rtol=1e-5, atol=0)
 
@@ -78,15 +78,15 @@ def test_compressed_at_the_client(scheme, kept):
     assert set(model.params) == {META}
     assert model.params[META].dtype == np.uint8
     assert model.params[META].tobytes() == terms.encode(torch.ones(16))
-    row = sent_update(model.params, "DIFF", START, terms)
+    row = update_in_result(model.params, "DIFF", START, terms)
     assert 0 < int((row != 0).sum()) <= kept
 
 
 def test_whole_arrays_are_read_where_they_were_asked_for():
     ends = {name: value + 0.1 if value.dtype.kind == "f" else value for name, value in START.items()}
-    torch.testing.assert_close(sent_update(ends, "FULL", START, TERMS), torch.full((16,), 0.1))
-    with pytest.raises(WireError, match="was asked for"):
-        sent_update(ends, "FULL", START, replace(TERMS, kept=8))
+    torch.testing.assert_close(update_in_result(ends, "FULL", START, TERMS), torch.full((16,), 0.1))
+    with pytest.raises(WireError, match="were asked for"):
+        update_in_result(ends, "FULL", START, replace(TERMS, kept=8))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_whole_arrays_are_read_where_they_were_asked_for():
 )
 def test_what_cannot_be_read_is_refused(params):
     with pytest.raises(WireError):
-        sent_update(params, "DIFF", START, TERMS)
+        update_in_result(params, "DIFF", START, TERMS)
 
 
 def test_filters_refuse_what_they_are_not_for():

@@ -50,7 +50,7 @@ def test_every_count_near_the_expected_one_is_read_right_and_no_other(theta, bit
 
 def chosen(*settings):
     tables = override(
-        presets.tables("stochastic-sign-digits"),
+        presets.preset_tables("stochastic-sign-digits"),
         [
             "federation.rounds=3", "federation.clients=200", "federation.cohort=60", "method.options.bound=0.2",
             "privacy.noise=coins", "privacy.epsilon=3", "run.evaluate_every=3", *settings,
@@ -63,7 +63,7 @@ def chosen(*settings):
 def test_a_small_ring_changes_the_bytes_and_nothing_else(kind, tmp_path):
     """Counts of about 90 coins near 1/2 modulo 64: 6.7 standard deviations on either side."""
     experiments = [build(chosen(f"aggregation.kind={kind}", *more)) for more in ((), ("privacy.count_bits=6",))]
-    assert experiments[0].privacy_target.is_like(experiments[1].privacy_target)
+    assert experiments[0].privacy_target.has_equal_rounds(experiments[1].privacy_target)
     size = experiments[0].model.size
     whole, small = (experiment.method.stages.fixed_bits for experiment in experiments)
     assert small == 6 * size < whole

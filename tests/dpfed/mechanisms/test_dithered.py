@@ -175,7 +175,7 @@ def test_a_sum_of_more_uploads_than_shares_is_an_error():
 
 
 def small(*settings):
-    tables = override(presets.tables("dp-dithered-digits"), ["federation.rounds=3", *settings])
+    tables = override(presets.preset_tables("dp-dithered-digits"), ["federation.rounds=3", *settings])
     return parse(tables, source="test")
 
 
@@ -185,7 +185,7 @@ def small(*settings):
         ("privacy.adjacency=add-remove", "add-remove"),
         ("privacy.release=uploads", "release='uploads'"),
         ("privacy.placement=clients", "privacy.placement"),
-        ("privacy.noise=discrete-gaussian", "dithered is the noise of dp-dithered"),
+        ("privacy.noise=discrete-gaussian", "dithered noise is the only noise of dp-dithered"),
         ("aggregation.kind=protocol", "protocol"),
         ("run.randomness=secure", "secure"),
         ("audit.canaries=4", "canaries"),

@@ -38,7 +38,7 @@ CHAINS = {
 
 def chain(name):
     preset, *settings = CHAINS[name]
-    return build(parse(override(presets.tables(preset), settings), source="test")).method.stages
+    return build(parse(override(presets.preset_tables(preset), settings), source="test")).method.stages
 
 
 class Built(dict):

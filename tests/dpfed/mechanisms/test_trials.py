@@ -101,7 +101,7 @@ def test_the_sum_shows_no_more_than_is_charged(trials):
 
 def chosen(*settings):
     tables = override(
-        presets.tables("stochastic-sign-digits"),
+        presets.preset_tables("stochastic-sign-digits"),
         ["federation.rounds=3", "method.options.bound=0.2", "privacy.noise=coins", "privacy.epsilon=3", *settings],
     )
     return parse(tables, source="test")

@@ -53,7 +53,7 @@ ALPHA = 1e-6
 
 
 def secure(*settings, preset="fed-smp-randk-digits"):
-    tables = override(presets.tables(preset), ["aggregation.kind=masked", "privacy.epsilon=3", *settings])
+    tables = override(presets.preset_tables(preset), ["aggregation.kind=masked", "privacy.epsilon=3", *settings])
     return build(parse(tables, source="test"))
 
 
@@ -245,7 +245,7 @@ _SETTINGS = {}
 def malicious_setting(noise_law, kind):
     if (noise_law, kind) not in _SETTINGS:
         chosen = (f"privacy.noise={noise_law}", f"aggregation.kind={kind}", "privacy.accountant=rdp")
-        tables = override(presets.tables("fed-smp-randk-digits"), [*chosen, "privacy.noise_multiplier=2"])
+        tables = override(presets.preset_tables("fed-smp-randk-digits"), [*chosen, "privacy.noise_multiplier=2"])
         _SETTINGS[noise_law, kind] = build(parse(tables, source="test"))
     return _SETTINGS[noise_law, kind]
 

@@ -10,7 +10,7 @@ from accounting.mechanisms import unsampled
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.runs.experiment import build, check
+from dpfed.runs.experiment import build, check_configuration
 from dpfed.runs.loop import run
 from dpfed.seeds import Seeds
 from dpfed.stages.chain import client_halves, server_halves
@@ -110,20 +110,24 @@ def test_fewer_coordinates_are_those_of_public_data_or_of_the_round(method):
         (("method.name=fedmask",), ["privacy"], "mask.bound"),
         (("server.rule=posterior",), [], "posterior"),
         (("privacy.trials=4", "privacy.noise_std=0.1"), [], "noise_std"),
-        (("method.name=stochastic-sign", "method.keep=0.1"), ["mask", "privacy"], "is for private stochastic signs"),
+        (
+            ("method.name=stochastic-sign", "method.keep=0.1"),
+            ["mask", "privacy"],
+            "for private stochastic signs",
+        ),
     ],
 )
 def test_what_it_is_not_for_is_refused(settings, without, named):
     with pytest.raises(ConfigError, match=named):
-        check(parse(tables(*settings, without=without), source="test"))
+        check_configuration(parse(tables(*settings, without=without), source="test"))
 
 
 def test_an_edge_of_coins_is_refused_where_they_are_of_the_mask():
     masks = tables("privacy.edge=0.1")
-    check(parse(masks, source="test"))
+    check_configuration(parse(masks, source="test"))
     del masks["mask"]["bound"]
     with pytest.raises(ConfigError, match=r"privacy.edge: .* fedpm without mask.bound has mask.edge"):
-        check(parse(masks, source="test"))
+        check_configuration(parse(masks, source="test"))
 
 
 @pytest.mark.parametrize(("more", "without"), [((), ()), (SIGNS, ("mask",))], ids=["moves", "signs"])

@@ -27,7 +27,7 @@ from ..announced import a_round, announced, arrive
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
-COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.coins)
+COMPRESSED = sorted(name for name, method in METHODS.items() if method.privacy == "optional" and not method.sends_masks)
 SIZE = 64 * 8 + 8 + 80 + 10
 PRIVATE = {"clip_norm": 0.5, "noise_multiplier": 2.0}
 
@@ -220,7 +220,7 @@ def test_error_feedback_sends_everything_in_the_end(tmp_path):
         ("stochastic-sign", ["method.options.majority=true"], {"noise": "coins", "clip_norm": 1.0}, "no such option"),
         ("stochastic-sign", ["method.error_feedback=true"], {"noise": "coins", "clip_norm": 1.0}, "earlier rounds"),
         # The hypothesis of the adaptive account (docs/theory.md, Theorem 7).
-        ("signsgd", ["method.error_feedback=true", "federation.sampling=fixed"], PRIVATE, "carries earlier rounds"),
+        ("signsgd", ["method.error_feedback=true", "federation.sampling=fixed"], PRIVATE, "depend on earlier rounds"),
         ("signsgd", ["federation.sampling=fixed", "privacy.placement=clients"], PRIVATE, "do not add up"),
         ("dp-fedavg", ["privacy.release=uploads", "privacy.adjacency=add-remove"], PRIVATE, "who sends is seen"),
         ("fedmask", ["method.options.bits=1"], None, "does not take it"),
@@ -309,7 +309,7 @@ def test_the_sum_of_sign_coins_is_unbiased_inside_the_bound(method):
     ("method", "settings", "complaint"),
     [
         ("stochastic-sign", [], "public number"),
-        ("fedmrns", ["method.shared=true"], "one noise of one size"),
+        ("fedmrns", ["method.shared=true"], "the same noise of one size"),
         ("qsgd", [], "have Bernoulli samples"),
         (
             "stochastic-sign",

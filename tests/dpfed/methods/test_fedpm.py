@@ -83,7 +83,7 @@ def test_two_measures_of_a_masks_bits_stand_beside_each_other(tmp_path):
     assert len(sent) == 15
     assert summary["mask_entropy_bits_per_parameter"] == pytest.approx(expected, abs=0.51 / SIZE)
     assert summary["uplink_bits_per_parameter"] < 0.9 * summary["mask_entropy_bits_per_parameter"] < 0.9
-    assert "mask_entropy_bits_per_parameter" not in Summary.in_folder(masked_run(tmp_path)).to_dict()
+    assert "mask_entropy_bits_per_parameter" not in Summary.of_folder(masked_run(tmp_path)).to_dict()
 
 
 def masked_run(tmp_path):

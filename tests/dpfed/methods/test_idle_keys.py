@@ -4,7 +4,7 @@ import pytest
 
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
-from dpfed.runs.experiment import check
+from dpfed.runs.experiment import check_configuration
 
 INTEGERS = {"clip_norm": 0.5, "noise_multiplier": 2.0, "noise": "skellam"}
 
@@ -19,7 +19,7 @@ def checked(method, *settings, privacy=None):
     }
     if privacy is not None:
         tables["privacy"] = privacy
-    check(parse(override(tables, settings), source="test"))
+    check_configuration(parse(override(tables, settings), source="test"))
 
 
 MASKED, POSTERIOR, ADAM = "aggregation.kind=masked", "server.rule=posterior", "local.optimizer=adam"

@@ -9,7 +9,7 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.bernoulli import PrivateCoins
 from dpfed.methods import presets
-from dpfed.methods.catalogue import method
+from dpfed.methods.catalogue import method_specification
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
 from dpfed.server.rules import BetaPosterior
@@ -43,15 +43,15 @@ def registered():
 
 
 def configured(*settings, privacy=None):
-    tables = override(presets.tables("my-masks-digits"), [*SMALL, *settings])
+    tables = override(presets.preset_tables("my-masks-digits"), [*SMALL, *settings])
     return parse(tables if privacy is None else {**tables, "privacy": privacy}, source="test")
 
 
 def test_its_specification_is_that_of_masks(registered):
-    specification = method("my-masks")
-    assert specification.coins
+    specification = method_specification("my-masks")
+    assert specification.sends_masks
     assert specification.what == "Bernoulli samples of trained probabilities"
-    assert method("fedpm").private_with == specification.private_with
+    assert method_specification("fedpm").private_with == specification.private_with
 
 
 def test_two_private_rounds_are_trained_noised_and_charged(registered, tmp_path):
@@ -84,7 +84,7 @@ def test_its_upload_is_audited(registered):
 @pytest.mark.parametrize(
     ("settings", "privacy", "words"),
     [
-        (("server.rule=adam",), None, "would not keep probabilities"),
+        (("server.rule=adam",), None, "would leave the range of probabilities"),
         (("local.weight_decay=0.1",), None, "would pull masks' scores to 0"),
         (("method.shared=true",), None, "does not take it"),
         ((), {"epsilon": 3.0, "trials": 4}, "for fedpm with mask.bound"),

@@ -18,7 +18,7 @@ from dpfed.errors import ConfigError
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.mechanisms.soundness import require_forgetful
 from dpfed.methods import presets
-from dpfed.methods.catalogue import METHODS, every_method, method
+from dpfed.methods.catalogue import METHODS, all_methods, method_specification
 from dpfed.runs.experiment import build
 from dpfed.stages.chain import Stages
 from dpfed.stages.clip import Clip
@@ -40,7 +40,7 @@ def honest():
 
 
 def built(name, *settings):
-    return build(parse(override(presets.tables(f"{name}-digits"), [*SMALL, *settings]), source="test"))
+    return build(parse(override(presets.preset_tables(f"{name}-digits"), [*SMALL, *settings]), source="test"))
 
 
 def registered_as(name, makes, **specification):
@@ -52,14 +52,14 @@ def whole(s):
 
 
 def test_a_scheme_is_a_method_and_has_presets(honest):
-    assert list(every_method()) == [*METHODS, "honest"]
-    specification = method("honest")
+    assert list(all_methods()) == [*METHODS, "honest"]
+    specification = method_specification("honest")
     assert specification.unbiased
     assert specification.what.startswith("Three levels")
     assert specification.nominal_bits_per_parameter == pytest.approx(1.6, rel=0.01)
     assert "honest" in audited_methods()
-    assert "honest-digits" in presets.names()
-    assert "privacy" not in presets.tables("honest-mnist")
+    assert "honest-digits" in presets.preset_names()
+    assert "privacy" not in presets.preset_tables("honest-mnist")
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_its_chains_are_those_of_a_quantiser(honest, settings, chain):
 
 def test_presets_hold_the_tables_that_were_given(honest):
     registered_as("mine", whole, sparse="yes", privacy="required", preset={"method": {"keep": 0.3}})
-    tables = presets.tables("mine-digits")
+    tables = presets.preset_tables("mine-digits")
     assert tables["method"] == {"name": "mine", "keep": 0.3}
-    assert tables["privacy"] == presets.tables("dp-fedavg-digits")["privacy"]
+    assert tables["privacy"] == presets.preset_tables("dp-fedavg-digits")["privacy"]
     with pytest.raises(ConfigError, match=r"without \[privacy\]"):
         build(parse({key: value for key, value in tables.items() if key != "privacy"}, source="test"))
 
 
 def test_names_that_are_taken(honest):
     for name in ("qsgd", "dp-fedavg"):
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="is the name of an existing"):
             registered_as(name, whole)
     registered_as("mine", whole)
     with pytest.raises(ConfigError, match=r"registered twice, first by .*test_own_methods\.py, line"):
         methods.register("mine", scheme="honest")(whole)
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="there is no such scheme"):
         registered_as("other", whole, scheme="nothing")
     with pytest.raises(ConfigError, match="64 letters"):
         registered_as("a name", whole)
@@ -101,8 +101,8 @@ def test_names_that_are_taken(honest):
 
 def test_a_scheme_with_the_name_of_a_method_is_refused():
     compress.register("dp-fedavg")(Honest)
-    with pytest.raises(ConfigError, match="name of a method"):
-        every_method()
+    with pytest.raises(ConfigError, match="name of an existing method"):
+        all_methods()
 
 
 @pytest.mark.parametrize(

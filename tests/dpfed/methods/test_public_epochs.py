@@ -9,7 +9,7 @@ import torch
 from dpfed.audit.run import audit_run
 from dpfed.config.tables import override, parse
 from dpfed.methods import presets
-from dpfed.methods.presets import tables
+from dpfed.methods.presets import preset_tables
 from dpfed.runs.experiment import build
 from dpfed.stages.shared_mask import top_indices
 
@@ -21,7 +21,7 @@ OF_PERIOD = "coordinates are chosen by public data"
 
 def map_of(*settings):
     """The choice of coordinates in a run on the digits: 1,300 samples of 650 clients, batches of 10, 5 epochs."""
-    config = parse(override(tables("fed-smp-topk-digits"), settings), source="test")
+    config = parse(override(preset_tables("fed-smp-topk-digits"), settings), source="test")
     experiment = build(config)
     return experiment, experiment.method.stages.project.choice
 
@@ -92,6 +92,6 @@ def verdict_of_coordinates(folder):
 
 
 def test_a_preset_names_a_number_and_never_the_clients_period():
-    for name in presets.names():
-        config = parse(presets.tables(name), source=name)
+    for name in presets.preset_names():
+        config = parse(presets.preset_tables(name), source=name)
         assert isinstance(config.method.public_epochs, int), name

@@ -10,7 +10,7 @@ from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError
 from dpfed.methods import presets
-from dpfed.methods.catalogue import every_method
+from dpfed.methods.catalogue import all_methods
 from dpfed.runs import loop
 from dpfed.runs.experiment import build
 
@@ -39,10 +39,10 @@ def test_a_method_that_can_be_released_runs(tiny_config, tmp_path, name):
     assert written["privacy"]["noise"] == ("coins" if name in coins else "discrete-gaussian")
 
 
-@pytest.mark.parametrize("name", sorted(every_method().keys() - RELEASED.keys()))
+@pytest.mark.parametrize("name", sorted(all_methods().keys() - RELEASED.keys()))
 @pytest.mark.parametrize("without", [["privacy"], []], ids=["public", "private"])
 def test_a_method_that_cannot_be_released_is_refused_once(tiny_config, name, without):
-    masks = ["privacy.noise_multiplier="] if every_method()[name].coins and not without else []
+    masks = ["privacy.noise_multiplier="] if all_methods()[name].sends_masks and not without else []
     config = tiny_config(f"method.name={name}", "run.release=true", *masks, without=without)
     with pytest.raises(ConfigError, match=r"run\.release=true \(--release\) with method\.name=.*: is refused") as said:
         build(config)
@@ -51,9 +51,9 @@ def test_a_method_that_cannot_be_released_is_refused_once(tiny_config, name, wit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(presets.of_methods()))
+@pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
 def test_presets(tmp_path, name):
-    tables = override(presets.tables(f"{name}-digits"), ["run.release=true", "federation.rounds=1"])
+    tables = override(presets.preset_tables(f"{name}-digits"), ["run.release=true", "federation.rounds=1"])
     try:
         made = build(parse(tables, source=name))
     except ConfigError as error:

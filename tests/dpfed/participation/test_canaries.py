@@ -111,5 +111,5 @@ def test_a_resumed_run_scores_its_canaries_once(tiny_config, tmp_path):
 def test_canaries_need_a_private_sum(tiny_config, settings):
     without = [] if settings else ["privacy"]
     method = () if settings else ("method.name=fedavg",)
-    with pytest.raises(ConfigError, match="found in a private sum"):
+    with pytest.raises(ConfigError, match="in a private sum"):
         build(tiny_config("audit.canaries=10", *settings, *method, without=without))

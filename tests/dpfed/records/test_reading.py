@@ -7,7 +7,7 @@ import pytest
 
 from dpfed.records import reading
 from dpfed.records.metrics import MetricsLine
-from dpfed.records.reading import Misread, Unavailable, lines_of
+from dpfed.records.reading import InvalidRecord, Unavailable, read_lines
 
 LINE = {"round": 1, "seconds": 0.5, "uplink_megabytes": 1.0}
 
@@ -18,16 +18,16 @@ def written(path, *lines):
 
 
 def test_lines_are_read_in_their_order(tmp_path):
-    found = lines_of(written(tmp_path / "metrics.jsonl", LINE, LINE | {"round": 2}), MetricsLine)
+    found = read_lines(written(tmp_path / "metrics.jsonl", LINE, LINE | {"round": 2}), MetricsLine)
     assert [one.round for one in found] == [1, 2]
 
 
 def test_an_unfinished_line_is_left_out_while_a_run_writes(tmp_path):
     path = written(tmp_path / "metrics.jsonl", LINE)
     path.write_text(path.read_text() + '{"round": 2')
-    assert len(lines_of(path, MetricsLine, running=True)) == 1
+    assert len(read_lines(path, MetricsLine, running=True)) == 1
     with pytest.raises(Unavailable, match=r"metrics\.jsonl, line 2: was not written to its end"):
-        lines_of(path, MetricsLine)
+        read_lines(path, MetricsLine)
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -40,7 +40,7 @@ def test_a_line_without_end_is_refused_at_its_limit(tmp_path, monkeypatch, end, 
     tracemalloc.start()
     try:
         with pytest.raises(Unavailable, match=r"metrics\.jsonl, line 1: has more than 65,535 bytes"):
-            lines_of(path, MetricsLine, running=running)
+            read_lines(path, MetricsLine, running=running)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -50,7 +50,7 @@ def test_what_is_no_text_or_no_object_is_refused_by_its_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"\xff\n")
     with pytest.raises(Unavailable, match="is not text"):
-        lines_of(path, MetricsLine)
+        read_lines(path, MetricsLine)
     path.write_bytes(b"[]\n")
-    with pytest.raises(Misread, match="line 1: is not a JSON object"):
-        lines_of(path, MetricsLine)
+    with pytest.raises(InvalidRecord, match="line 1: is not a JSON object"):
+        read_lines(path, MetricsLine)

@@ -13,7 +13,7 @@ from dpfed.report.collection import collect
 from dpfed.report.experiment import write_experiment_report
 from dpfed.report.readings import readings_of
 from dpfed.report.statistics import groups_of, mean_of
-from dpfed.runs.sweep_folder import Listed, Published, Sweep, read_sweep, write_sweep
+from dpfed.runs.sweep_folder import ListedRun, PublishedNumber, Sweep, read_sweep, write_sweep
 
 pytestmark = pytest.mark.slow_but_one_in(3)
 
@@ -28,7 +28,7 @@ def sweep_folder(tmp_path):
     ):  # fmt: skip
         at = {"run.seed": str(seed)} | ({} if keep is None else {"method.keep": keep})
         folder = f"{row.lower()}/" + ",".join(f"{key}={value}" for key, value in at.items())
-        listed.append(Listed(row=row, at=at, folder=folder))
+        listed.append(ListedRun(row=row, at=at, folder=folder))
         if last is not None:
             changes = PRIVATE if row == "B" else {}
             run_folder(tmp_path / "out" / folder, accuracies=(0.95, last), seed=seed, **changes)
@@ -44,9 +44,9 @@ def sweep_folder(tmp_path):
             rows=("A", "B"),
             runs=tuple(listed),
             published=(
-                Published(row="A", x=None, quantity="test_accuracy", value=86.98, where="Table I, p. 9"),
-                Published(row="B", x="0.2", quantity="test_accuracy", value=80.76, where="Table I, p. 9"),
-                Published(row="B", x="0.1", quantity="epsilon", value=1.01, where="Table I, p. 9"),
+                PublishedNumber(row="A", x=None, quantity="test_accuracy", value=86.98, where="Table I, p. 9"),
+                PublishedNumber(row="B", x="0.2", quantity="test_accuracy", value=80.76, where="Table I, p. 9"),
+                PublishedNumber(row="B", x="0.1", quantity="epsilon", value=1.01, where="Table I, p. 9"),
             ),
             command="dpfed sweep table.toml --profile cpu",
             versions={"torch": "9.9"},
@@ -100,7 +100,7 @@ def test_an_epsilon_over_seeds_is_the_largest_and_a_lower_bound_the_smallest(tmp
 
 def test_a_number_without_x_is_for_its_row_at_every_x_that_has_none_of_its_own(sweep_folder):
     found = collect([sweep_folder])
-    without = Published(row="B", x=None, quantity="test_accuracy", value=70.0, where="text")
+    without = PublishedNumber(row="B", x=None, quantity="test_accuracy", value=70.0, where="text")
     found = replace(found, published=(*found.published, without))
     shown = {
         (group.row, group.at.get("method.keep")): mean_of(group, "test_accuracy", found).published.value
@@ -225,7 +225,7 @@ def test_a_resumed_runs_seconds_are_those_of_all_its_rounds(tmp_path):
         (lambda path: [path / "nothing"], 1, "no folder of a finished run"),
         (lambda path: [path / "out", path / "other"], 2, "is the folder of a sweep. Make a report of it alone"),
         (lambda path: [path / "empty"], 1, "no run of it is finished"),
-        (lambda path: [path / "broken"], 1, "is no description of a sweep"),
+        (lambda path: [path / "broken"], 1, "is not a valid description of a sweep"),
     ],
 )
 def test_what_cannot_be_reported(sweep_folder, tmp_path, capsys, make, code, words):

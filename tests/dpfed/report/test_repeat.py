@@ -12,7 +12,7 @@ import torch
 
 import dpfed
 from dpfed.cli import status
-from dpfed.config.registered import as_before
+from dpfed.config.registered import restore_named_files
 
 NETWORK = """
 import torch
@@ -45,7 +45,7 @@ name = "Mine"
 
 @pytest.fixture(autouse=True)
 def no_code_stays():
-    with as_before():
+    with restore_named_files():
         yield
 
 

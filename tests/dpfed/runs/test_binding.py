@@ -135,7 +135,7 @@ def test_a_run_of_version_0_1_is_not_gone_on_with(tiny_config, two_rounds):
         content += line
     (folder / "ledger.jsonl").write_bytes(content)
     assert Ledger.read(folder / "ledger.jsonl").guarantee(1e-3).epsilon > 0
-    with pytest.raises(RunError, match=r"changed since in the version of dpfed that began it"):
+    with pytest.raises(RunError, match=r"changed since it began in the version of dpfed that began it"):
         resume(tiny_config, folder)
 
 
@@ -306,7 +306,7 @@ def test_a_project_without_lines_that_a_run_has_seen_is_refused(tiny_config, tmp
         content += line
     path.write_bytes(content)
     head.write_text(chain)
-    with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which this run has seen"):
+    with pytest.raises(RunError, match=r"project\.jsonl: has no line of hash .* which its project had"):
         resume(tiny_config, folder, project=ProjectLedger.open(path))
 
 

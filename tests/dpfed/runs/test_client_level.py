@@ -15,7 +15,7 @@ from dpfed.config.tables import override, parse
 from dpfed.errors import ConfigError, RunError
 from dpfed.methods import presets
 from dpfed.runs import loop as federation
-from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.client_level.book import diagnostics_file
 from dpfed.runs.client_level.private_loop import SKIPPED
 from dpfed.runs.experiment import build
 
@@ -67,7 +67,7 @@ def test_calibrated_as_the_preset(epsilon, randomness):
 
 def preset(epsilon, randomness, noise):
     settings = [f"privacy.epsilon={epsilon}", f"run.randomness={randomness}", f"privacy.noise={noise}"]
-    return parse(override(presets.tables("dp-fedavg-digits"), settings), source="test")
+    return parse(override(presets.preset_tables("dp-fedavg-digits"), settings), source="test")
 
 
 def test_the_release_is_the_one_of_a_run(tiny_config, tmp_path):
@@ -195,7 +195,7 @@ def test_updates_that_do_not_fit_are_one_error_and_cost_nothing(tmp_path, form, 
     assert len(Ledger.read(private.ledger).releases) == 1
     step.release(rows(step))  # the same round, put right
     assert [one.round for one in Ledger.read(private.ledger).releases] == [0, 1]
-    assert len(diagnostics_of(private.ledger).read_text().splitlines()) == 2
+    assert len(diagnostics_file(private.ledger).read_text().splitlines()) == 2
 
 
 def test_an_error_in_the_callers_generator_costs_nothing(tmp_path):
@@ -222,7 +222,7 @@ def test_what_makes_the_updates_cannot_release_the_step_too(tmp_path):
         step.release(rows(step))
         yield from rows(step)
 
-    with pytest.raises(RunError, match="is over, or another has begun"):
+    with pytest.raises(RunError, match="is over, or another round has begun"):
         step.release(updates())
     step.release(rows(step))
     assert len(Ledger.read(private.ledger).releases) == 1
@@ -281,7 +281,7 @@ def test_a_skipped_round_releases_and_costs_nothing(tmp_path):
     assert [type(entry) for entry in Ledger.read(private.ledger).entries] == [Release, Aborted, Release, Aborted]
     assert {one.reason for one in Ledger.read(private.ledger).entries if isinstance(one, Aborted)} == {SKIPPED}
     for step in skipped:
-        with pytest.raises(RunError, match="is over, or another has begun"):
+        with pytest.raises(RunError, match="is over, or another round has begun"):
             step.release(rows(step))
 
 
@@ -295,7 +295,7 @@ def test_a_loop_that_is_left_goes_on_with_the_same_round(tmp_path):
     step = next(private.rounds())
     again = next(private.rounds())
     assert again.round == step.round == 0
-    with pytest.raises(RunError, match="another has begun"):
+    with pytest.raises(RunError, match="another round has begun"):
         step.release(rows(step))
     again.release(rows(again))
 

@@ -65,7 +65,7 @@ UNSOUND = [
     (lambda s: chain(s, Clip()), "no stage makes it private"),
     (lambda s: chain(s, noisy(s)), "right before"),
     (lambda s: chain(s, Clip(), noisy(s), noisy(s)), "one is charged"),
-    (lambda s: chain(s, Clip(), noisy(s), feedback=60), "changes rows|remembered error"),
+    (lambda s: chain(s, Clip(), noisy(s), feedback=60), "changes rows|stored compression error"),
 ]
 
 

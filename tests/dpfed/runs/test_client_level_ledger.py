@@ -10,7 +10,7 @@ from accounting import Header, Ledger
 from accounting.errors import LedgerError
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
-from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.client_level.book import diagnostics_file
 
 from ...rounds import Killed
 
@@ -29,7 +29,7 @@ def test_it_goes_on_with_its_ledger(tmp_path):
     parts = level(tmp_path / "parts", rounds=6)
     assert parts.guarantee() == whole.guarantee()
     assert list(parts.rounds()) == []
-    assert len(diagnostics_of(parts.ledger).read_text().splitlines()) == 6
+    assert len(diagnostics_file(parts.ledger).read_text().splitlines()) == 6
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_ledger_that_was_cut_or_edited_is_refused(tmp_path):
     with pytest.raises(LedgerError, match="has no line of hash"):
         level(tmp_path)
     (tmp_path / "l.jsonl.head").write_text(f"{Ledger.read(ledger).head}\n")
-    with pytest.raises(RunError, match=r"is no ledger of a dpfed\.ClientLevel"):
+    with pytest.raises(RunError, match=r"is not the ledger of a dpfed\.ClientLevel"):
         level(tmp_path)
 
 
@@ -121,7 +121,9 @@ def test_a_round_that_was_charged_and_interrupted_stays_charged_and_is_not_repea
     first = next(steps).release(rows(private._step))
     step = next(steps)
     with monkeypatch.context() as patch:
-        patch.setattr("dpfed.runs.client_level.book.LoopBook.note", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr(
+            "dpfed.runs.client_level.book.LoopBook.note_diagnostics", lambda *_: (_ for _ in ()).throw(Killed)
+        )
         with pytest.raises(Killed):
             step.release(rows(step))
     again = level(tmp_path, rounds=4)
@@ -148,12 +150,12 @@ def test_a_line_that_was_written_in_half_is_cut_off(tmp_path):
     expected = releases(level())
     private = level(tmp_path)
     first = next(private.rounds()).release(rows(private._step))
-    for file in (private.ledger, diagnostics_of(private.ledger)):
+    for file in (private.ledger, diagnostics_file(private.ledger)):
         with file.open("a") as half:
             half.write('{"round": 1, "chain": "')
     rest = releases(level(tmp_path))
     assert all(torch.equal(one, other) for one, other in zip([first, *rest], expected, strict=True))
-    assert len(diagnostics_of(private.ledger).read_text().splitlines()) == 3
+    assert len(diagnostics_file(private.ledger).read_text().splitlines()) == 3
 
 
 def test_killed_while_the_ledger_was_made(tmp_path):
@@ -175,7 +177,7 @@ def test_two_processes_on_one_ledger_cannot_both_go_on(tmp_path):
     process.start()
     process.join()
     assert process.exitcode == 0
-    with pytest.raises(RunError, match="another process has written to it meanwhile"):
+    with pytest.raises(RunError, match="another process has written to this ledger meanwhile"):
         step.release(rows(step))
     assert len(Ledger.read(mine.ledger).releases) == 1
 
@@ -184,6 +186,6 @@ def test_two_loops_on_one_ledger_cannot_both_go_on(tmp_path):
     mine = level(tmp_path)
     step = next(mine.rounds())
     _one_round(tmp_path)
-    with pytest.raises(RunError, match="another process has written to it meanwhile"):
+    with pytest.raises(RunError, match="another process has written to this ledger meanwhile"):
         step.release(rows(step))
     assert len(Ledger.read(mine.ledger).releases) == 1

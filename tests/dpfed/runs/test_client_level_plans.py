@@ -11,7 +11,7 @@ import dpfed
 from accounting import Ledger
 from accounting.errors import AccountingError
 from dpfed.errors import ConfigError
-from dpfed.runs.client_level.book import diagnostics_of
+from dpfed.runs.client_level.book import diagnostics_file
 
 
 def test_the_loop_ends_with_its_budget(tmp_path):
@@ -94,7 +94,7 @@ def test_guarantees_hold_before_anything_is_released():
 def test_diagnostics_tell_what_an_audit_needs(tmp_path):
     private = level(tmp_path)
     releases(private)
-    lines = [json.loads(line) for line in diagnostics_of(private.ledger).read_text().splitlines()]
+    lines = [json.loads(line) for line in diagnostics_file(private.ledger).read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
     assert all(line["noise"]["entries"] == D and line["divisor"] == 12 for line in lines)
     assert len({line["cohort"] for line in lines}) > 1

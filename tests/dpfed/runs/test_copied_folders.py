@@ -16,8 +16,8 @@ from dpfed.audit.run import audit_run
 from dpfed.cli import status
 from dpfed.errors import RunError
 from dpfed.runs import loop as federation
-from dpfed.runs.binding import Heads
-from dpfed.runs.book import Book, lines_of
+from dpfed.runs.binding import LedgerHeads
+from dpfed.runs.book import LedgerBook, project_releases_of
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
 
@@ -40,7 +40,7 @@ class Folder:
 
     path: object
     done: int = 0
-    heads: Heads = field(default_factory=Heads)
+    heads: LedgerHeads = field(default_factory=LedgerHeads)
 
     def copy(self, name):
         shutil.copytree(self.path, self.path.with_name(name))
@@ -48,7 +48,9 @@ class Folder:
 
     def opened(self, project):
         project = ProjectLedger.open(project)
-        return Book.open(self.path / "ledger.jsonl", HEADER, rounds_done=self.done, heads=self.heads, project=project)
+        return LedgerBook.open(
+            self.path / "ledger.jsonl", HEADER, rounds_done=self.done, heads=self.heads, project=project
+        )
 
     def release(self, project, kind, seen):
         """Resume, and make one more round. `seen` gets the number of the round where its result is released."""
@@ -78,12 +80,12 @@ def to_the_end(folder, project, kind, seen):
 
 
 def charges(project):
-    return Counter(one.round for one in lines_of("a-1", ProjectLedger.open(project)))
+    return Counter(one.round for one in project_releases_of("a-1", ProjectLedger.open(project)))
 
 
 def same_charges(folder, project):
     own = Ledger.read(folder.path / "ledger.jsonl").releases
-    assert [one.nonce for one in own] == [one.nonce for one in lines_of("a-1", ProjectLedger.open(project))]
+    assert [one.nonce for one in own] == [one.nonce for one in project_releases_of("a-1", ProjectLedger.open(project))]
     assert len({one.nonce for one in own}) == len(own)
 
 
@@ -128,7 +130,7 @@ def test_killed_at_every_write_each_release_is_charged_in_both_ledgers(folder, p
         read = Ledger.read(now.path / "ledger.jsonl")
         marks += len(read.entries) > len(read.standing)
         assert len(read.entries) - len(read.standing) in (0, 2)
-        assert now.opened(project).interrupted(2) == sum(charges(project).values()) - 2
+        assert now.opened(project).interrupted_charges(2) == sum(charges(project).values()) - 2
     assert marks >= 1  # some kill fell between the two lines
 
 
@@ -163,7 +165,7 @@ def test_a_copy_that_was_open_already_is_refused_when_the_other_has_charged(fold
     folder.release(project, kind, [])
     one, other = folder.copy("one").opened(project), folder.copy("other").opened(project)
     one.record(line(1, kind))
-    with pytest.raises(RunError, match="another one has gone on"):
+    with pytest.raises(RunError, match="the run continued in another one"):
         other.record(line(1, kind))
     assert charges(project) == {0: 1, 1: 1}
     assert len(other.ledger.entries) == 1
@@ -275,7 +277,7 @@ def test_the_audit_compares_a_run_with_its_project(tiny_config, tmp_path, monkey
         save(self, saved)
 
     def charged_once(self, release, *, run, first, **named):
-        if release.round in [line.round for line in lines_of(run, self)]:
+        if release.round in [line.round for line in project_releases_of(run, self)]:
             first()
         else:
             charge(self, release, run=run, first=first, **named)

@@ -94,7 +94,7 @@ def test_an_audit_finds_noise_that_is_taken_back_too_much(tiny_config, tmp_path,
         (("method.name=fedscalar", "method.stays=true"), "method.shared=true"),
         (("privacy.noise=discrete-gaussian",), "is for gaussian"),
         (("run.randomness=secure",), "run.randomness='secure'"),
-        (("privacy.adaptive.quantile=0.5",), "one clip norm"),
+        (("privacy.adaptive.quantile=0.5",), "fixed clip norm"),
     ],
 )
 def test_what_would_not_cancel_is_refused(tiny_config, settings, words):

@@ -34,7 +34,7 @@ SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", 
 
 
 def experiment_of(name, device, *settings):
-    tables = presets.tables(f"{name}-digits")
+    tables = presets.preset_tables(f"{name}-digits")
     return build(parse(override(tables, (*SMALL, f"run.device={device}", *settings)), source="test"))
 
 
@@ -97,7 +97,7 @@ def test_secure_noise_comes_from_the_operating_system_and_goes_to_the_device(dev
 
 
 @on_devices
-@pytest.mark.parametrize("name", sorted(presets.of_methods()))
+@pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
 def test_every_method_costs_the_same_and_ends_finite(name, device):
     model, charged = after(name, device)
     reference, charged_there = after(name, "cpu")

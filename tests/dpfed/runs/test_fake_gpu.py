@@ -30,7 +30,7 @@ SMALL = ("federation.rounds=2", "federation.clients=40", "federation.cohort=8", 
 
 
 def experiment_of(name, device, *settings):
-    tables = presets.tables(f"{name}-digits")
+    tables = presets.preset_tables(f"{name}-digits")
     return build(parse(override(tables, (*SMALL, f"run.device={device}", *settings)), source="test"))
 
 
@@ -65,7 +65,7 @@ def test_every_scheme_codes_on_a_gpu_as_on_the_cpu(setting):
 
 
 @pytest.mark.slow_but_one_in(7)
-@pytest.mark.parametrize("name", sorted(presets.of_methods()))
+@pytest.mark.parametrize("name", sorted(presets.tables_of_methods()))
 def test_every_method_trains_on_a_gpu(name):
     with fake_gpu():
         assert after(name, "cuda:0", "local.strategy=loop").isfinite().all()

@@ -195,7 +195,7 @@ def test_runs_of_a_sweep_lie_below_it(tmp_path, finished):
         "runs": [listed], "published": [], "command": "", "versions": {}, "commit": None, "tuned": [],
     }  # fmt: skip
     (tmp_path / "sweep.json").write_text(json.dumps(told))
-    with pytest.raises(RunError, match="not below it"):
+    with pytest.raises(RunError, match="not inside the folder of the sweep"):
         read_sweep(tmp_path)
     told["runs"][0]["folder"], told["quantities"] = "a", ["epsylon"]
     (tmp_path / "sweep.json").write_text(json.dumps(told))

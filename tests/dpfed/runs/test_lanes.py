@@ -17,7 +17,7 @@ from dpfed.errors import ConfigError, RunError
 from dpfed.records.summary import Summary
 from dpfed.report.privacy_text import statement
 from dpfed.runs import loop as federation
-from dpfed.runs.experiment import build, resolved
+from dpfed.runs.experiment import build, with_derived_defaults
 
 from ...rounds import Killed, killed_after
 
@@ -93,7 +93,7 @@ def test_a_run_has_a_certificate_beside_its_epsilon(tiny_config, tmp_path, monke
     summary = federation.run(build(tiny_config(*settings)), tmp_path / "run").summary
     found = summary["certificate"]
     assert found["epsilon"] < found["deterministic"] == summary["epsilon"]
-    assert "Beside it, by 50,000 samples" in statement(Summary.in_folder(tmp_path / "run"))
+    assert "Beside it, by 50,000 samples" in statement(Summary.of_folder(tmp_path / "run"))
     assert certificate_check(tmp_path / "run").passed
     for changed in (
         {"epsilon": found["epsilon"] / 2},
@@ -137,7 +137,7 @@ def test_certificates_that_are_refused(tiny_config, tmp_path):
         with pytest.raises((ConfigError, AccountingError), match="certificate"):
             build(tiny_config(*settings, "privacy.certificate=sampled"))
     project = ProjectLedger.create(tmp_path / "project.jsonl", clients=60, epsilon=20.0, delta=1e-4)
-    with pytest.raises(RunError, match="about one run by itself"):
+    with pytest.raises(RunError, match="certifies one run only"):
         federation.run(build(tiny_config(*CERTIFIED)), tmp_path / "one", project=project)
 
 
@@ -158,16 +158,16 @@ def test_lanes_follow_from_bands_and_bands_from_lanes(tiny_config):
         (("federation.lanes=3",), (3, 3)),
         (("federation.lanes=6", "privacy.bands=4"), (6, 4)),
     ):
-        config = resolved(tiny_config(*BINS, *settings))
+        config = with_derived_defaults(tiny_config(*BINS, *settings))
         assert (config.federation.lanes, config.privacy.bands) == numbers
         law = build(config).privacy_target.mechanism.sampling
         assert (law.lanes, len(law.coefficients)) == numbers
-    alone = resolved(tiny_config(*BINS))
+    alone = with_derived_defaults(tiny_config(*BINS))
     assert (alone.federation.lanes, alone.privacy.bands) == (None, None)
 
 
 def test_lanes_are_searched_for_an_epsilon(tiny_config):
-    config = resolved(
+    config = with_derived_defaults(
         tiny_config(*BINS[:-1], "privacy.noise_multiplier=", "privacy.epsilon=3.0", "federation.lanes=search")
     )
     plan = Plan(clients=60, cohort=10, sampling="balls-and-bins", noise="banded", delta=config.privacy.delta)
@@ -195,7 +195,7 @@ def test_lanes_are_searched_for_an_epsilon(tiny_config):
         ),
         (("federation.lanes=search",), "Give epsilon without noise_multiplier"),
         (("federation.lanes=3", "privacy.release=uploads"), "on a sum"),
-        (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "one clip norm"),
+        (("federation.lanes=3", "privacy.adaptive.quantile=0.5"), "fixed clip norm"),
         (("federation.lanes=3", "method.name=fed-smp-randk", "method.keep=0.3"), "method.stays"),
         (("federation.sampling=poisson", "federation.lanes=3"), "is for balls-and-bins"),
         (("federation.lanes=3", "run.release=true"), "federation.lanes"),

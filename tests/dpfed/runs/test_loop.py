@@ -252,13 +252,13 @@ def test_no_round_is_run_where_the_bounds_of_the_plan_contradict(tiny_config, tm
 
 
 def test_a_run_whose_bounds_contradict_at_its_end_is_saved_and_states_nothing(tmp_path, monkeypatch, capsys):
-    real = federation.Run.one_round
+    real = federation.Run.run_one_round
 
     def contradicted(self, *arguments):
         contradict(monkeypatch)
         return real(self, *arguments)
 
-    monkeypatch.setattr(federation.Run, "one_round", contradicted)
+    monkeypatch.setattr(federation.Run, "run_one_round", contradicted)
     out, changes = tmp_path / "run", ("federation.clients=60", "federation.cohort=12", "federation.rounds=3")
     settings = [word for change in changes for word in ("--set", change)]
     assert status(["run", "dp-fedavg-digits", *settings, "--out", str(out)]) == 1

@@ -49,7 +49,7 @@ def test_noise_that_was_calibrated_pays_for_the_last_round(tiny_config, factors)
     for number in range(60):
         assert spent.with_round(no_cohort, number) <= 1.01
         of = {"clip_norm": 1.0, "noise_std": 1.0, "noise_placement": "server"}
-        assert spent.charge(Release(round=number, mechanism=privacy_target.of_round(number), **of)) <= 1.01
+        assert spent.charge(Release(round=number, mechanism=privacy_target.mechanism_of_round(number), **of)) <= 1.01
     assert spent.with_round(no_cohort, 60) > 1.01
 
 
@@ -113,15 +113,15 @@ def test_an_audit_finds_noise_of_another_plan(tiny_config, tmp_path, monkeypatch
     ("settings", "words"),
     [
         (("federation.sampling=balls-and-bins",), "equal noise"),
-        (("privacy.adaptive.quantile=0.5",), "one clip norm"),
+        (("privacy.adaptive.quantile=0.5",), "fixed clip norm"),
         (("privacy.release=uploads",), "on a sum"),
-        (("privacy.placement=clients", "federation.sampling=fixed"), "the noise is the server's"),
+        (("privacy.placement=clients", "federation.sampling=fixed"), "only noise of the server"),
         (("privacy.noise=discrete-gaussian",), "is for gaussian"),
         (("aggregation.kind=masked",), "is for gaussian"),
         (("method.name=dp-dithered",), "is for gaussian"),
-        (("federation.sampling=cyclic", "privacy.bands=2"), "accounted together"),
+        (("federation.sampling=cyclic", "privacy.bands=2"), "equal noise in all rounds"),
         (("audit.canaries=3",), "audit.canaries"),
-        (("federation.rounds=2",), "a round for each"),
+        (("federation.rounds=2",), "each part needs at least one round"),
     ],
 )
 def test_what_has_no_account_is_refused(tiny_config, settings, words):

@@ -18,7 +18,7 @@ BUDGET = ("privacy.noise_multiplier=2.0", "privacy.epsilon=8.0")
 
 
 def experiment(preset, rounds, *settings):
-    tables = override(presets.tables(preset), [*SMALL, f"federation.rounds={rounds}", *settings])
+    tables = override(presets.preset_tables(preset), [*SMALL, f"federation.rounds={rounds}", *settings])
     return build(parse(tables, source="test"))
 
 

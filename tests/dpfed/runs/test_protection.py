@@ -4,19 +4,19 @@ import pytest
 
 from dpfed.config.tables import parse
 from dpfed.methods import presets
-from dpfed.runs.protection import not_protected
+from dpfed.runs.protection import limitations_of_guarantee
 
 WORDS = "against other clients that deviate"
 
 
 def of_coins(*, kind="plain", partition="iid", **privacy):
     """What FedPM's private preset on digits with such sums says of other clients' coins."""
-    tables = presets.tables("fedpm-digits")
+    tables = presets.preset_tables("fedpm-digits")
     tables["privacy"] = {"linf_clip": 0.1, "clip_norm": 1.0, "noise": "coins", **privacy}
     tables["aggregation"] = {"kind": kind}
     tables["data"] = {**tables["data"], "partition": partition}
     config = parse(tables, source="test")
-    return [note for note in not_protected((), config, decodes_first=False) if WORDS in note]
+    return [note for note in limitations_of_guarantee((), config, decodes_first=False) if WORDS in note]
 
 
 def test_a_plain_sum_in_one_process_relies_on_no_other_client():

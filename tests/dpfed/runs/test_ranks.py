@@ -55,7 +55,7 @@ def by_torchrun(preset, out):
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", RUNS)
 def test_two_processes_are_one_run(tmp_path, preset):
-    config = parse(override(presets.tables(preset), settings_of(preset)), source=preset)
+    config = parse(override(presets.preset_tables(preset), settings_of(preset)), source=preset)
     alone = federation.run(build(config), tmp_path / "one").summary
     both = by_torchrun(preset, tmp_path / "two")
     assert (alone["processes"], both["processes"]) == (1, 2)

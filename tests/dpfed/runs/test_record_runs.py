@@ -215,11 +215,14 @@ def test_a_run_of_records_for_release(config, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("run.release=true", "local.record.noise=gaussian"), r"local\.record\.noise='gaussian': is floating-point"),
+        (
+            ("run.release=true", "local.record.noise=gaussian"),
+            r"local\.record\.noise='gaussian': the last bits of floating-point",
+        ),
         (("run.release=true", "run.on_error=raise"), r"run\.on_error='raise'"),
         ((*EXACT, "run.on_error=raise"), r"run\.on_error='raise' with run\.randomness='secure'"),
         (("run.release=true", "run.randomness=simulated"), r"run\.randomness='simulated'"),
-        (("local.record.steps=100.0",), r"is for local\.record\.noise='discrete-gaussian'"),
+        (("local.record.steps=100.0",), r"requires local\.record\.noise='discrete-gaussian'"),
     ],
 )
 def test_what_no_run_of_records_for_release_may_have(config, settings, words):

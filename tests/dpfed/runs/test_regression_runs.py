@@ -17,7 +17,7 @@ from dpfed.report.run import write_report
 from dpfed.runs import loop as federation
 from dpfed.runs.evaluate import mae, r2, rmse
 from dpfed.runs.experiment import build
-from dpfed.runs.training import Own
+from dpfed.runs.training import CustomObjects
 
 CLIENTS, EACH = 30, 12
 
@@ -104,19 +104,19 @@ def worst(outputs, targets):
 def test_functions_of_ones_own_stand_under_their_names_and_a_resumed_run_needs_them(folder):
     config = tables(folder)
     metrics = {"worst": worst, "first": lambda outputs, targets: (outputs - targets)[:, 0].abs()}
-    experiment = build(config, own=Own(loss=logcosh, metrics=metrics))
+    experiment = build(config, own=CustomObjects(loss=logcosh, metrics=metrics))
     with pytest.raises(Exception, match="interrupted"):
         federation.run(experiment, folder / "run", stop=iter([False, False, True]).__next__)
     assert 'loss = "own"' in (folder / "run" / "config.toml").read_text()
     with pytest.raises(ConfigError, match="was given in Python"):
         build(experiment.config)
-    done = federation.run(build(config, own=Own(loss=logcosh, metrics=metrics)), folder / "run", resume=True)
+    done = federation.run(build(config, own=CustomObjects(loss=logcosh, metrics=metrics)), folder / "run", resume=True)
     test = arrays()
     off = outputs_of(load_file(folder / "run" / "model.safetensors"), test["test_inputs"]) - test["test_targets"]
     assert done.summary["test_loss"] == pytest.approx(float(np.log(np.cosh(off)).mean()), rel=1e-4)
     assert done.summary["test_worst"] == pytest.approx(float(np.abs(off).max()), rel=1e-4)
     assert done.summary["test_first"] == pytest.approx(float(np.abs(off[:, 0]).mean()), rel=1e-4)
-    whole = federation.run(build(config, own=Own(loss=logcosh, metrics=metrics)), folder / "whole")
+    whole = federation.run(build(config, own=CustomObjects(loss=logcosh, metrics=metrics)), folder / "whole")
     assert done.metrics == whole.metrics
 
 
@@ -181,12 +181,12 @@ def test_what_does_not_fit_labels_is_refused(tiny_config):
         with pytest.raises(ConfigError, match=complaint):
             build(tiny_config(setting))
     with pytest.raises(ConfigError, match="one number a sample"):
-        build(tiny_config(), own=Own(loss=torch.nn.CrossEntropyLoss()))
+        build(tiny_config(), own=CustomObjects(loss=torch.nn.CrossEntropyLoss()))
     with pytest.raises(ConfigError, match="give one of them"):
-        build(tiny_config("local.loss=cross-entropy"), own=Own(loss=logcosh))
+        build(tiny_config("local.loss=cross-entropy"), own=CustomObjects(loss=logcosh))
     for name in ("loss", "accuracy", "two words", ""):
-        with pytest.raises(ConfigError, match="is no name for one"):
-            build(tiny_config(), own=Own(metrics={name: worst}))
+        with pytest.raises(ConfigError, match="cannot be the name of a metric"):
+            build(tiny_config(), own=CustomObjects(metrics={name: worst}))
 
 
 def test_files_of_targets_are_checked(tmp_path):
@@ -227,6 +227,6 @@ def test_metrics_are_what_their_names_say():
 
 def test_metrics_jsonl_is_json_where_a_metric_is_no_number(folder):
     metrics = {"nothing": lambda outputs, targets: float("nan")}
-    federation.run(build(tables(folder), own=Own(metrics=metrics)), folder / "run")
+    federation.run(build(tables(folder), own=CustomObjects(metrics=metrics)), folder / "run")
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     assert all(json.loads(line)["test_nothing"] is None for line in lines)

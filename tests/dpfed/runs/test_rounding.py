@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from dpfed.cli import status
 from dpfed.config.tables import override, parse
 from dpfed.mechanisms.integers import Integers
-from dpfed.methods.presets import tables
+from dpfed.methods.presets import preset_tables
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 
@@ -20,7 +20,7 @@ SMALL = ("federation.clients=60", "federation.cohort=12", "federation.rounds=3",
 
 def trained(folder, *settings):
     """Weights [d] of FedAvg on the digits, and the folder."""
-    changed = override(tables("fedavg-digits"), [*SMALL, *settings])
+    changed = override(preset_tables("fedavg-digits"), [*SMALL, *settings])
     federation.run(build(parse(changed, source="test")), folder)
     return torch.cat([one.flatten() for one in load_file(folder / "model.safetensors").values()]).double()
 
@@ -48,7 +48,7 @@ def test_the_stated_error_bounds_that_of_rows(rotation):
     """Root mean square over 64 rows, beside the bound: entries are rounded by a variance of at most 1/4, in the mean
     1/6 for fractions that are equally likely."""
     settings = (f"aggregation.clip_norm={CLIP}", "aggregation.kind=masked", "aggregation.steps=3000")
-    changed = override(tables("fedavg-digits"), [*SMALL, *settings, f"aggregation.rotation={rotation}"])
+    changed = override(preset_tables("fedavg-digits"), [*SMALL, *settings, f"aggregation.rotation={rotation}"])
     method = build(parse(changed, source="test")).method
     code = method.stages.find(Integers)
     rows = torch.randn(64, method.clients.course.size, generator=torch.Generator().manual_seed(1))
@@ -63,7 +63,7 @@ def test_the_stated_error_bounds_that_of_rows(rotation):
 
 
 def test_private_sums_keep_their_steps_and_bits(tmp_path):
-    private = override(tables("dp-fedavg-digits"), [*SMALL, "aggregation.kind=masked"])
+    private = override(preset_tables("dp-fedavg-digits"), [*SMALL, "aggregation.kind=masked"])
     method = build(parse(private, source="test")).method
     assert method.stages.bits < 24
     folder = tmp_path / "run"
@@ -77,7 +77,7 @@ def test_private_sums_keep_their_steps_and_bits(tmp_path):
         "local.record.clip_norm=1",
         "local.record.epsilon=9",
     )
-    method = build(parse(override(tables("fedavg-digits"), [*SMALL, *records]), source="test")).method
+    method = build(parse(override(preset_tables("fedavg-digits"), [*SMALL, *records]), source="test")).method
     assert method.stages.bits < 24
 
 

@@ -12,7 +12,7 @@ from accounting.ledger.project import ProjectLedger
 from accounting.mechanisms import schedule_of, unsampled
 from dpfed.audit.run import audit_run
 from dpfed.errors import ConfigError, RunError
-from dpfed.methods.privacy_target import target_of
+from dpfed.methods.privacy_target import privacy_target_of
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
 from dpfed.runs.folder import RunFolder
@@ -31,7 +31,7 @@ def test_a_scheduled_run_is_charged_resumed_and_audited(tiny_config, tmp_path, s
     experiment = build(config)
     sent = experiment.method.stages.project.choice.sent
     assert (
-        experiment.privacy_target.mechanism == target_of(config, experiment.specification, sent).mechanism
+        experiment.privacy_target.mechanism == privacy_target_of(config, experiment.specification, sent).mechanism
     )  # so that it can be prolonged
     whole = federation.run(build(config), tmp_path / "whole")
     book = Ledger.read(tmp_path / "whole" / "ledger.jsonl")
@@ -85,7 +85,7 @@ def test_what_cannot_be_is_refused(tiny_config, settings, words):
 
 def test_a_loop_of_ones_own_keeps_no_key_of_a_schedule():
     of = {"clients": 60, "cohort": 20, "clip_norm": 1.0, "rounds": 4, "noise_multiplier": 2.0, "dimension": 3}
-    with pytest.raises(ConfigError, match="stores no key"):
+    with pytest.raises(ConfigError, match="does not store the key"):
         dpfed.ClientLevel(**of, sampling="balls-and-bins", randomness="secure")
 
 
@@ -104,7 +104,7 @@ def test_a_loop_of_ones_own_releases_every_round():
         clients=60, cohort=20, clip_norm=1.0, rounds=4, noise_multiplier=2.0, sampling="min-separation", separation=2,
         randomness="simulated", dimension=3,
     )  # fmt: skip
-    with pytest.raises(RunError, match="none may be left out"):
+    with pytest.raises(RunError, match="none may be skipped"):
         for _ in skipping.rounds():
             pass
 

@@ -10,7 +10,7 @@ from accounting.mechanisms import Composed
 from accounting.mechanisms.adjacency import Adjacency
 from dpfed.runs import loop as federation
 from dpfed.runs.experiment import build
-from dpfed.runs.protection import hostile_clients_view, server_view
+from dpfed.runs.protection import epsilon_against_hostile_clients, epsilon_against_server
 
 SHARES = ("privacy.noise=discrete-gaussian", "privacy.placement=clients", "privacy.adjacency=zero-out")
 MASKED = ("aggregation.kind=masked",)
@@ -19,7 +19,7 @@ MASKED = ("aggregation.kind=masked",)
 def test_it_is_that_of_the_unsampled_rounds(tiny_config):
     """Discrete noise is nearly the continuous one: the closed form of the accounted shares, within 1%."""
     experiment = build(tiny_config(*SHARES, *MASKED, "aggregation.dropout=0.1"))
-    view = server_view(experiment.config, experiment.privacy_target, 3)
+    view = epsilon_against_server(experiment.config, experiment.privacy_target, 3)
     assert view.rounds == 3
     inside = experiment.privacy_target.mechanism.mechanism
     mu = inside.l2_bound / (inside.share_variance * inside.shares) ** 0.5
@@ -30,7 +30,7 @@ def test_it_is_that_of_the_unsampled_rounds(tiny_config):
 def test_hardly_ever_is_a_client_drawn_more_often(tiny_config):
     """300 simulated runs: more than the bound in at most 3 expected; 12 or more would be chance 1e-4."""
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.rounds=100", "privacy.delta=0.011"))
-    most = server_view(experiment.config, experiment.privacy_target, 100).rounds
+    most = epsilon_against_server(experiment.config, experiment.privacy_target, 100).rounds
     drawn = np.random.default_rng(3).random((300, 100, 60)) < 0.2
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most) < 12
     assert np.count_nonzero(drawn.sum(axis=1).max(axis=1) > most - 4) > 12  # and it is no idle bound
@@ -51,7 +51,7 @@ def _displaces(experiment):
 def test_the_client_that_is_drawn_more_often_is_paid_for_by_delta(tiny_config):
     """The whole law, over all numbers of rounds that a client may be drawn in: its delta is within the run's."""
     rounds = 100
-    for settings, view_of in (((*SHARES, *MASKED), server_view), (MASKED, hostile_clients_view)):
+    for settings, view_of in (((*SHARES, *MASKED), epsilon_against_server), (MASKED, epsilon_against_hostile_clients)):
         experiment = build(tiny_config(*settings, f"federation.rounds={rounds}"))
         view = view_of(experiment.config, experiment.privacy_target, rounds)
         delta = experiment.privacy_target.delta
@@ -78,7 +78,7 @@ def test_clients_that_show_who_took_part_cost_the_amplification_and_no_more(tiny
         drawn = np.arange(1, 31)
         return float(binom.pmf(drawn, 30, 0.2) @ [float(privacy_profile(epsilon, mu=mu * t**0.5)) for t in drawn])
 
-    view = hostile_clients_view(experiment.config, experiment.privacy_target, 30)
+    view = epsilon_against_hostile_clients(experiment.config, experiment.privacy_target, 30)
     assert shown(view.epsilon) <= privacy_target.delta
     sampled = accountant.epsilon(Composed(parts=((privacy_target.mechanism, 30),)), delta=privacy_target.delta)
     assert shown(sampled) > 1.5 * privacy_target.delta
@@ -92,7 +92,7 @@ def test_everybody_has_the_same_epsilon_under_sampling_all(tiny_config, tmp_path
 
 def test_everybody_takes_part_in_every_round_under_sampling_all(tiny_config):
     experiment = build(tiny_config(*SHARES, *MASKED, "federation.sampling=all"))
-    assert server_view(experiment.config, experiment.privacy_target, 7).rounds == 7
+    assert epsilon_against_server(experiment.config, experiment.privacy_target, 7).rounds == 7
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,5 @@ def test_nothing_is_stated_where_the_server_sees_more(tiny_config, tmp_path, set
     assert summary["server_epsilon"] is None
     assert (summary["hostile_clients_epsilon"] is None) == (MASKED[0] not in settings)
     experiment = build(tiny_config(*SHARES, *MASKED))
-    assert server_view(experiment.config, experiment.privacy_target, 0) is None
-    assert hostile_clients_view(experiment.config, experiment.privacy_target, 3) is None
+    assert epsilon_against_server(experiment.config, experiment.privacy_target, 0) is None
+    assert epsilon_against_hostile_clients(experiment.config, experiment.privacy_target, 3) is None

@@ -98,7 +98,7 @@ def test_a_run_goes_on_by_its_folder_alone(tmp_path, monkeypatch):
 
 def test_a_folder_without_a_run_has_nothing_to_go_on_with(tmp_path, capsys):
     assert status(["run", "--resume", "--out", str(tmp_path)]) == 1
-    assert "holds no run to resume" in capsys.readouterr().err
+    assert "has no run to resume" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -55,7 +55,9 @@ def listed(names, **ids):
 def turns_of(dataset, **federation):
     """Rounds of each client, by its id."""
     settings = {f"federation.{key}": value for key, value in federation.items()}
-    found = dpfed.runs.experiment.build(configured(dataset, settings), own=dpfed.runs.training.Own(data=dataset))
+    found = dpfed.runs.experiment.build(
+        configured(dataset, settings), own=dpfed.runs.training.CustomObjects(data=dataset)
+    )
     who = found.method.sampler
     drawn = [who.sample(found.method.randomness, number).tolist() for number in range(12)]
     return {

@@ -346,7 +346,7 @@ def test_a_run_that_was_killed_before_its_first_line_starts(tmp_path):
     folder.mkdir()
     (folder / "config.toml.part").write_text("[data")
     (folder / "lock").touch()
-    with pytest.raises(RunError, match=r"holds no run to resume.*without --resume"):
+    with pytest.raises(RunError, match=r"has no run to resume.*without --resume"):
         federation.run(tiny(), folder, resume=True)
     federation.run(tiny(), folder)
     federation.run(tiny(), tmp_path / "whole")

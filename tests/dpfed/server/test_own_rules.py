@@ -56,5 +56,5 @@ def test_what_is_no_rule_is_refused(tiny_config):
     with pytest.raises(ConfigError, match="cannot be made: ZeroDivisionError"):
         build(tiny_config("server.rule=fails"))
     server.register("signs")(SignSteps)
-    with pytest.raises(ConfigError, match="with masks: it is for updates"):
+    with pytest.raises(ConfigError, match="with masks: this rule is for updates"):
         build(tiny_config("method.name=fedpm", "server.rule=signs", without=["privacy"]))

@@ -9,7 +9,7 @@ import pytest
 import dpfed
 from dpfed.api.replay import ConfiguredRun, replay_config
 from dpfed.audit.replays.pairs import Pair
-from dpfed.config.tables import put
+from dpfed.config.tables import set_key
 from dpfed.errors import ConfigError, DataError, DpfedError
 from dpfed.methods import presets
 
@@ -21,7 +21,7 @@ ONE_IN = 6
 """Planted faults of `make test`: every sixth, from the first on; the others are slow tests."""
 
 
-PRIVATE = [one for one in presets.names() if one.endswith("-digits") and "privacy" in presets.tables(one)]
+PRIVATE = [one for one in presets.preset_names() if one.endswith("-digits") and "privacy" in presets.preset_tables(one)]
 
 
 def _slow_but_one(cases):
@@ -60,14 +60,16 @@ def test_all_pairs_of_every_preset_pass(name):
     assert found.verdict == "pass", found.as_text()
 
 
-OTHER_DATA = [one for one in presets.names() if not one.endswith("-digits") and "privacy" in presets.tables(one)]
+OTHER_DATA = [
+    one for one in presets.preset_names() if not one.endswith("-digits") and "privacy" in presets.preset_tables(one)
+]
 IN_SMALL = {"federation.rounds": 2, "federation.clients": 40, "federation.cohort": 10, "data.train_samples": 800}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHER_DATA)
 def test_two_half_pairs_of_presets_on_other_data_pass(name):
-    tables = presets.tables(name)
+    tables = presets.preset_tables(name)
     settings = [f"{key}={value}" for key, value in IN_SMALL.items()]
     try:
         found = replay_config(name, [*settings, "run.device=cpu"], rounds=1, pairs=3)
@@ -128,10 +130,10 @@ def test_sound_pieces_drawn_by_a_seed_pass(seed):
 
 
 def _among_ranks(plant, processes=2):
-    given = presets.tables("dp-fedavg-digits")
+    given = presets.preset_tables("dp-fedavg-digits")
     few = SMALL | {"federation.rounds": 1, "federation.clients": 30, "data.train_samples": 240}
     for key, value in few.items():
-        put(given, key, value, given=key, form="table.key")
+        set_key(given, key, value, given=key, form="table.key")
     run = ConfiguredRun(given, processes=processes)
 
     def call(data, out):
@@ -195,7 +197,7 @@ def test_a_pair_that_fails_is_run_again_from_its_file(tmp_path, monkeypatch):
     path.write_text(
         json.dumps(
             {
-                "config": presets.tables("dp-fedavg-digits"),
+                "config": presets.preset_tables("dp-fedavg-digits"),
                 "load": [],
                 "rounds": 1,
                 "seed": 0,

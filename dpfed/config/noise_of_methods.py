@@ -1,4 +1,4 @@
-"""Methods whose uploads can have one kind of noise only, as plain values without imports of tables."""
+"""Noise of methods whose uploads allow one kind of noise only, as plain values that import no configuration table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dpfed.config import registered
 Noise = Literal["coins", "dithered"]
 
 NOISE: dict[str, Noise] = {"fedpm": "coins", "fedmask": "coins", "dp-dithered": "dithered"}
-"""Noise of built-in methods, from which their specifications read it."""
+"""Only allowed noise of each such built-in method; the method specifications read it here."""
 
 
 def noise_of_method(name: str) -> Noise | None:
-    """Return the only noise that uploads of this method can have; None if [privacy] chooses it."""
+    """Return the only noise that uploads of this method can have; None if privacy.noise chooses it."""
     if name in NOISE:
         return NOISE[name]
-    method = registered.own("method").get(name)
+    method = registered.objects_of_kind("method").get(name)
     noise: Noise | None = None if method is None else method.specification.noise
     return noise
