@@ -1,4 +1,4 @@
-"""A client of the secure sum of Bonawitz et al. 2017, which speaks with the server in bytes."""
+"""A client of the secure sum of Bonawitz et al. 2017, which exchanges bytes with the server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from dpfed.errors import WireError
 
 
 class Client:
-    """One client in one round; every key is its own, of this round.
+    """One client in one round, with keys made for this round only.
 
-    `advertise`, `share`, `hold`, `upload`, `unmask`, each once and in this order. It refuses (WireError) what is
-    malformed or not of this round, and (SecureSumAborted) to go on where fewer than the threshold are left, or where
-    the sum would hold fewer rows than the agreement's `least`: of those who are named, whose keys and shares come (as
-    far as it has them: all, or its neighbours'), and who is to be unmasked.
+    Its methods `advertise`, `share`, `hold`, `upload`, `unmask` are called once each, in this order. Raises WireError
+    for messages that are malformed or not of this round. Raises SecureSumAborted if too few clients remain for the
+    threshold, or for the agreement's `least` rows in the sum. Counted are the clients named in a message, with keys
+    and shares as far as this client receives them, and the clients to be unmasked.
     """
 
     def __init__(self, agreement: Agreement, client: int) -> None:
@@ -49,7 +49,8 @@ class Client:
         self._next = "advertise"
 
     def to_bytes(self) -> bytes:
-        """All its secrets, for itself alone, to go on with in another process: `from_bytes`."""
+        """Return the client's state, secrets included, to continue in another process with `from_bytes`; keep it
+        secret."""
         keys = [key.private_bytes_raw().hex() for key in (self._cipher_key, self._mask_key)]
         tables = [
             {str(near): content.hex() for near, content in table.items()}
@@ -59,7 +60,7 @@ class Client:
 
     @classmethod
     def from_bytes(cls, agreement: Agreement, client: int, memory: bytes) -> Client:
-        """Return the client that has written `memory`, under the same agreement."""
+        """Return the client whose `to_bytes` gave `memory`, under the same agreement."""
         one = cls(agreement, client)
         one._next, own_seed, keys, tables = json.loads(memory)
         one._own_seed = bytes.fromhex(own_seed)
@@ -70,18 +71,19 @@ class Client:
         return one
 
     def advertise(self) -> bytes:
-        """Step 0: two public keys, for encryption and for masks."""
+        """Step 0: return two public keys, one for encryption and one for masks."""
         self._agreement.require_all(ProtocolStep.ADVERTISE, self._agreement.graph.circle)
         self._advance_step("advertise", "share")
         return self._message(MessageKind.ADVERTISE, {self.client: self._public_keys()})
 
     def share(self, message: bytes) -> bytes:
-        """Step 1: from the neighbours' keys, a share of both secrets for each, encrypted."""
+        """Step 1: from the neighbours' keys, return for each neighbour an encrypted share of both of this client's
+        secrets."""
         self._advance_step("share", "hold")
         self._keys = {near: bytes(keys) for near, keys in self._read(message, MessageKind.KEYS).items()}
         every = [key for keys in (*self._keys.values(), self._public_keys()) for key in (keys[:32], keys[32:])]
         if len(set(every)) < len(every):
-            raise WireError(f"client {self.client}: two of the public keys are the same; the server or a client lies.")
+            raise WireError(f"client {self.client}: two of the public keys are equal; the server or a client lies.")
         self._require(ProtocolStep.ADVERTISE, self._keys)
         shares = self._split()
         self._shares[self.client] = shares.pop(self.client)
@@ -94,7 +96,7 @@ class Client:
         return self._message(MessageKind.SHARE, sealed)
 
     def hold(self, message: bytes) -> None:
-        """Step 2 begins: keep the shares of the neighbours that go on. The others are out of this round."""
+        """Start of step 2: store the shares of the neighbours that remain. All other clients are out of this round."""
         self._advance_step("hold", "upload")
         for near, sealed in self._read(message, MessageKind.FORWARD).items():
             if near not in self._keys:
@@ -106,15 +108,16 @@ class Client:
         self._require(ProtocolStep.SHARE, self._shares)
 
     def upload(self, row: NDArray[np.uint32]) -> bytes:
-        """Step 2: row [d], taken modulo 2^b, under its own mask and those that it shares with its neighbours."""
+        """Step 2: return row [d] modulo 2^b, under this client's own mask and the masks shared with its neighbours."""
         self._advance_step("upload", "unmask")
         words = masked(row, self._masks(), self._agreement.bits)
         return self._message(MessageKind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
 
     def unmask(self, message: bytes) -> bytes:
-        """Step 3: of every neighbour, a share of its own mask if it is in the sum, else of its mask key. Never both.
+        """Step 3: return one share for every neighbour: of its own mask if its row is in the sum, else of its mask key.
 
-        Once a round: a second request could ask for the other secret of the same client.
+        Called once a round: a second request could ask for the other secret of a neighbour, and both would unmask its
+        row.
         """
         self._advance_step("unmask", "nothing")
         rows = read_table(message, MessageKind.REQUEST, self._session, most=len(self._agreement.graph.circle))
@@ -150,7 +153,7 @@ class Client:
         return self._cipher_key.public_key().public_bytes_raw() + self._mask_key.public_key().public_bytes_raw()
 
     def _require(self, step: ProtocolStep, near: Iterable[int]) -> None:
-        """Enough of its own neighbourhood; and of all, where all are its neighbours."""
+        """Raise SecureSumAborted unless enough neighbours remain; check all clients if all are neighbours."""
         alive = {*near, self.client}
         self._agreement.require_around(step, alive, self.client)
         if len(self._near) + 1 == len(self._agreement.graph.circle):
@@ -172,7 +175,7 @@ class Client:
 
     def _advance_step(self, called: str, following: str) -> None:
         if self._next != called:
-            raise WireError(f"client {self.client}: asked to {called}, but it is time to {self._next}; refused.")
+            raise WireError(f"client {self.client}: asked to {called}, but the next step is {self._next}; refused.")
         self._next = following
 
     @property
@@ -181,7 +184,7 @@ class Client:
 
 
 def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArray[np.unsignedinteger]:
-    """Return a copy of row [d] under masks, in integers of the ring."""
+    """Return a copy of row [d] with the masks added, in integers of the ring."""
     words = row.astype(word_type(bits))
     apply_masks(words[None], masks)
     return words
@@ -189,7 +192,7 @@ def masked(row: NDArray[np.uint32], masks: list[SeededMask], bits: int) -> NDArr
 
 def _reveal(content: memoryview) -> Reveal:
     if content[0] not in (Reveal.OWN_MASK, Reveal.MASK_KEY):
-        raise WireError(f"asked for secret {content[0]}: there are 0, of the own mask, and 1, the mask key.")
+        raise WireError(f"asked for secret {content[0]}: must be 0, the own mask, or 1, the mask key.")
     return Reveal(content[0])
 
 

@@ -1,4 +1,4 @@
-"""Secure sums in one process: the whole protocol, clients and server passing each other bytes, or its masks alone."""
+"""Secure sums in one process: the whole protocol with clients and server exchanging bytes, or its masks alone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dpfed.errors import SecureSumAborted, WireError
 class ProtocolSum:
     """Bonawitz et al. 2017, semi-honest, over all pairs or over a random k-regular graph (Bell et al. 2020).
 
-    What is run is the protocol: keys are agreed on, secrets shared and recovered, uploads masked, dropouts removed.
-    What is shown is its algebra, not secrecy: one process holds both sides.
+    The whole protocol is run: keys are agreed on, secrets shared and recovered, uploads masked, dropouts removed. It
+    demonstrates the algebra, not secrecy: one process holds the secrets of clients and server.
 
-    agreement: the public terms, with all clients, those who dropped included
-    dropouts:  the step before which a client vanishes
+    agreement: the public terms, with all clients, dropped ones included
+    dropouts:  the step before which each dropped client vanishes
 
-    An abort is raised by `close`, at whatever step it came.
+    `close` raises the error of an abort, whatever the step of the abort.
     """
 
     def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
@@ -42,10 +42,10 @@ class ProtocolSum:
             self._aborted = aborted
 
     def add(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> None:
-        """Rows [c, d] of clients, each masked and sent at once; those of clients that are gone are ignored.
+        """Mask and send rows [c, d] of the clients at once; rows of dropped clients are ignored.
 
-        A late client's row is masked; it is sent when the server has closed the step, or not at all if another
-        late one already waits: the server does not look into it.
+        A late client's row is masked and kept until the server has closed the step, where it must be refused. One late
+        row is enough for this test, so any further late row is discarded.
         """
         for client, row in self._turns.take(clients, rows):
             if self._aborted is not None:
@@ -84,16 +84,16 @@ class ProtocolSum:
             self._server.receive(self._late)
         except WireError:
             return
-        raise AssertionError("a late input was let in")
+        raise AssertionError("the server accepted a late row")
 
 
 class MaskedSum:
     """Pairwise and self masks in Z_{2^b}, over the graph of `ProtocolSum` and with its thresholds and dropouts.
 
-    A shortcut: seeds come from one secret of the session, where the protocol agrees on keys and shares secrets. So no
-    message is made, and the holder of the secret can unmask every client. The masks are real, the running sum holds no
-    bare row, and what dropped clients left behind is taken out again. A pair of clients whose rows come in the same
-    `add` has its mask expanded once. Arguments and errors are those of `ProtocolSum`.
+    A shortcut: mask seeds are derived from one secret of the session, where the protocol agrees on keys and shares
+    secrets. So no message is made, and the holder of the secret can unmask every client. The masks are real, the
+    running sum holds no unmasked row, and leftover masks of dropped clients are removed. The mask of two clients
+    whose rows are in the same `add` is expanded once. Arguments and errors are those of `ProtocolSum`.
     """
 
     def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
@@ -114,7 +114,7 @@ class MaskedSum:
             self._aborted = aborted
 
     def add(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> None:
-        """Rows [c, d] of clients, masked and added at once; those of clients that are gone or late are ignored."""
+        """Mask and add rows [c, d] of the clients at once; rows of dropped or late clients are ignored."""
         taken = [(client, row) for client, row in self._turns.take(clients, rows) if not self._turns.is_late(client)]
         if not taken or self._aborted is not None:
             return
@@ -143,8 +143,8 @@ class MaskedSum:
         return ModularTotal(total=reduced(self._total, self._agreement.bits), included=included)
 
     def _masks(self, clients: list[int]) -> list[SeededMask]:
-        """Return the masks of these clients' rows: each client's own, and one for every pair of which an end is
-        here."""
+        """Return the masks of these clients' rows: the own mask of each client, and one for every pair with a client
+        among them."""
         place = {client: row for row, client in enumerate(clients)}
         masks = [SeededMask(self._own_seed(client), plus=row) for client, row in place.items()]
         for client, row in place.items():
@@ -176,5 +176,5 @@ class MaskedSum:
 
 
 def _sign(client: int, near: int, row: int, *, taken_out: bool = False) -> dict[str, int]:
-    """Return the sign of a pair's mask: the lower client adds it, the higher subtracts it; reversed if `taken_out`."""
+    """Return the sign of a pair's mask: the lower id adds it, the higher id subtracts it; reversed if `taken_out`."""
     return {"plus": row} if (client < near) != taken_out else {"minus": row}

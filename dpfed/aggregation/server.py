@@ -1,4 +1,4 @@
-"""The server of the secure sum of Bonawitz et al. 2017, which knows what the bytes that it was sent tell it."""
+"""The server of the secure sum of Bonawitz et al. 2017, whose only input is the bytes that clients send."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _EXPECTED = {
 
 
 class Server:
-    """One round: `receive` messages of a step, `close_step` for the answers, and after three of them `close`.
+    """Server of one round: `receive` the messages of a step, `close_step` for the answers, and after three steps
+    `close`.
 
-    Of uploads it keeps the running sum only. Secrets of clients and the total exist within `close`, after the last
-    share has come. A message that is malformed, out of turn or late is refused (WireError) and changes nothing.
+    Of uploads only the running sum is kept. Secrets of clients and the total exist only within `close`, after the last
+    share has arrived. A message that is malformed, out of turn or late is refused (WireError) and changes nothing.
     """
 
     def __init__(self, agreement: Agreement) -> None:
@@ -41,11 +42,11 @@ class Server:
         self._total = np.zeros(agreement.size, word_type(agreement.bits))
 
     def receive(self, message: bytes) -> None:
-        """Take a client's message of this step. Raise WireError, and change nothing, for any other message."""
+        """Store a client's message of this step. Raise WireError, and change nothing, for any other message."""
         if self.step is None:
             raise WireError("this secure sum is over; refused.")
         if message[4:5] in [bytes([kind]) for kind in _EXPECTED.values() if kind < _EXPECTED[self.step]]:
-            raise WireError(f"a {MessageKind(message[4]).name} message came after the close of its step; refused.")
+            raise WireError(f"a {MessageKind(message[4]).name} message arrived after the close of its step; refused.")
         sender = party_of(message, _EXPECTED[self.step], self._agreement.session)
         {
             ProtocolStep.ADVERTISE: self._on_keys,
@@ -55,7 +56,7 @@ class Server:
         }[self.step](sender, message)
 
     def close_step(self) -> dict[int, bytes]:
-        """End the step and answer those who go on. SecureSumAborted if they are too few."""
+        """End the step and return the answers to the remaining clients. Raise SecureSumAborted if they are too few."""
         if self.step is ProtocolStep.ADVERTISE:
             return self._close_advertise()
         if self.step is ProtocolStep.SHARE:
@@ -65,7 +66,7 @@ class Server:
         raise WireError(f"step {self.step} has no answer; `close` gives the total.")
 
     def close(self) -> ModularTotal:
-        """Return the total, after the last replies. Raise SecureSumAborted if some mask cannot be removed."""
+        """Return the total, after the last replies. Raise SecureSumAborted if a mask cannot be removed."""
         if self.step is not ProtocolStep.UNMASK:
             raise WireError(f"closed at step {self.step}: a total needs all four steps, once.")
         self.step = None
@@ -145,7 +146,7 @@ class Server:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
 
     def _owners(self) -> list[int]:
-        """Return the clients whose masks are in the sum: survivors, and the dropped with a neighbour among them."""
+        """Return the clients whose masks are in the sum: survivors, and dropped clients with a surviving neighbour."""
         return sorted(
             client for client in self._sharers if client in self._survivors or self._near(client, self._survivors)
         )
@@ -158,7 +159,7 @@ class Server:
             return [SeededMask(secret, minus=0)]
         key = X25519PrivateKey.from_private_bytes(secret)
         if key.public_key().public_bytes_raw() != self._keys[owner][32:]:
-            raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong one.")
+            raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong share.")
         seeds = {
             near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
             for near in self._near(owner, self._survivors)
