@@ -19,9 +19,9 @@ from dpfed.errors import TrainingFailed
 
 
 def train_in_turn(task: LocalTask) -> Tensor:
-    """Return moves [c, n]; a client's move is bit for bit the same whichever other clients the task has.
+    """Return moves [c, n]; a client's move is bitwise equal whatever other clients are in the task.
 
-    On a CPU every core trains a client of its own, on one thread, so the number of cores does not matter either.
+    On a CPU every core trains one client at a time, on one thread, so the number of cores does not change a move.
     Raises TrainingFailed if memory runs out.
     """
     moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
@@ -35,7 +35,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
         if not out_of_memory(error):
             raise
         raise TrainingFailed(
-            f"local training: one client a core does not fit into memory ({str(error).strip()[:200]}). Choose a "
+            f"local training: one client per core does not fit into memory ({str(error).strip()[:200]}). Choose a "
             "smaller local.batch_size or model, or fewer cores (OMP_NUM_THREADS)."
         ) from error
     return moves
@@ -52,10 +52,10 @@ def _on_every_core(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 
 def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> None:
-    """Fill the rows `clients` of moves.
+    """Train the clients and write their moves into the rows `clients` of `moves`.
 
-    A client whose exception is forgiven has NaN in its row. The next client then gets a new module, because the
-    exception may have left data in the old one.
+    If an exception is forgiven, the client's row is NaN. The next client then gets a new module, because the exception
+    may have left data in the old module.
     """
     step: _BatchStep | None = None
     for client in clients:
@@ -79,7 +79,7 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 
 
 class _BatchStep(Protocol):
-    """Step on a batch, with the module and buffers kept from client to client."""
+    """Step on one batch of a client; module and buffers are kept from client to client."""
 
     def enter(self, walk: Walk) -> None:
         """Prepare the step for the next client."""
@@ -121,8 +121,8 @@ class _PlainStep:
     def _keep_replaced(self) -> None:
         """Copy a parameter that the forward pass has moved to other memory back into the client's weights.
 
-        An example is `weight.data = renorm(weight.data)`. The step is taken, and the update read, at the client's
-        weights.
+        An example is `weight.data = renorm(weight.data)`. The step starts from the client's weights, and the update is
+        computed from them.
         """
         for parameter, view in zip(self._parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
@@ -146,7 +146,7 @@ class _PrivateStep:
         self._walk = walk
 
     def take(self, client: int, number: int, batch: Tensor) -> None:
-        """Step by the records' gradients, clipped one by one, with noise."""
+        """Step along the sum of the records' gradients, clipped per record, with noise."""
         task = self._task
         assert task.record is not None
         assert task.schedule.expected is not None
@@ -166,12 +166,12 @@ class _PrivateStep:
     def _gradients(self, client: int, step: int, rows: Tensor) -> Tensor:
         """Return per-record gradients [b, d], computed at a copy of the client's weights.
 
-        A forward pass may write to its parameters, which no clipping bounds, so the copy is thrown away. If an
-        exception is forgiven, the records of the batch are computed one by one; a record that raises alone, or whose
+        A forward pass may write to its parameters, and no clipping bounds that, so the copy is discarded. If an
+        exception is forgiven, the records of the batch are computed one by one. A record that raises alone, or whose
         gradient is not finite, has the gradient 0.
         """
         task = self._task
-        self._held.restore()  # no record affects later ones through a state
+        self._held.restore()  # so that no record affects later ones through a state of the network
         self._room.copy_(self._walk.room[0])
         task.model.rebind(self._module, self._room)
         drawn = task.own_randomness(np.array([client]), step, records=rows.cpu().numpy())
@@ -189,7 +189,8 @@ class _PrivateStep:
 
 
 def _batches(task: LocalTask, client: int) -> Iterator[Tensor]:
-    """Return the client's batches in order, each an int64 tensor of its real rows, moved to the device together."""
+    """Yield the client's batches in order, each an int64 tensor of its real rows; all are copied to the device at
+    once."""
     steps = int(task.schedule.steps[client])
     samples, real = task.schedule.samples[client, :steps], task.schedule.real[client, :steps]
     rows = torch.from_numpy(samples[real]).to(task.labels.device)

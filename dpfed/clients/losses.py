@@ -26,7 +26,7 @@ OWN = "own"
 class Loss:
     """Loss of local training, per sample and of a batch.
 
-    each: loss of every sample [n], from the network's outputs [n, ...] and the targets [n, ...], any type and shape
+    each: losses [n] of samples, from the network's outputs [n, ...] and the targets [n, ...], of any type and shape
     """
 
     name: str
@@ -41,7 +41,7 @@ class Loss:
         return torch.vmap(self.each)(outputs, targets).flatten()
 
     def of_records(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return losses [b], each record alone."""
+        """Return losses [b], the loss of each record computed on that record alone."""
         if self.apart:
             return self.each(outputs, targets)
         return torch.vmap(lambda output, target: self.each(output[None], target[None])[0])(outputs, targets)
@@ -57,7 +57,7 @@ def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _numeric_losses(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return outputs in the shape of the targets, because [n, 1] and targets [n] would be compared all with all."""
+    """Return losses of outputs reshaped as their targets, since [n, 1] and targets [n] would broadcast to [n, n]."""
     return _mean_of_sample(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
 
 
@@ -94,21 +94,21 @@ def register(name: str, loss: OfSamples) -> None:
     """Register a custom loss under the name used in local.loss, in this process; a second loss of that name replaces
     the first.
 
-    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss a sample, by operations that torch.vmap understands.
+    loss: f(outputs [n, ...], targets [n, ...]) -> [n], one loss per sample, of operations that torch.vmap supports.
     Raises ConfigError for the name of a built-in loss.
     """
     if name in LOSSES or name == OWN:
-        raise ConfigError(f"loss={name!r}: is the name of a loss that is there already. Choose another.")
+        raise ConfigError(f"loss={name!r}: is the name of a built-in loss. Choose another name.")
     _own[name] = own_loss(loss, name=name)
 
 
 def loss_named(name: str) -> Loss:
-    """Return the loss of this name; ConfigError with the nearest name if there is none."""
+    """Return the loss of this name; raise ConfigError with the nearest name if there is none."""
     known = LOSSES | _own
     if name == OWN:
         raise ConfigError(
             "local.loss='own': the loss of this run was given in Python, and is not in its folder. Give it again: "
-            "loss=f in Python; or name it with dpfed.clients.losses.register in a file of your own."
+            "loss=f in Python; or register it with dpfed.clients.losses.register in a file that --load names."
         )
     if name not in known:
         raise ConfigError(f"local.loss={name!r}: known are {', '.join(sorted(known))}.{did_you_mean(name, known)}")
@@ -116,26 +116,26 @@ def loss_named(name: str) -> Loss:
 
 
 def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    """Raise ConfigError unless the loss of these public samples is one number each, of that sample alone, with a
-    gradient.
+    """Raise ConfigError unless the loss gives one differentiable number per sample, which depends on that sample only.
 
-    outputs [n, ...] and targets [n, ...], n at least 2.
+    The check uses public samples: outputs [n, ...] and targets [n, ...], n at least 2.
     """
     outputs = outputs.detach().requires_grad_()
     together = _tried_loss(loss, loss.each, outputs, targets)
     form = _type_and_shape(together) if isinstance(together, Tensor) else type(together).__name__
     if not isinstance(together, Tensor) or together.shape != (len(outputs),) or not together.is_floating_point():
         raise ConfigError(
-            f"local.loss={loss.name!r}: gives {form} for {len(outputs)} samples; must give one number a sample, "
-            f"floating, [{len(outputs)}]. In torch's losses that is reduction='none', and then the mean of each sample."
+            f"local.loss={loss.name!r}: gives {form} for {len(outputs)} samples; must give one floating number per "
+            f"sample, [{len(outputs)}]. In torch's losses that is reduction='none', and then the mean of each sample."
         )
     if not together.requires_grad:
         raise ConfigError(f"local.loss={loss.name!r}: has no gradient by the network's outputs. Compute it from them.")
     one = torch.vmap(lambda output, target: loss.each(output[None], target[None])[0])
     if not torch.allclose(together, _tried_loss(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(
-            f"local.loss={loss.name!r}: the loss of a sample depends on what else is in its batch. A client's batches "
-            "are filled up, and a private record must not bear on another: compute it from each sample alone."
+            f"local.loss={loss.name!r}: the loss of a sample depends on the other samples of its batch. A client's "
+            "batches are padded, and a private record must not affect other records: compute the loss from each "
+            "sample alone."
         )
 
 

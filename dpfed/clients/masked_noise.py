@@ -20,14 +20,14 @@ NOISE_PURPOSE = "fedmrn.noise"
 
 
 class SeededNoise(Protocol):
-    """Noise vectors by their seed, drawn again when an upload is encoded and decoded."""
+    """Noise vectors by seed; the encoder and the decoder draw them again from the seeds."""
 
     def __call__(self, seeds: Tensor, *, count: int) -> Tensor:
         """Return noise float32 [c, count], without zeros, for seeds int64 [c]."""
 
 
 def noise_seeds(seeds: Seeds, number: int, clients: NDArray[np.int64], *, shared: bool) -> list[int]:
-    """Return the noise seeds of a round, one a client or one for all. The encoder must get the same seeds."""
+    """Return the noise seeds of a round, one per client or one for all. The encoder must receive equal seeds."""
     if shared:
         return [seeds.integer(NOISE_PURPOSE, number)]
     return [seeds.integer(NOISE_PURPOSE, number, int(client)) for client in clients]
@@ -40,23 +40,23 @@ class MaskedNoise:
     The broadcast w is frozen, u = 0 at the start of the round, n = noise(seed). With S(u, n) = n m,
         binary:  m = 1 with probability clip(u / n, 0, 1), else 0;        u_bar = n clip(u / n, 0, 1)
         signed:  m = 1 with probability clip((u + n) / 2n, 0, 1), else -1;  u_bar = n clip(u / n, -1, 1)
-    batch t of T is taken at w + u_hat (Li et al., FedMRN, equations 6 to 10, with the brackets of 7 put right):
+    batch t of T is taken at w + u_hat (Li et al., FedMRN, equations 6 to 10, with corrected brackets in equation 7):
         u_hat = (1 - P) u_bar + P S(u, n),  P ~ Bern(t / T), fresh for each entry;   u = u - lr d loss / d u_hat
-    SGD, straight through S and the clip; u is never clamped. The paper has no momentum and no decay.
+    SGD differentiates straight through S and the clip; u is never clamped. The paper has no momentum and no decay.
 
     Only the entries `masked` of the vector [d] are masked; the others (normalisation, statistics) are trained by `Sgd`.
     Noise entry j belongs to masked[j]. Training returns [c, d]: u, not yet masked, at `masked` and the plain update
-    elsewhere. The encoder draws the final mask from u and the same noise.
+    elsewhere. The encoder draws the final mask from u and the same noise n.
 
     masked: int64 [m], sorted, on the device to train on; FlatModel.compressible
     signed: masks -1, 1 (FedMRNS) instead of 0, 1
-    shared_noise: one seed a round instead of one a client, see `noise_seeds`
+    shared_noise: one seed per round instead of one per client, see `noise_seeds`
     progressive: False: P = 1 in every batch ("without PM")
     stochastic: False: m = 1 where u and n have one sign ("without SM"); training then returns S(u, n) at `masked`, from
         which the encoder's Bernoulli samples have probability 0 or 1
-    train_masked: False: plain SGD, masks come after training only ("FedAvg with SM")
+    train_masked: False: plain SGD, masks are applied after training only ("FedAvg with SM")
 
-    A client without samples returns zeros; another client only if every gradient was 0. A row of zeros is no update and
+    A client without samples returns zeros; any other client returns zeros only if every gradient was 0. A row of zeros
     must be left out of the sum, because its signed mask would be ±n. Bernoulli samples depend on (seeds, round, client)
     only. Raises ConfigError.
     """
@@ -86,7 +86,7 @@ class MaskedNoise:
 
 
 class MaskedNoiseWalk(Walk):
-    """Clients in training: updates u and noise [c, m], and each client's Bernoulli samples."""
+    """Clients in training: updates u and noise [c, m], and the stream of Bernoulli samples of each client."""
 
     def __init__(self, course: MaskedNoise, start: Departure) -> None:
         broadcast, clients, number, seeds = start.broadcast, start.clients, start.number, start.seeds

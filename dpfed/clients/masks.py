@@ -47,7 +47,8 @@ class MaskTraining:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
         if not 0 < self.edge < 0.5:
             raise ConfigError(
-                f"mask.edge={self.edge}: must be in (0, 1/2): scores are logits of probabilities clipped to it."
+                f"mask.edge={self.edge}: must be in (0, 1/2): scores are logits of probabilities clipped to "
+                "[edge, 1 - edge]."
             )
         if self.gradient not in get_args(Gradient) or self.optimizer not in get_args(Optimizer):
             raise ConfigError(
@@ -64,7 +65,7 @@ class MaskTraining:
 
 
 class MaskWalk(Walk):
-    """Clients in training: scores [c, n], the optimiser's state, and each client's uniform numbers for masks."""
+    """Clients in training: scores [c, n], the optimiser's state, and the stream of uniforms for each client's masks."""
 
     def __init__(self, course: MaskTraining, start: Departure) -> None:
         self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)

@@ -1,8 +1,8 @@
-"""Random numbers that a network draws while it trains (dropout layers and the like): one stream a client, from the
-seed.
+"""Random numbers that a network draws while it trains (in dropout layers and the like), from one seeded stream for each
+client.
 
-Torch has one generator for all threads, and under vmap one draw serves all clients. A client's numbers would depend on
-the clients that train beside it.
+Torch has one generator for all threads, and under vmap one draw serves all clients. With torch's generator a client's
+numbers would depend on the clients that train at the same time.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
     side by side).
 
     clients: clients in training; the first dimension of every draw, under torch.vmap(randomness="different")
-    records: rows of the data set in a batch of one client whose records are private: each has separate streams, since
-        these seeds are public. Every draw must then have the batch as its first dimension.
+    records: rows of the data set in a batch of one client whose records are private. Each record has separate streams,
+             since these seeds are public. Every draw must then have the batch as its first dimension.
 
     A draw for a padded batch begins with the numbers of its real samples, if samples are its first dimension. On CUDA,
-    and if they are not, a loop and side by side draw different numbers from the same distribution.
+    and if samples are not the first dimension, a loop and side by side draw different numbers from one distribution.
 
-    Claim: uniforms on {0, ..., 2^24 - 1} / 2^24; a Bernoulli(p) is u < p, so p is met to 2^-24; normals, exponentials
+    Claim: uniforms on {0, ..., 2^24 - 1} / 2^24; a Bernoulli(p) is u < p, so p is exact to 2^-24. Normals, exponentials
     and integers are their inverse distribution functions at u + 2^-25. Raises TrainingFailed for other draws (random
     permutations, multinomials).
     """
@@ -64,8 +64,8 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             return func(*args, **given)
         if func not in _DRAWS:
             raise TrainingFailed(
-                f"model: draws random numbers by {func}, which no seed here controls. Use dropout, torch.rand, randn, "
-                "randint, bernoulli, uniform_, normal_ or exponential_ (or their _like forms)."
+                f"model: draws random numbers by {func}, which no seed of dpfed controls. Use dropout, torch.rand, "
+                "randn, randint, bernoulli, uniform_, normal_ or exponential_ (or their _like forms)."
             )
         return _DRAWS[func](self._uniforms, *args, **given)
 
@@ -78,7 +78,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
             if tuple(shape[:1]) != self._records.shape:
                 raise TrainingFailed(
                     f"model: draws random numbers of shape {list(shape)} for a batch of private records. Each record "
-                    "must have draws of its own: put the batch first, as torch's dropout layers do."
+                    "must have separate draws: make the batch the first dimension, as torch's dropout layers do."
                 )
             paths = [(*paths[0], record) for record in self._records.tolist()]
         rows = made.reshape(len(paths), -1)
@@ -88,7 +88,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 
 class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context that notes whether any random number was drawn."""
+    """Context that records whether any random number was drawn."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -100,7 +100,7 @@ class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return True if this operation draws: attention and recurrent layers draw only with dropout."""
+    """Return True if this operation draws; attention and recurrent layers draw only if they have dropout."""
     if _SEEDED not in func.tags:
         return False
     names = [argument.name for argument in func._schema.arguments]
@@ -110,7 +110,7 @@ def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) -> bool:
-    """Return True if a forward pass of two zeros like inputs [N, ...] draws anything."""
+    """Return True if a forward pass of two zero samples in the shape of inputs [N, ...] draws random numbers."""
     module = model.bind(model.initial(0))
     module = module if training else module.eval()
     seen = SeenDraws()
@@ -168,7 +168,7 @@ def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, 
 
 
 def _like_arguments(draw: Draw) -> Callable[..., Tensor]:
-    """Return the arguments of a draw in the form of torch.rand_like."""
+    """Return the draw as a function with the arguments of torch.rand_like."""
 
     def like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
         return draw(uniforms, given.shape, given.device).to(dtype or given.dtype)
@@ -177,7 +177,7 @@ def _like_arguments(draw: Draw) -> Callable[..., Tensor]:
 
 
 def _size_arguments(draw: Draw) -> Callable[..., Tensor]:
-    """Return the arguments of a draw in the form of torch.rand."""
+    """Return the draw as a function with the arguments of torch.rand."""
 
     def sized(
         uniforms: Uniforms, size: Sequence[int], *, dtype: _Kind = None, device: _Place = None, **_: object

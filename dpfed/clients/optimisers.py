@@ -1,4 +1,4 @@
-"""Optimisers of clients, and the learning rate of a round: its start, decay, and schedule over rounds."""
+"""Optimisers of clients, and the learning rate of a round: its initial value, its decay, its schedule over rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpfed.clients.task import Departure, Walk
 from dpfed.errors import ConfigError
 
 Schedule = Callable[[int], float]
-"""Factor of the learning rate in round t (from 0)."""
+"""Factor of the learning rate in round t (from 0), a function of t."""
 
 
 class Descends(Protocol):
@@ -41,7 +41,7 @@ def check_rate(course: Descends) -> None:
 
 
 def constant(number: int) -> float:
-    """Return the schedule 1."""
+    """Return the factor 1 of the constant schedule."""
     return 1.0
 
 
@@ -61,7 +61,7 @@ def step(every: int, factor: float) -> Schedule:
 
 
 def listed(factors: Sequence[float]) -> Schedule:
-    """Return the schedule of listed factors, one a round; the last one is kept for later rounds."""
+    """Return the schedule of the given factors, one per round; the last factor holds for all later rounds."""
     return lambda number: factors[min(number, len(factors) - 1)]
 
 
@@ -71,8 +71,8 @@ class Sgd:
 
     Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
         v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`rate_of`)
-    The first `decayed` entries decay: parameters, not running statistics. Training returns the update: local minus
-    broadcast weights. Raises ConfigError.
+    The first `decayed` entries have weight decay: parameters, not running statistics. Training returns the update:
+    local minus broadcast weights. Raises ConfigError.
     """
 
     size: int
@@ -119,7 +119,7 @@ _EPSILON = 1e-8
 
 
 class Moments:
-    """Moments of gradients [c, n], and Adam's direction (Kingma, Ba 2015), with torch's defaults.
+    """Moments of gradients [c, n], and Adam's direction (Kingma, Ba 2015), with torch's default betas and epsilon.
 
     m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g^2;   direction = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + 1e-8)
     """
@@ -128,7 +128,7 @@ class Moments:
         self._first, self._second = torch.zeros_like(like), torch.zeros_like(like)
 
     def direction(self, slope: Tensor, step: int) -> Tensor:
-        """Return the direction of the first rows, for slope [active, n] of step `step` (from 0)."""
+        """Return the direction [active, n] for the slope [active, n] of the first clients at step `step` (from 0)."""
         (b1, b2), first, second = _BETAS, self._first[: len(slope)], self._second[: len(slope)]
         first.lerp_(slope, 1 - b1)
         second.mul_(b2).addcmul_(slope, slope, value=1 - b2)
@@ -142,7 +142,7 @@ class Adam:
 
     weight_decay: L2, added to the gradient as weight_decay * w; or, `decoupled` (Loshchilov, Hutter 2019, AdamW),
                   w = (1 - lr * weight_decay) w before the step
-    decayed:      entries of the vector that decay, the first ones: parameters, not running statistics
+    decayed:      number of leading entries with weight decay: parameters, not running statistics
 
     Raises ConfigError.
     """

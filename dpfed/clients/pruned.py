@@ -15,13 +15,12 @@ from dpfed.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PrunedSgd:
-    """SGD (or Adam) on a model with purged weights (Stripelis, Gupta, Ver Steeg, Ambite 2022,
-    FedSparsify).
+    """SGD (or Adam) on a model with purged weights (Stripelis, Gupta, Ver Steeg, Ambite 2022, FedSparsify).
 
     An entry of `prunable` that is 0 in the broadcast is purged: before every batch, and after the last, it is set to
     0 again. Gradients and velocities are not masked. A client without samples returns 0.
 
-    Global variant (`sparsity` None): clients keep the broadcast's zeros, the server purges after it has averaged
+    Global variant (`sparsity` None): clients keep the broadcast's zeros, and the server purges after averaging
     (`dpfed.server.rules`). Local variant: each client of round t (from 0) purges its own model to sparsity(t + 1)
     after training, so that after R rounds the sparsity is sparsity(R).
 

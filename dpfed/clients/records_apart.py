@@ -21,7 +21,7 @@ from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
 _TARGETS, _OTHERS = 2, 2
-"""Number of compared records, and number of records beside them in most of the batches."""
+"""Number of compared records, and number of other records in most of the trial's batches."""
 _OUTPUT, _GRADIENT = 1e-4, 1e-3
 """Relative differences of a record's output and gradient that float32 rounding may cause. A gradient jumps if rounding
 moves an activation across a kink (ReLU, pooling): hence its wider limit, and both records must differ."""
@@ -34,13 +34,13 @@ def require_records_apart(
 ) -> None:
     """Raise ConfigError unless a record's output and gradient do not depend on the other records of its batch.
 
-    Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one.
+    Clipping records one by one bounds the effect of one record only if no record's gradient depends on another one. The
     `RecordGradients` of a record alone are compared with those in batches with others (unchanged, scaled, zeros, up to
-    `batch_size`), and with those alone again afterwards. Weights are the initial ones and perturbed ones, so that a
-    gate which starts at 0 is open. inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a
-    client's.
+    `batch_size`), and with a second computation alone. Weights are the initial ones and perturbed ones, so that a gate
+    which starts at 0 is open. inputs [n, ...] and targets [n, ...] are public samples on the CPU, never a client's.
 
-    The trial finds what these samples trigger: a network that mixes records on particular inputs only is not found.
+    The trial finds only dependences that these samples trigger: a network that mixes records on particular inputs only
+    is not found.
     """
     generator = torch.Generator().manual_seed(0)
     most = max(1, records._MOST_NUMBERS // model.size)
@@ -53,7 +53,7 @@ def require_records_apart(
 
 
 def _perturbed_weights(model: FlatModel, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Return weights plus noise of each tensor's scale, or of 0.1 where a tensor is zero."""
+    """Return weights plus noise in the scale of each tensor, or of scale 0.1 for a tensor of zeros."""
     moved = weights.clone()
     for block in model.layout:
         part = moved[block.start : block.stop]
@@ -68,7 +68,7 @@ def _try_records(
     count = max(1, min(_TARGETS, most - 1))
     places = torch.arange(count + max(_OTHERS, most)) % len(targets)
     natural, labels = inputs[places], targets[places]
-    if natural.is_floating_point():  # equal numbers would let rounding decide in a pooling layer
+    if natural.is_floating_point():  # with equal numbers, rounding would decide in a pooling layer
         noised = natural + 0.05 * float(natural.std()) * torch.randn(natural.shape, generator=generator)
         natural = noised if trial.attempt(noised[:1], labels[:1]) is not None else natural
     compared, others = scale * natural[:count] if scale != 1 else natural[:count], natural[count:]
@@ -92,9 +92,9 @@ def _try_records(
 
 
 def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
-    """Yield other records of a batch, and True if gradients are compared, too.
+    """Yield other records for a batch, and True if gradients are compared, too.
 
-    The records are unchanged, scaled and zero ones, a single one, and a full batch.
+    The other records are unchanged, scaled and zero ones, a single one, and a full batch.
     """
     some = natural[: min(_OTHERS, most)]
     yield some, True
@@ -151,7 +151,7 @@ class _Trial:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Return a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
+        """Build a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
         self._room = self._weights.clone()
         self._module = self._model.bind(self._room)
         try:
@@ -172,24 +172,24 @@ class _Trial:
         return note
 
     def attempt(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Seen | None:
-        """Run a batch as `run`; return None if the network raises, since integer inputs cannot be changed freely."""
+        """Run a batch as `run`; return None if the network raises an error, as it may for scaled integer inputs."""
         try:
             return self._run(inputs, targets, gradients, fixed=True)
         except ConfigError:
             raise
-        except Exception:  # a user's network may raise anything
+        except Exception:  # a user's network may raise any exception
             self._prepare()
             return None
 
     def run(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Seen:
-        """Return outputs and gradients of a batch; all random draws of the network are equal if `fixed`. Raises
+        """Return outputs and gradients of a batch; with `fixed`, all random draws of the network are equal. Raises
         ConfigError.
         """
         try:
             return self._run(inputs, targets, gradients, fixed)
         except ConfigError:
             raise
-        except Exception as error:  # a user's network may raise anything
+        except Exception as error:  # a user's network may raise any exception
             raise ConfigError(
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
             ) from error
@@ -217,7 +217,7 @@ class _Trial:
 
 
 class _EqualDraws(OwnRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Uniform numbers that are all 0, so that batches of two sizes draw alike."""
+    """Uniform numbers that are all 0, so that the draws are equal for batches of two sizes."""
 
     def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
         return torch.zeros(tuple(shape), device=device)
@@ -230,13 +230,13 @@ _CAUSE = {
     _LATER: "it keeps a state between batches",
 }
 _ADVICE = (
-    "Use layers that treat each record by itself (LayerNorm or GroupNorm, attention over a record's own positions, "
+    "Use layers that compute each record separately (LayerNorm or GroupNorm, attention over a record's own positions, "
     "batch first), or [privacy], whose unit is the client."
 )
 
 
 def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -> None:
-    """Raise ConfigError if the recorded rows are not the expected ones, one a record."""
+    """Raise ConfigError if the recorded rows differ from the expected ones, one for each record."""
     pairs = list(zip(expected, seen.rows(len(expected)), strict=True))
     largest = max(float(one.outputs.abs().nan_to_num(0.0, 0.0, 0.0).max()) for one in expected)
     outputs = [_differs(b.outputs, a.outputs, _OUTPUT, 1e-6 * largest) for a, b in pairs]
@@ -273,7 +273,7 @@ def _named(trial: _Trial, name: str | None) -> str:
 
 
 def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) -> bool:
-    """Return True if a row differs from the expected one by more than rounding; non-finite numbers must be alike."""
+    """Return True if a row differs from the expected one by more than rounding; non-finite numbers must be equal."""
     if found.shape != expected.shape:
         return True
     found, expected = found.double(), expected.double()
@@ -284,7 +284,7 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
 
 
 def _rows(values: Any, batch: int) -> Tensor | None:
-    """Return the first tensor in `values` as one row a record [b, ...], detached; None if there is none."""
+    """Return the first tensor in `values` as one row per record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()
         return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None

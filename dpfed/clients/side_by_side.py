@@ -1,4 +1,4 @@
-"""Local training with clients as a tensor dimension: one autograd pass trains them all."""
+"""Local training with clients as a tensor dimension: one autograd pass trains all clients of a chunk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpfed.errors import TrainingFailed
 
 
 def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
-    """Return moves [c, n], equal to a loop's up to rounding; `chunk` clients are in memory at a time."""
+    """Return moves [c, n], equal to those of a loop up to rounding; `chunk` gives the number of clients in memory."""
     moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     order = _alike_together(task.schedule)
 
@@ -33,14 +33,13 @@ def train_side_by_side(task: LocalTask, chunk: Chunk) -> Tensor:
 
 
 def _alike_together(schedule: Schedule) -> NDArray[np.int64]:
-    """Return places of clients, most steps first, then most samples first, so that chunks need little padding."""
+    """Return client positions by falling number of steps, then of samples, so that chunks need little padding."""
     return np.lexsort((-schedule.real.sum(axis=(1, 2)), -schedule.steps))
 
 
 def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """Train a group as `_train_group`; if an exception is forgiven, halve the group down to one client, whose move is
-    NaN.
-    """
+    """Train a group as `_train_group`. If an exception is forgiven, halve the group, down to one client whose
+    move is NaN."""
     try:
         return _train_group(task, places)
     except BaseException as error:
@@ -55,7 +54,7 @@ def _train_apart(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
 
 
 def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
-    """Return moves [c, n] of the clients in `places`, sorted by falling steps: clients still training come first."""
+    """Return moves [c, n] of the clients in `places`, sorted by falling steps: clients still in training are first."""
     task.put_back()
     group, walk = task.schedule.of(places), task.begin(places)
     samples = torch.from_numpy(group.samples).to(task.labels.device)
@@ -95,8 +94,8 @@ def gradients_of_clients(task: LocalTask, weights: Tensor, rows: Tensor, shares:
 class WithinBounds(TorchFunctionMode):
     """Context that raises IndexError for an index out of bounds under torch.vmap, as torch does without vmap.
 
-    For some operations torch.vmap concatenates the tensors of all clients and checks bounds of the whole only. An index
-    out of bounds, or -1, would read and train another client's weights.
+    For some operations torch.vmap concatenates the tensors of all clients and checks only the bounds of the whole. An
+    index out of bounds, or -1, would read or train another client's weights.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,7 +116,7 @@ _INDEXING: dict[Any, tuple[tuple[int | str, ...], ...]] = {
     Tensor.index_fill: _FILLING,
     Tensor.index_fill_: _FILLING,
 }
-"""Operations without bounds checks (torch 2.13): positions of rows, indices and dimension among the arguments."""
+"""Operations without bounds checks (torch 2.13), each with the positions of its rows, indices and dimension."""
 
 
 def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
@@ -128,13 +127,13 @@ def _shares(real: NDArray[np.bool_]) -> NDArray[np.float32]:
 
 
 class Chunk:
-    """Number of clients at a time, halved whenever memory runs out."""
+    """Number of clients trained at a time, which is halved whenever memory runs out."""
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
 
     def go_through(self, count: int, train: Callable[[int, int], None]) -> None:
-        """Call train(start, stop) over 0 .. count, again with fewer clients after memory ran out.
+        """Call train(start, stop) over 0 .. count; repeat a call with fewer clients after memory ran out.
 
         Raises TrainingFailed if one client alone does not fit. On Linux a process may be killed without a message if
         main memory runs out: then set a smaller `local.memory`.
@@ -156,8 +155,8 @@ class Chunk:
             )
         self.clients = tried // 2
         warnings.warn(
-            f"local training: no memory for {tried} clients at a time ({said}); going on with {self.clients}. Set "
-            "local.chunk or local.memory to start so.",
+            f"local training: no memory for {tried} clients at a time ({said}); continuing with {self.clients}. Set "
+            "local.chunk or local.memory to start with this number.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -176,7 +175,7 @@ def _fails(train: Callable[[int, int], None], start: int, stop: int) -> str | No
 
 
 def room_for_moves(clients: int, size: int, device: torch.device) -> Tensor:
-    """Return an uninitialised tensor [clients, size]. Raises TrainingFailed if there is no memory for it."""
+    """Return an uninitialised tensor [clients, size]. Raise TrainingFailed if there is no memory for it."""
     try:
         return torch.empty(clients, size, device=device)
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""State of a network and a loss beside the trained weights: found, compared, and put back before each client."""
+"""State of a network and a loss besides the trained weights: collected, compared, and restored before each client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INSTALLED = "-packages"
 _EMPTY = object()
 """Content of an empty closure cell, and value of a missing entry."""
 OUTSIDE = ("global ", "class ")
-"""Prefixes of names that are compared and not put back."""
+"""Prefixes of names that are compared and not restored."""
 _HOLDERS = ("._modules", "._parameters", "._buffers")
 """Dictionaries of a module whose entries are its attributes."""
 
@@ -31,9 +31,9 @@ _HOLDERS = ("._modules", "._parameters", "._buffers")
 class Moved:
     """Differences that `State.restore` found.
 
-    names:      paths of what differed
-    objects:    ids of the objects that differed, to find those which several modules share
-    generators: paths of random generators that were drawn from; a generator is not put back
+    names:      paths of the objects that differed
+    objects:    ids of the objects that differed, to find the ones which several modules share
+    generators: paths of random generators that were drawn from; a generator is not restored
     escaped:    paths of tensors of torch.vmap that outlived the call
     """
 
@@ -44,14 +44,14 @@ class Moved:
 
 
 class State:
-    """State of the mutable objects reached from `roots` (name, object), as they are when this object is made.
+    """Contents of the mutable objects reachable from `roots` (name, object), saved when the instance is made.
 
-    Followed are attributes and `__slots__`, lists, dictionaries, sets, deques, tensors, arrays, and what functions
-    (hooks, losses) hold in closures, defaults and attributes. The globals that a user's function names, and the
-    attributes of a user's classes, are compared but not put back. Iterators, files and what libraries hold are not
-    followed.
+    Followed are attributes and `__slots__`, lists, dictionaries, sets, deques, tensors, arrays, and the objects that
+    functions (hooks, losses) hold in closures, defaults and attributes. The globals that a user's function names, and
+    the attributes of a user's classes, are compared but not restored. Iterators, files and objects held by libraries
+    are not followed.
 
-    trained: tensors whose numbers belong to a client and are left alone
+    trained: tensors whose numbers belong to a client and are not changed
     """
 
     def __init__(self, *roots: tuple[str, object], trained: Iterable[Tensor] = ()) -> None:
@@ -63,12 +63,12 @@ class State:
         self._follow(self._outside, outside=True)
 
     def holds(self, objects: Iterable[int]) -> bool:
-        """Return True if one of these ids belongs to an object reached from the roots."""
+        """Return True if one of these ids belongs to an object reachable from the roots."""
         return any(one in self._reached for one in objects)
 
     @torch.no_grad()
     def restore(self, moved: Moved | None = None) -> None:
-        """Put back changed contents, and note the differences in `moved`."""
+        """Restore changed contents, and record the differences in `moved`."""
         for kept in self._kept:
             if kept.kind.same(kept.thing, kept.saved):
                 continue
@@ -92,7 +92,7 @@ class State:
 
 @dataclass(frozen=True)
 class _Kind:
-    """Kind of content: how it is read, compared with its earlier value, and put back (None: not put back)."""
+    """Kind of content: functions that read it, compare it with its saved value, and restore it (None: not restored)."""
 
     read: Callable[[Any], Any]
     same: Callable[[Any, Any], bool]
@@ -144,7 +144,7 @@ def _kinds(thing: object, *, numbers: bool) -> Iterator[_Kind]:
 
 
 def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
-    """Return the objects that an object refers to, with names."""
+    """Yield (name, object) for the objects that an object refers to."""
     if isinstance(thing, dict):
         yield from ((_entry(name, key), value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | deque | set | frozenset):
@@ -169,7 +169,7 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, object]]:
 
 
 def _outside_objects(thing: object) -> Iterator[tuple[str, object]]:
-    """Return objects that a user's object refers to outside itself: its classes, and the globals of a function."""
+    """Yield (name, object) for the classes of a user's object, and the globals of a user's function."""
     if isinstance(thing, FunctionType):
         if not _is_of_library(thing):
             known = thing.__globals__
@@ -186,7 +186,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _undecorated(value: object) -> object:
-    """Return the function behind a decorated entry of a class."""
+    """Return the function inside a decorated entry of a class."""
     if isinstance(value, staticmethod | classmethod):
         return value.__func__
     return value.fget if isinstance(value, property) else value
@@ -300,7 +300,7 @@ def _same_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> bool:
 
 
 def _set_numbers(tensor: Tensor, saved: tuple[Tensor, Tensor]) -> None:
-    # Other tensors may be views of the old memory: the numbers are copied there, then the tensor points there.
+    # Other tensors may be views of the old memory: numbers are copied there, then the tensor is set to that memory.
     saved[0].copy_(saved[1])
     tensor.data = saved[0]
 

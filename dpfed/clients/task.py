@@ -1,4 +1,4 @@
-"""State that each client begins with: changes by training are undone in a network and a loss before the next client."""
+"""Initial state of each client: changes by training are undone in a network and a loss before the next client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpfed.seeds import Seeds
 
 
 class Start:
-    """State of a model and a loss before any client, shared by all copies of the model.
+    """State of a model and a loss before any client trains, shared by all copies of the model.
 
     moved: record of differences, during a trial
     alone: True if clients are trained one at a time, because training changes objects that threads share
@@ -39,7 +39,7 @@ class Start:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Context that restores the state at the beginning and at the end."""
+        """Context that restores the state at its start and at its end."""
         self.restore()
         try:
             yield
@@ -69,7 +69,7 @@ _NOTHING = nullcontext()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Departure:
-    """Clients [c] at the start of a round, from the same broadcast [n]; client i will take steps[i] batches."""
+    """Clients [c] at the start of a round, all with the broadcast [n]; client i will take steps[i] batches."""
 
     broadcast: Tensor
     clients: NDArray[np.int64]
@@ -79,7 +79,7 @@ class Departure:
 
 
 class ClientUniforms:
-    """Uniform numbers of each client's own stream, which depends on (seeds, purpose, round, client) only."""
+    """Uniform numbers from one stream per client, which depends on (seeds, purpose, round, client) only."""
 
     def __init__(self, start: Departure, purpose: str) -> None:
         device = str(start.broadcast.device)
@@ -88,7 +88,7 @@ class ClientUniforms:
         ]
 
     def like(self, rows: Tensor) -> Tensor:
-        """Return the next numbers of the first clients, shaped as their rows [active, m]."""
+        """Return the next numbers of the first clients, in the shape of their rows [active, m]."""
         uniforms = torch.empty_like(rows)
         for row, stream in zip(uniforms, self._streams, strict=False):
             stream.fill_uniform(row)
@@ -96,16 +96,16 @@ class ClientUniforms:
 
 
 class Walk(Protocol):
-    """Clients in the course of a round; clients are the first tensor dimension.
+    """Clients in training in a round; clients are the first tensor dimension.
 
-    Before each batch `place` puts the weights at which its gradient is taken into `room`, for the first `active`
-    clients; after it `slope` makes the gradient of what is trained from that of the batch's mean loss, and `step`
-    follows it. Running statistics in `room` are updated in between and have gradient 0: `place` does not change them.
-    By default the trained numbers are the weights in `room`, and the slope is their gradient.
+    Before each batch `place` writes into `room` the weights at which the gradient is computed, for the first `active`
+    clients. After the batch `slope` computes the gradient of the trained numbers from the gradient of the batch's mean
+    loss, and `step` follows it. Running statistics in `room` are updated in between and have gradient 0: `place` does
+    not change them. By default the trained numbers are the weights in `room`, and the slope is their gradient.
 
     room: weights of the network [c, d], always the same memory
-    rate: the learning rate where `slope` and `step` are nothing but room -= rate * gradient, so that a step need not
-        call them; None otherwise
+    rate: the learning rate if `slope` and `step` only compute room -= rate * gradient, so that they need not be called;
+          None otherwise
     """
 
     room: Tensor
@@ -118,7 +118,7 @@ class Walk(Protocol):
         """Return the slope [active, n] from gradients [active, d], which may be overwritten; for one client also [b, n]
         from b gradients.
 
-        The map is linear.
+        The map from gradients to slopes is linear.
         """
         return gradient
 
@@ -126,11 +126,11 @@ class Walk(Protocol):
         """Step along slope [active, n], which may be overwritten."""
 
     def finish(self) -> Tensor:
-        """Return the change by training, [c, n]: an update of weights, or a move of mask probabilities."""
+        """Return the change by training [c, n]: an update of weights, or a move of mask probabilities."""
 
 
 class Course(Protocol):
-    """Course of a method's local training: state of its clients, and the effect of a batch."""
+    """Course of a method's local training: the state of its clients, and the effect of a batch."""
 
     @property
     def size(self) -> int:
@@ -141,14 +141,14 @@ class Course(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocalTask:
-    """Task that trains each client of `schedule` from one broadcast [n], on its rows of (inputs, labels), and returns
+    """Task that trains each client of `schedule` from one broadcast [n] on its rows of (inputs, labels); it returns
     [c, n].
 
-    random: the purpose that names what the network draws (`dpfed.clients.network_randomness`); None: it draws nothing
-    channels_last: whether batches of images may lie so in memory (`dpfed.clients.plan`)
-    start: state of network and loss that each client begins with; None: training leaves it as it is
-    failed: None: an exception of the network or the loss ends training. Else it is noted here, as (place of the
-            client,) or (place, step, row) of a private record, and the client's move is NaN, the record's slope 0
+    random: purpose that names the network's random draws (`dpfed.clients.network_randomness`); None: it draws nothing
+    channels_last: True if batches of images may have channels last in memory (`dpfed.clients.plan`)
+    start:  initial state of network and loss for each client; None: training does not change their state
+    failed: None: an exception of the network or the loss ends training. Else it is recorded here, as (position of the
+            client,) or (position, step, row) of a private record; the client's move is NaN, the record's slope 0
     """
 
     model: FlatModel
@@ -196,7 +196,7 @@ class LocalTask:
         )
 
     def put_back(self) -> None:
-        """Restore the state that all copies of the model share."""
+        """Restore the state shared by all copies of the model."""
         if self.start is not None:
             self.start.restore()
 
@@ -206,7 +206,7 @@ class LocalTask:
         return inputs.clone(memory_format=torch.channels_last) if self.channels_last else inputs
 
     def begin(self, rows: NDArray[np.int64]) -> Walk:
-        """Return the clients in places `rows` of the schedule, at the start of the round."""
+        """Return the clients at the positions `rows` of the schedule, at the start of the round."""
         steps = self.schedule.steps[rows]
         return self.course.begin(
             Departure(
@@ -216,13 +216,13 @@ class LocalTask:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return True if a tensor found no room: on a GPU, in torch's CPU allocator, or in Python itself."""
+    """Return True if memory ran out: on a GPU, in torch's CPU allocator, or in Python itself."""
     words = ("can't allocate memory", "not enough memory")  # messages on Linux and macOS, then on Windows
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def forward_pass(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Context of a forward pass in this thread; the backward pass needs no context.
+    """Return the context of a forward pass in this thread; the backward pass needs no context.
 
     bf16: matrix products and convolutions take inputs rounded to 8 significant bits, and add up in
     float32 (torch.autocast); weights, their gradients and the loss are float32.

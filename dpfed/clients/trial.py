@@ -1,6 +1,6 @@
-"""Trial of a custom network and loss before round 1: one synthetic client's data must not reach another one's update.
+"""Trial of a custom network and loss before round 1: one synthetic client's data must not affect another's update.
 
-The trial never touches a client's samples. A refusal that depended on them would be a release that nothing charges.
+The trial never uses a client's samples. A refusal that depended on them would be a release without a charge.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEEDS = Seeds(root=0)
 _ROUNDING = 1e-4
 """Relative difference allowed between equal updates on a GPU, where sums are taken in varying order."""
 _PADDING = 1e-2
-"""Relative difference of an update under other padding that is more than rounding."""
+"""Relative difference, above rounding, by which padding changes an update if samples of a batch are mixed."""
 
 _Generator = Literal["torch", "numpy", "random"]
 _NAMES: dict[_Generator, str] = {
@@ -46,31 +46,30 @@ _NAMES: dict[_Generator, str] = {
     "random": "Python's global generator (random)",
 }
 _OWN_DRAWS = (
-    "Draw by torch's functions without generator= in forward, where each client has a stream of its own; no gradient "
+    "Draw by torch's functions without generator= in forward, where each client has a separate stream; no gradient "
     "checkpointing with dropout."
 )
-_NO_STATE = "Keep state in attributes of the network or the loss, which are put back before each client."
+_NO_STATE = "Keep state in attributes of the network or the loss, which are restored before each client."
 _NOT_TOGETHER = "clients cannot be trained side by side"
 
 
 def tried(
     training: LocalTraining, broadcast: Tensor, samples: tuple[Tensor, Tensor], start: Start, *, cohort: int
 ) -> LocalTraining:
-    """Return local training in which every client begins with the state `start`, if the trial finds that training
-    changes it.
+    """Return local training in which every client starts with the state `start`, if training changes that state.
 
     With strategy "auto" clients train in a loop if the trial finds that they cannot train side by side.
 
     samples: public inputs [n, ...] and targets [n, ...], from which synthetic clients are made
     start:   state of network and loss before any use
-    cohort:  clients of a round
+    cohort:  number of clients in a round
 
     A synthetic client B trains by itself, after clients A, and after clients A with other samples, by the strategy of
-    the run. There are as many A's as clients in a round, or as train within `SECONDS`. B's updates must be equal in
-    bits (on a GPU up to rounding) under any state of the global random generators, and these generators must stay as
-    they are.
+    the run. The number of A's is the number of clients in a round, or the number that trains within `SECONDS`. B's
+    updates must be bitwise equal (on a GPU up to rounding) under any state of the global random generators, and
+    training must not change these generators.
 
-    Raises ConfigError with the dependence that was found. The global generators are restored then, too.
+    Raises ConfigError with the dependence that was found. The global generators are always restored.
     """
     training, moved = replace(training, start=start), Moved()
     strategy = _strategy(training)
@@ -106,14 +105,14 @@ def tried_together(
 
 
 def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
-    """Return the planned strategy. ConfigError if the network fails on the plan's inputs."""
+    """Return the planned strategy. Raise ConfigError if the network fails on the plan's inputs."""
     try:
         return training.plan.strategy
     except DpfedError:
         raise
-    except Exception as error:  # a user's network may raise anything
+    except Exception as error:  # a user's network may raise any exception
         raise ConfigError(
-            f"model: fails on a batch of one sample, all zeros ({error_text(error)}). Networks must take any batch "
+            f"model: fails on a batch of one sample, all zeros ({error_text(error)}). Networks must accept any batch "
             "size."
         ) from error
 
@@ -121,7 +120,7 @@ def _strategy(training: LocalTraining) -> Literal["loop", "vmap"]:
 class _Trial:
     """Trial with synthetic clients C, A (`many` of them), B, P and D under one strategy.
 
-    B has one batch less than C and A and two less than D, so that it is trained last.
+    B has one batch less than C and A, and two less than D, so that B is trained last.
 
     All batches are full, except the last one of some A's; P has two batches, and the second is short.
     """
@@ -161,7 +160,7 @@ class _Trial:
             found = self._effect(moved)
         except DpfedError:
             raise
-        except Exception as error:  # a user's network and loss may raise anything
+        except Exception as error:  # a user's network and loss may raise any exception
             found = f"training fails ({error_text(error)})"
         finally:
             start.moved = None
@@ -175,7 +174,7 @@ class _Trial:
         world = self._make_training(2, 1, others=False)
         try:
             self._train(world, [0, 1, 2])
-        except Exception as error:  # a user's network and loss may raise anything
+        except Exception as error:  # a user's network and loss may raise any exception
             return f"training fails ({error_text(error)})"
         return None
 
@@ -191,7 +190,7 @@ class _Trial:
         if self._strategy == "loop":
             same = same and self._same_bits(alone[0], after[-1]) and self._same_bits(short[0], beside[1])
         elif not _is_near(short[0], beside[1]):
-            return "an update depends on how many samples the clients beside it have, as samples of a batch are mixed"
+            return "an update depends on the number of samples of other clients, as samples of a batch are mixed"
         if not (same and all(self._same_bits(alone, one) for one in again)):
             return f"an update depends on the clients that trained before it, {_kept_in(moved)}. {_NO_STATE}"
         if not self._same_bits(alone, drawn):
@@ -204,8 +203,8 @@ class _Trial:
     def _phases(self, world: LocalTraining, b: int) -> list[Tensor]:
         """Return updates of B after numbers of calls with coprime differences, so that a state of any period is found.
 
-        With s the steps of B these are 0, s + 1 of C and s + 2 of D in a loop. Side by side, where B's place must not
-        change, s and 3 s + 1 calls lie between B's.
+        With s the steps of B, these numbers are 0, s + 1 of C and s + 2 of D in a loop. Side by side, where B's
+        position must not change, s and 3 s + 1 calls are between B's.
         """
         if self._strategy == "loop":
             return [self._train(world, before)[-1:] for before in ([b], [0, b], [b + 2, b])]
@@ -216,7 +215,7 @@ class _Trial:
     def _lengths(self) -> tuple[int, int]:
         """Return the batches of B, and the number of A's, that fit into `SECONDS`.
 
-        Fast steps get at least `_STEPS` batches, so that a dependence which begins after a few calls is found on a busy
+        Fast steps get at least `_STEPS` batches, so that a dependence which starts after a few calls is found on a busy
         machine as well.
         """
         self._seconds(1)  # the first step also loads libraries
@@ -229,14 +228,14 @@ class _Trial:
         return max(least, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
 
     def _seconds(self, steps: int) -> float:
-        """Return the processor time in which B trains with this number of batches."""
+        """Return the processor time in seconds for which B trains with this number of batches."""
         world, began = self._make_training(steps, 1, others=False), time.process_time()
         self._train(world, [2])
         return time.process_time() - began
 
     def _make_training(self, steps: int, many: int, *, others: bool) -> LocalTraining:
-        """Return the training of clients with these numbers of batches; `others` holds the A's samples, alike, with one
-        batch short.
+        """Return the training of clients with these numbers of batches. `others` replaces the A's samples by others,
+        equal for all A's, with one batch short.
         """
         inputs = self._base.inputs
         order = np.argsort(inputs.flatten(1).double().norm(dim=1).cpu().numpy(), kind="stable")

@@ -100,8 +100,8 @@ def _places_in_a_list(config: Config) -> str:
     return (
         f"privacy.adjacency='add-remove' with {what} and data.partition={config.data.partition!r}: ids of clients are "
         f"positions in a list here, and a {moved} follows from an id. One client added would move all later clients "
-        f"to other {what}. Use adjacency 'zero-out'{other}, or data.partition 'natural' with ids that are texts or whole "
-        "numbers: data.client, or `ids=` of dpfed.data.from_clients."
+        f"to other {what}. Use adjacency 'zero-out'{other}, or data.partition 'natural' with ids that are texts or "
+        "whole numbers: data.client, or `ids=` of dpfed.data.from_clients."
     )
 
 
