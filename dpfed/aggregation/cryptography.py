@@ -46,7 +46,7 @@ def reduced(words: Words, bits: int) -> NDArray[np.uint32]:
 
 
 class MaskStream:
-    """Stream of mask words from a 32-byte seed, read from a given word on. A seed must never mask two inputs.
+    """Integers of a mask from a 32-byte seed, read from a given position on. A seed must never mask two inputs.
 
     A key is used for one stream only, so the counter starts at zero. Integers are uniform on their whole range, hence
     uniform modulo 2^b. Indistinguishable from uniform if AES-256 is a pseudorandom permutation: bias at most

@@ -1,17 +1,17 @@
-"""Does a scheme keep to what it claims? `dpfed.compress.check` tries it out.
+"""Tests of a scheme's claims by `dpfed.compress.check`.
 
-    bits        no payload is longer than the layout says (`most_bytes`), and the content fits the layout
-    inverse     decode(from_bytes(to_bytes(p))) is decode(p), bit for bit, also by another object, in another order
-    reading     bytes cut short, longer, or with other content are a WireError or another payload, and nothing else
-    batch       a client's payload, and what it decodes to, follow from its own row and seed, not from other clients
-    seed        the same row and seed give the same payload, whatever torch's own generators have drawn
-    edges       zeros, one entry, one coordinate, denormal entries and such of 1e20 (or the scheme's `largest_entry`)
-                come through; NaN and infinity are refused
-    unbiased    where it is claimed: the mean of many decoded payloads is x
+    bits      no payload is longer than the layout allows (`most_bytes`), and the content fits the layout
+    inverse   decode(from_bytes(to_bytes(p))) equals decode(p) bitwise, also with another object and in another order
+    reading   truncated, longer or changed bytes give a WireError or another payload, and no other error
+    batch     a client's payload, and its decoded update, depend on its own row and seed only, not on other clients
+    seed      the same row and seed give the same payload, whatever torch's own generators have drawn
+    edges     zeros, one entry, one coordinate, denormal entries, and entries of 1e20 (or the scheme's `largest_entry`)
+              are encoded; NaN and infinity are refused
+    unbiased  if unbiasedness is claimed: the mean of many decoded payloads is x
 
-All but the last are exact: a scheme that keeps to the protocol never fails them. The last is a test of six directions,
-none of them a single entry, by Student's t over means of blocks, which are close to normal: an unbiased scheme fails
-with probability about 1e-6. A scheme whose clients must share the round's seed says so by `one_seed = True`.
+All but the last are exact: a scheme that obeys the protocol never fails them. The last is a test in six directions,
+none of them a single entry, by Student's t over means of blocks, which are close to normal. An unbiased scheme fails it
+with probability about 1e-6. A scheme whose clients must share the round's seed declares `one_seed = True`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FALSE_ALARM = 1e-6
 """Probability of a false alarm of the test of unbiasedness, over all its directions."""
 
 DIMENSION = 257
-"""Dimension of the updates that are tried if no others are given: no multiple of anything."""
+"""Dimension of the updates that are encoded if no updates are given: a prime."""
 
 _CLIENTS = 5
 _BLOCKS, _A_BLOCK = 32, 128
@@ -48,7 +48,7 @@ _ROUNDING = 1e-4  # of ||x||: sums of float32, and random numbers of 24 bits
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was tried; `detail` says what was seen."""
+    """Result of one test; `detail` states the observation."""
 
     subject: Subject
     passed: bool
@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Conformance:
-    """Findings about one scheme."""
+    """Findings of all tests of one scheme."""
 
     scheme: str
     findings: tuple[Finding, ...]
@@ -79,19 +79,19 @@ class Conformance:
 
 
 class _Broken(Exception):
-    """Description of what is wrong."""
+    """Failure of a test, with its description."""
 
 
 def check(scheme: Scheme, *, updates: Tensor | None = None, statistics: bool = True) -> Conformance:
-    """Try out a scheme; the head of this module says what is tried. Takes about a second.
+    """Run the tests of a scheme that the docstring of this module lists. Takes about a second.
 
-    updates:    [5, d], what the scheme is for where that is not any update (probabilities, say); then edges are not
-                tried, as they may be none of what it is for
-    statistics: whether to test unbiasedness; the rest takes some hundredths of a second
+    updates:    [5, d], updates to encode if the scheme does not accept every update (but probabilities, say); `edges`
+                is then not run, since the scheme may not accept its updates
+    statistics: True: unbiasedness is tested; all other tests take some hundredths of a second
 
-    Claim: a scheme that keeps to the protocol fails with probability at most 1e-6. The converse does not hold: what is
-    not tried is not found, such as a decoder that looks up what the same process has encoded. ConfigError for updates
-    of another form.
+    Claim: a scheme that obeys the protocol fails with probability at most 1e-6. The converse does not hold: faults that
+    no test covers are not found, such as a decoder that looks up what the same process has encoded. Raises ConfigError
+    for updates of another shape.
     """
     x = _updates() if updates is None else updates
     if x.dim() != 2 or len(x) != _CLIENTS:
@@ -117,7 +117,7 @@ def _tried_finding(subject: Subject, trial: Callable[[Scheme, Tensor], str], sch
         return Finding(subject=subject, passed=False, detail=str(found))
     except DpfedError as error:
         return Finding(subject=subject, passed=False, detail=f"refused: {error}")
-    except Exception as error:  # the scheme is anybody's
+    except Exception as error:  # a custom scheme may raise any exception
         return Finding(subject=subject, passed=False, detail=f"raises {error_text(error)}")
 
 
@@ -128,9 +128,9 @@ def _bits(scheme: Scheme, x: Tensor) -> str:
             for name, part in layout.items():
                 content, written = payload.fields[name], part.write(payload.fields[name]).content
                 if len(content) != part.count:
-                    raise _Broken(f"{name} holds {len(content)} values, its layout says {part.count}.")
+                    raise _Broken(f"{name} has {len(content)} values, its layout states {part.count}.")
                 if len(written) > part.most_bytes:
-                    raise _Broken(f"{name} takes {len(written)} bytes, its layout says at most {part.most_bytes}.")
+                    raise _Broken(f"{name} takes {len(written)} bytes, its layout states at most {part.most_bytes}.")
             longest = max(longest, len(payload.to_bytes()))
             if payload.size().bits != 8 * len(payload.to_bytes()) or payload.byte_count() != len(payload.to_bytes()):
                 raise _Broken(f"states {payload.size().bits} bits and sends {8 * len(payload.to_bytes())}.")
@@ -147,11 +147,11 @@ def _inverse(scheme: Scheme, x: Tensor) -> str:
     for place, (payload, back) in enumerate(zip(payloads, parsed, strict=True)):
         if back != payload:
             names = [name for name, kept in payload.fields.items() if not np.array_equal(kept, back.fields[name])]
-            raise _Broken(f"client {place}: bytes come back as other {', '.join(names) or 'options or seed'}.")
+            raise _Broken(f"client {place}: parsed bytes differ in {', '.join(names) or 'options or seed'}.")
     for how, rows in (("after bytes", scheme), ("by another object", other)):
         if not torch.equal(_decoded(rows, list(reversed(parsed)), x.shape).flip(0), decoded):
-            raise _Broken(f"what arrives decodes to something else {how} than where it was encoded.")
-    return f"{len(x)} payloads decode to the same after bytes, by another object, in another order."
+            raise _Broken(f"a payload decodes to another update {how} than before it was sent.")
+    return f"{len(x)} payloads decode to equal updates after bytes, by another object, in another order."
 
 
 def _reading(scheme: Scheme, x: Tensor) -> str:
@@ -163,22 +163,20 @@ def _reading(scheme: Scheme, x: Tensor) -> str:
         except WireError:
             continue
         if len(message) != whole:
-            how = "cut short" if len(message) < whole else "with a byte more"
-            raise _Broken(
-                f"a message of {whole} bytes that is {how} is read as a payload: within its bytes it is none."
-            )
+            how = "truncated" if len(message) < whole else "one byte longer"
+            raise _Broken(f"a message of {whole} bytes that is {how} is read as a payload: it must be refused.")
         try:
             rows = scheme.decode([payload])
         except WireError:
             continue
         if rows.shape != (1, x.shape[1]):
             raise _Broken(f"damaged content decodes to {list(rows.shape)}, not [1, {x.shape[1]}].")
-    return f"{tried} damaged messages are refused, or read as other payloads, within their bytes."
+    return f"{tried} damaged messages are refused, or read as other payloads of their length."
 
 
 def _damaged(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
-    """Frames with a right checksum around content that is cut, longer, or flipped in one place; and the length of the
-    whole message."""
+    """Yield (frame, length of the undamaged message): frames with a correct checksum around content that is truncated,
+    longer, or changed in one byte."""
     draws = np.random.default_rng(1)
     for payload in scheme.encode(x, seed=_seeds(scheme)):
         (header, content), whole = _taken_apart(scheme, payload), len(payload.to_bytes())
@@ -201,10 +199,10 @@ def _batch(scheme: Scheme, x: Tensor) -> str:
     for place in range(len(x)):
         alone = scheme.encode(x[place : place + 1], seed=[seeds[place]])
         if alone[0] != payloads[place] or moved[places.index(place)] != payloads[place]:
-            raise _Broken(f"client {place} sends something else alone, or in another place, than among the others.")
+            raise _Broken(f"client {place} sends another payload alone, or at another position, than among the others.")
         if not torch.equal(_decoded(scheme, [payloads[place]], (1, x.shape[1]))[0], decoded[place]):
-            raise _Broken(f"client {place}'s payload decodes to something else alone than among the others.")
-    return "a client's payload is the same alone, in another place, and among others."
+            raise _Broken(f"client {place}'s payload decodes to another update alone than among the others.")
+    return "a client's payload is equal alone, at another position, and among other clients."
 
 
 def _seed(scheme: Scheme, x: Tensor) -> str:
@@ -226,7 +224,7 @@ def _edges(scheme: Scheme, x: Tensor) -> str:
         try:
             (payload,) = scheme.encode(rows, seed=[7])
         except ConfigError as error:
-            raise _Broken(f"{name}: is refused, and one client could end a round: {error}") from None
+            raise _Broken(f"{name}: is refused, so one client could end a round: {error}") from None
         arrived = scheme.decode([_parsed(scheme, payload.to_bytes(), rows.shape[1])])
         if arrived.shape != rows.shape or not bool(arrived.isfinite().all()):
             wrong = int((~arrived.isfinite()).sum())
@@ -238,8 +236,8 @@ def _edges(scheme: Scheme, x: Tensor) -> str:
             scheme.encode(rows, seed=[7])
         except ConfigError:
             continue
-        raise _Broken(f"{name}: is encoded; an update that holds it must be refused (ConfigError).")
-    return f"edge cases come through, entries up to {largest_entry(scheme):g} among them; NaN and infinity are refused."
+        raise _Broken(f"{name}: is encoded; an update with such an entry must be refused (ConfigError).")
+    return f"edge cases are encoded, with entries up to {largest_entry(scheme):g}; NaN and infinity are refused."
 
 
 def _edge_updates(dimension: int, largest: float) -> dict[str, Tensor]:
@@ -256,7 +254,7 @@ def _edge_updates(dimension: int, largest: float) -> dict[str, Tensor]:
 
 
 def _unbiased(scheme: Scheme, x: Tensor) -> str:
-    """y_n = <decoded_n - x, u> for six unit vectors u: their mean is zero. Means of blocks of 128 are compared."""
+    """Test that y_n = <decoded_n - x, u> has mean zero for six unit vectors u, by means of blocks of 128 payloads."""
     row = x[0].double()
     directions = _directions(row)
     means = torch.stack([_mean_errors(scheme, x[0], block) @ directions.T for block in range(_BLOCKS)])
@@ -267,14 +265,14 @@ def _unbiased(scheme: Scheme, x: Tensor) -> str:
     worst = int((excess / allowed).argmax())
     sizes = f"{float(excess[worst] / row.norm()):.2g} of ||x||, beyond {float(allowed[worst] / row.norm()):.2g}"
     if bool((excess > allowed).any()):
-        raise _Broken(f"claims to be unbiased: the mean of what payloads decode to misses x by {sizes}.")
+        raise _Broken(f"claims to be unbiased: the mean of decoded payloads misses x by {sizes}.")
     largest = float((allowed / row.norm()).max())
-    return f"no bias in {len(directions)} directions; one of {largest:.2g} of ||x|| would have been found."
+    return f"no bias in {len(directions)} directions; a bias of {largest:.2g} of ||x|| would have been found."
 
 
 def _mean_errors(scheme: Scheme, row: Tensor, block: int) -> Tensor:
-    """Return the mean error [d] of a block of payloads of the same row."""
-    count = _A_BLOCK // 8 if _one_seed(scheme) else _A_BLOCK  # one at a time takes eight times as long
+    """Return the mean error [d] of a block of payloads of one row."""
+    count = _A_BLOCK // 8 if _one_seed(scheme) else _A_BLOCK  # encoding one at a time is eight times as slow
     seeds = [(1 + block * count + place) * _ODD % (1 << 64) for place in range(count)]
     rows = row.expand(count, -1).contiguous()
     if not _one_seed(scheme):
@@ -286,7 +284,7 @@ def _mean_errors(scheme: Scheme, row: Tensor, block: int) -> Tensor:
 
 
 def _seeds(scheme: Scheme) -> list[int]:
-    """One a client; the same for all where they must share it."""
+    """Return one seed for each client; all equal if the scheme's clients must share a seed."""
     return [7] * _CLIENTS if getattr(scheme, "one_seed", False) else [3, -9, 2**63, 5, 11]
 
 
@@ -301,8 +299,9 @@ def _with_seed(scheme: Scheme, seed: int) -> Scheme:
 
 
 def _directions(row: Tensor) -> Tensor:
-    """Return unit vectors [6, d]: along x, all entries alike, the signs of x for its larger and for its smaller half,
-    random signs. A single entry may arrive too seldom for means that are close to normal."""
+    """Return unit vectors [6, d]: along x, all entries equal, the signs of the larger and of the smaller half of x's
+    entries, random signs. Single entries are not used: they may be sent too rarely for means that are close to
+    normal."""
     larger = row.abs() > row.abs().median()
     coins = torch.where(torch.rand(2, len(row), generator=torch.Generator().manual_seed(5)) < 0.5, -1.0, 1.0).double()
     halves = torch.stack([row.sign() * larger, row.sign() * ~larger])
@@ -311,7 +310,8 @@ def _directions(row: Tensor) -> Tensor:
 
 
 def _updates() -> Tensor:
-    """Five rows: normal ones, heavy tails, few large entries, all alike, one beside the others twenty times as long."""
+    """Return five rows: normal, heavy-tailed, a few large entries, all entries equal, one entry twenty times the
+    others."""
     draws = torch.Generator().manual_seed(2)
     x = torch.randn(_CLIENTS, DIMENSION, generator=draws)
     x[1] = x[1] ** 3
@@ -326,13 +326,13 @@ def _decoded(scheme: Scheme, payloads: Payloads | list[Payload], shape: tuple[in
     if rows.shape != shape or rows.dtype != torch.float32:
         raise _Broken(f"decode gives {rows.dtype} {list(rows.shape)}; must be float32 {list(shape)}.")
     if not bool(rows.isfinite().all()):
-        raise _Broken("what was encoded decodes to NaN or infinity.")
+        raise _Broken("an encoded update decodes to NaN or infinity.")
     return rows
 
 
 def _second_scheme(scheme: Scheme) -> Scheme:
-    """Another object of the same options, as a receiver makes it."""
-    # Schemes are dataclasses, which a Protocol cannot say.
+    """Return another object with the same options, as a receiver constructs it."""
+    # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
     return dataclasses.replace(scheme)  # type: ignore[type-var]
 
 

@@ -1,17 +1,17 @@
-"""Random numbers by position: number i of the stream (seed, purpose), on any device and in any order.
+"""Random numbers by position: number i of the stream (seed, purpose), equal on all devices and in any order.
 
-A seed on the wire must mean the same numbers to the client that drew them and to the server that draws them again.
-Here number i is a function of (seed, purpose, i) alone: not of the device, of how many numbers are drawn, of the
-chunks they are drawn in, or of the other clients in the batch. `torch.Generator` promises none of that.
+A seed in a message must give the same numbers to the client that drew them and to the server that draws them again.
+Here number i is a function of (seed, purpose, i) alone. It does not depend on the device, on how many numbers are
+drawn, on their chunks, or on other clients in the batch. `torch.Generator` guarantees none of that.
 
 The generator is SplitMix64 in counter mode (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
 OOPSLA 2014) with the finaliser "Mix13" of Stafford (2011):
 
     word i = mix(state + (i + 1) G) mod 2^64,    state = mix(mix(seed) + SHA-256(purpose)),    G = 0x9E3779B97F4A7C15
 
-in integer arithmetic on int64, which wraps alike everywhere. Key and counter share 64 bits: of n streams of L numbers
-two share numbers with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy noise. Seeds
-are int64 [c], one a client, the same 64 bits that travel in the payload; see `client_seeds`.
+in integer arithmetic on int64, which wraps around on all devices. Key and counter share 64 bits: of n streams of L
+numbers two share numbers with probability n^2 L / 2^64. Statistically sound, not cryptographic: never for privacy
+noise. Seeds are int64 [c], one per client, the 64 bits that are in the payload; see `client_seeds`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from torch import Tensor
 from dpfed.errors import ConfigError
 from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix
 
-# A chunk's numbers (256 KiB) and its scratch stay in a core's cache; a GPU is fastest with few large kernels.
+# A chunk's numbers (256 KiB) and temporaries fit a core's cache; a GPU is fastest with few large kernels.
 _CHUNK_WORDS = 1 << 15
 _CHUNK_WORDS_GPU = 1 << 22
 _FEW_SEEDS = 16
-_SIGN_LANES = 16  # int32 lanes of a unit of signs: every lane gives its 32 bits in turn
+_SIGN_LANES = 16  # int32 lanes in a unit of signs: every lane gives its 32 bits one after the other
 
 
 def _signed(word: int) -> int:
-    """Return the int64 with the same 64 bits."""
+    """Return the int64 with the bits of the unsigned integer."""
     return (word + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -50,9 +50,9 @@ _ONE = 0x3F800000  # float32 1.0
 
 
 def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
-    """One 64-bit seed a client, int64 [clients] on the CPU: hashed from one integer, or those given.
+    """Return one 64-bit seed per client, int64 [clients] on the CPU: hashed from one integer, or the given sequence.
 
-    ConfigError unless every integer is in [-2^63, 2^64) and a sequence has one for every client.
+    Raises ConfigError unless every integer is in [-2^63, 2^64) and a sequence has one integer for every client.
     """
     if isinstance(seed, int | np.integer):
         return bits(torch.tensor([_seed_word(seed)]), "client", clients)[0]
@@ -60,7 +60,9 @@ def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
         raise ConfigError(f"seed={seed!r}: must be an integer of 64 bits, or a sequence of one for every client.")
     words = [_seed_word(one) for one in seed]
     if len(words) != clients:
-        raise ConfigError(f"seed holds {len(words)} integers for {clients} clients: give one a client, or one in all.")
+        raise ConfigError(
+            f"seed holds {len(words)} integers for {clients} clients: give one per client, or one for all."
+        )
     return torch.tensor(words, dtype=torch.int64)
 
 
@@ -75,22 +77,23 @@ def _seed_word(seed: SupportsIndex) -> int:
 
 
 def bits(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """64 random bits each, int64 [c, count]: numbers start .. start + count - 1 of every client's stream."""
+    """Return random 64-bit integers, int64 [c, count]: numbers start .. start + count - 1 of every client's stream."""
     return _draw(seeds, purpose, start, count, _WORDS)
 
 
 def uniform(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """Uniform on {0, 1, ..., 2^24 - 1} / 2^24, float32 [c, count]: the same on every device."""
+    """Return uniforms on {0, 1, ..., 2^24 - 1} / 2^24, float32 [c, count], equal on all devices."""
     return _draw(seeds, purpose, start, count, _UNIFORM)
 
 
 def rademacher(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
-    """+1 or -1 with probability 1/2, float32 [c, count]; one bit each, so several times faster than `uniform`."""
+    """Return +1 or -1 with probability 1/2, float32 [c, count]; one bit each, so several times faster than
+    `uniform`."""
     return _draw(seeds, purpose, start, count, _SIGNS)
 
 
 def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
-    """values [c, count], float32, times `rademacher`, bit for bit: a new tensor, whose sign bits are flipped."""
+    """Return values [c, count], float32, times `rademacher`, bitwise equal: a new tensor with flipped sign bits."""
     flipped = torch.empty(values.shape, dtype=torch.int32, device=values.device)
     before = values.view(torch.int32)
     for rows, first, last, flips in _drawn_pieces(seeds, purpose, start, values.shape[1], _FLIPS):
@@ -102,7 +105,7 @@ def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -
 def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
     """Draw standard normals by Box and Muller (1958), float32 [c, count], |value| < 6.7.
 
-    The bits below are the same everywhere; the logarithm, sine and cosine of two devices may differ in the last bit.
+    The random bits are equal on all devices; logarithm, sine and cosine of two devices may differ in the last bit.
     """
     return _draw(seeds, purpose, start, count, _NORMAL)
 
@@ -110,7 +113,7 @@ def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor
 def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
     """Draw true with the given probabilities [c, n], bool [c, n]: uniform number start + j < probabilities[:, j].
 
-    Below 0 counts as 0 and above 1 as 1; a probability is met to within 2^-24.
+    Probabilities below 0 count as 0 and above 1 as 1; a probability is exact to 2^-24.
     """
     drawn_coins = torch.empty_like(probabilities, dtype=torch.bool)
     count = probabilities.shape[1]
@@ -121,7 +124,7 @@ def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0)
 
 
 def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> Tensor:
-    """left >= right, or left > right: by numpy on a CPU, where it is several times as fast."""
+    """Return left >= right, or left > right: by numpy on a CPU, where numpy is several times as fast."""
     compared = np.greater_equal if or_equal else np.greater
     if left.device.type == "cpu":
         other = right.numpy() if isinstance(right, Tensor) else left.numpy().dtype.type(right)
@@ -130,9 +133,10 @@ def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> T
 
 
 def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
-    """`kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
+    """Return `kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
 
-    Those with the smallest random keys; a key's low bits give way to the coordinate, so that no two are equal.
+    Chosen are the coordinates with the smallest random keys. The low bits of a key are replaced by the coordinate, so
+    that no two keys are equal.
     """
     if not 0 <= kept <= size:
         raise ConfigError(f"{kept} of {size} coordinates: must be from 0 to all of them.")
@@ -166,11 +170,11 @@ def _random_integers(seed: Tensor, purpose: str, size: int) -> Iterator[tuple[in
 def _smallest_places(
     words: Callable[[], Iterable[tuple[int, NDArray[np.int64]]]], size: int, kept: int, low: int
 ) -> NDArray[np.int64]:
-    """Return the places of the `kept` smallest of `size` keys, 0 < kept: random integers whose bits `low` are the
-    coordinate.
+    """Return the positions of the `kept` smallest of `size` keys, kept > 0. A key is a random integer whose bits `low`
+    are replaced by the coordinate.
 
-    Only the integers near where the kept-th smallest is expected are held, six standard deviations to either
-    side; if it is not there, all of them.
+    Only integers within six standard deviations of the expected kept-th smallest are held in memory; if the kept-th
+    smallest is not among them, all integers are.
     """
     middle, width = kept / size, 6 * (0.25 / size) ** 0.5
     expected = [
@@ -186,7 +190,8 @@ def _smallest_places(
 def _smallest_between(
     words: Iterable[tuple[int, NDArray[np.int64]]], size: int, kept: int, low: int, least: int, most: int
 ) -> NDArray[np.int64] | None:
-    """Return the places of the `kept` smallest keys if the kept-th is in [least, most], rounded outwards; else None."""
+    """Return the positions of the `kept` smallest keys if the kept-th is in [least, most], rounded outwards; else
+    None."""
     least, most = least & ~low, most | low
     below, near = np.empty(size, dtype=np.bool_), []
     for first, some in words:
@@ -203,7 +208,7 @@ def _smallest_between(
 
 @dataclass(frozen=True, kw_only=True)
 class _Numbers:
-    """Kind of random numbers: `words` 64-bit integers (contiguous, r times m·`words`) give [r, m·numbers]."""
+    """Kind of random numbers: r rows of m·`words` 64-bit integers, contiguous, give [r, m·numbers] numbers."""
 
     words: int
     numbers: int
@@ -213,7 +218,7 @@ class _Numbers:
 
 def _steps_of_24_bits(words: Tensor) -> Tensor:
     if words.device.type == "cpu":
-        halves = words.numpy().view(np.uint32)  # the low half first
+        halves = words.numpy().view(np.uint32)  # the low half comes first
         np.right_shift(halves, np.uint32(8), out=halves)
         return torch.from_numpy(halves.view(np.int32)).to(torch.float32)
     return words.view(torch.int32).bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32)
@@ -224,7 +229,7 @@ def _uniform_of(words: Tensor) -> Tensor:
 
 
 def _flips_of(words: Tensor) -> Tensor:
-    """Return the sign bits of `_signs_of`, int32, zero elsewhere."""
+    """Return int32 numbers with the sign bits of `_signs_of`, zero elsewhere."""
     lanes = words.view(torch.int32).view(len(words), -1, 1, _SIGN_LANES)
     flips = torch.bitwise_left_shift(lanes, _shifts(words.device)).bitwise_and_(_SIGN_BIT)
     return flips.view(len(words), -1)
@@ -255,7 +260,7 @@ _FLIPS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.
 
 
 def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -> Tensor:
-    """Numbers start .. start + count - 1 of every stream, [c, count]."""
+    """Return numbers start .. start + count - 1 of every stream, [c, count]."""
     drawn = torch.empty(len(seeds), max(count, 0), dtype=kind.dtype, device=seeds.device)
     for rows, first, last, numbers in _drawn_pieces(seeds, purpose, start, count, kind):
         drawn[rows, first - start : last - start] = numbers
@@ -279,7 +284,7 @@ def _drawn_pieces(
 
 
 def _states(seeds: Tensor, purpose: str) -> Tensor:
-    """Return the start of every seed's stream, int64 [c]; not to be written to."""
+    """Return the start of every seed's stream, int64 [c]; the tensor must not be written to."""
     if seeds.device.type == "cpu" and len(seeds) <= _FEW_SEEDS:
         return _few_states(tuple(seeds.tolist()), purpose)
     return _mixed_in_place(_mixed(seeds) + _purpose_word(purpose))
@@ -287,12 +292,12 @@ def _states(seeds: Tensor, purpose: str) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _few_states(seeds: tuple[int, ...], purpose: str) -> Tensor:
-    """Remembered, as blocks of one vector draw one after the other."""
+    """Return the starts of the seeds' streams, cached because blocks of a vector draw one after the other."""
     return _mixed_in_place(_mixed(torch.tensor(seeds, dtype=torch.int64)) + _purpose_word(purpose))
 
 
 def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
-    """Cut [rows, first..last) into pieces of at most `size` positions (or one row of fewer)."""
+    """Yield pieces (rows, first, last) of [rows, first..last) with at most `size` positions, or part of one row."""
     columns = max(1, min(size, last - first))
     height = max(1, size // columns)
     for row in range(0, rows, height):
@@ -310,7 +315,7 @@ def _steps_up_to(count: int, device: torch.device) -> Tensor:
 
 
 def _steps(count: int, device: torch.device) -> Tensor:
-    """G, 2 G, ... count G; not to be written to."""
+    """Return G, 2 G, ... count G; the tensor must not be written to."""
     return _steps_up_to(max(_chunk(device), count), device)[:count]
 
 

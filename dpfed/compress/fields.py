@@ -1,8 +1,7 @@
-"""The kinds of content a payload can have: each writes itself to bytes and reads itself back within bounds.
+"""Kinds of content of a payload: each field writes its values to bytes and reads them within bounds.
 
-A field knows from public things (options and d) how many values it holds, so nothing on the wire decides how much
-memory is taken. Reading meets bytes of a stranger: it returns values that `write` could have been given, or raises
-WireError.
+A field computes its number of values from public things (options and d), so no message decides how much memory is
+allocated. Bytes to read may come from an attacker: `read` returns values that `write` accepts, or raises WireError.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from dpfed.compress.symbols import (
 from dpfed.errors import WireError
 
 LARGEST = 1e31
-"""The largest magnitude on the wire: its product with d/k and the sum of a round's payloads stay finite in float32."""
+"""Largest magnitude in a message: its product with d/k, and the sum of a round's payloads, are finite in float32."""
 
 _PACKED, _CODED = 0, 1
-_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and whole integers
+_SLACK = 16  # bytes of an entropy coder beyond the entropy: 64 bits, and rounding to whole integers
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldBytes:
-    """The bytes of one field, and whether an entropy coder made them."""
+    """Bytes of one field; `coded` is True if an entropy coder made them."""
 
     content: bytes
     coded: bool
@@ -45,7 +44,7 @@ class FieldBytes:
 
 @dataclass(kw_only=True)
 class Reader:
-    """Takes bytes off the front; WireError when there are too few."""
+    """Reader of bytes from front to back; raises WireError if too few are left."""
 
     content: bytes
     at: int = 0
@@ -72,10 +71,10 @@ class Field(Protocol):
 
     @property
     def most_bytes(self) -> int:
-        """The longest content that `write` can give."""
+        """Largest number of bytes that `write` can give."""
 
     def write(self, values: Values) -> FieldBytes:
-        """Values [count] to bytes."""
+        """Return the bytes of the values [count]."""
 
     def read(self, reader: Reader) -> Values:
         """Return the values [count] of `write`; raise WireError for anything else."""
@@ -83,7 +82,7 @@ class Field(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Floats:
-    """`count` numbers up to LARGEST in magnitude, of 32 bits or, with `half`, 16; none below zero unless `signed`."""
+    """`count` floats of 32 bits or, with `half`, 16, of magnitude at most LARGEST; nonnegative unless `signed`."""
 
     count: int
     half: bool = False
@@ -105,9 +104,11 @@ class Floats:
         values = np.frombuffer(content, dtype=self.dtype)
         limit = float(np.finfo(np.float16).max) if self.half else LARGEST
         if len(values) and not (-limit <= values.min() and values.max() <= limit):
-            raise WireError(f"{self.count} floats: NaN or beyond ±{limit:g} among them; drop this client's message.")
+            raise WireError(
+                f"{self.count} floats: NaN or a value beyond ±{limit:g} among them; drop this client's message."
+            )
         if not self.signed and (values < 0).any():
-            raise WireError(f"{self.count} floats: one is negative where only scales >= 0 are sent.")
+            raise WireError(f"{self.count} floats: one is negative, but only scales >= 0 may be sent.")
         return values
 
 
@@ -115,9 +116,9 @@ class Floats:
 class SymbolField:
     """`count` integers from 0 to alphabet - 1, alphabet <= 65,536.
 
-    Either packed, as many to a byte as fit (8 bits, 5 trits, 4 of 2 bits ...) or ceil(log2 alphabet) bits each,
-    or entropy-coded with their own counts, several at once (`SymbolGroups`), whichever is smaller; a byte in front
-    says which.
+    The symbols are packed, with 8 bits, 5 trits or 4 symbols of 2 bits in a byte, or ceil(log2 alphabet) bits each. Or
+    they are entropy-coded with their counts as the model, several at once (`SymbolGroups`). The smaller form is used,
+    and the first byte marks it.
     """
 
     alphabet: int
@@ -132,9 +133,9 @@ class SymbolField:
         return 1 + self._packed_bytes
 
     def bytes_with(self, others: int) -> int:
-        """Return the longest content of values of which at most `others` are not the most frequent one.
+        """Return the largest number of bytes for values of which at most `others` differ from the most frequent value.
 
-        The coder needs at most `_SLACK` beyond the entropy; 30 for 1.7 million values that take all symbols equally.
+        The coder needs at most `_SLACK` bytes beyond the entropy; 30 if 1.7 million values take all symbols equally.
         """
         if others == 0 or 2 * others >= self.count:
             return self.most_bytes
@@ -167,7 +168,7 @@ class SymbolField:
 
     @property
     def _group(self) -> int:
-        """Number of symbols that make one byte."""
+        """Number of symbols in a byte."""
         group = 1
         while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
             group += 1
@@ -229,11 +230,11 @@ class SymbolField:
         joined = decode_symbols(words, weights, -(-self.count // groups.together))
         values = groups.split(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
         if not np.array_equal(occurrences(values, self.alphabet), model):
-            raise WireError(f"{what}: they do not occur as often as their counts say; the message is forged.")
+            raise WireError(f"{what}: the symbols do not occur as often as their counts state; the message is forged.")
         return values
 
     def _grouped(self, values: Values) -> Values:
-        """Symbols [count] to bytes of `_group` each, the first symbol the lowest digit, filled up with 0."""
+        """Return symbols [count] as bytes of `_group` symbols each, the first the lowest digit, padded with 0."""
         group = self._group
         if group == 1:
             return values
@@ -249,7 +250,7 @@ class SymbolField:
         return grouped
 
     def _ungrouped(self, grouped: NDArray[np.uint8]) -> Values:
-        """Invert the grouping; raise WireError unless the padding is 0 and every byte encodes a group."""
+        """Return the symbols of grouped bytes; raise WireError unless padding is 0 and every byte encodes a group."""
         group = self._group
         if group == 1:
             return grouped
@@ -257,17 +258,15 @@ class SymbolField:
             full = np.unpackbits(grouped, bitorder="little")
         else:
             if len(grouped) and int(grouped.max()) >= self.alphabet**group:
-                raise WireError(f"a byte {int(grouped.max())} does not stand for {group} symbols of {self.alphabet}.")
+                raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
             full = np.take(self._digits, grouped, axis=0).reshape(-1)
         if full[self.count :].any():
-            raise WireError(
-                f"{self.count} symbols of {self.alphabet}: the bits that fill up the last byte are not fill."
-            )
+            raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
         return full[: self.count]
 
     @property
     def _digits(self) -> NDArray[np.uint8]:
-        """Row number -> its digits, [alphabet^group, group]."""
+        """Return the table from a byte to its digits, [alphabet^group, group]."""
         powers = self.alphabet ** np.arange(self._group)
         numbers = np.arange(self.alphabet**self._group)[:, None]
         return (numbers // powers % self.alphabet).astype(np.uint8)
@@ -277,8 +276,8 @@ class SymbolField:
 class Indices:
     """`count` distinct coordinates out of `size`, sorted.
 
-    Either packed at ceil(log2 size) bits each or as an entropy-coded bitmap (about log2 of the number of subsets),
-    whichever is smaller; a byte in front says which.
+    The coordinates are packed at ceil(log2 size) bits each, or sent as an entropy-coded bitmap (about log2 of the
+    number of subsets). The smaller form is used, and the first byte marks it.
     """
 
     size: int
@@ -312,7 +311,7 @@ class Indices:
         else:
             raise WireError(f"{what}: marked {flag}, which is neither packed ({_PACKED}) nor a bitmap ({_CODED}).")
         if len(values) != self.count:
-            raise WireError(f"{what}: the bitmap names {len(values)}.")
+            raise WireError(f"{what}: the bitmap has {len(values)} coordinates.")
         if (values[1:] <= values[:-1]).any() or (len(values) and int(values[-1]) >= self.size):
             raise WireError(f"{what}: they must be distinct, sorted and below {self.size}.")
         return values.astype(np.int64)

@@ -1,7 +1,7 @@
-"""Z_{2^b}, in which masked uploads are summed. Sums of 32-bit integers wrap around; reducing them at the end is enough.
+"""Ring Z_{2^b} of masked uploads. Sums of 32-bit integers wrap around; they are reduced modulo 2^b at the end only.
 
-Rows are packed in b bits a coordinate: the lower half of the integers whole, then the upper half likewise, down to
-single bits, which go plane by plane.
+Rows are packed in b bits per coordinate. The lower half of an integer's bits is written first, whole or split again,
+then the upper half. Single bits are written as bit planes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dpfed.errors import WireError
 
 
 def to_ring(integers: Tensor, bits: int) -> NDArray[np.uint32]:
-    """Whole numbers [...] modulo 2^bits, bits <= 32. Floats must be whole."""
+    """Return whole numbers [...] modulo 2^bits, bits <= 32. Floats must be whole."""
     words = integers.detach().to("cpu", torch.int64).numpy()
     return (words & ((1 << bits) - 1)).astype(np.uint32)
 
 
 def centred(total: Tensor, bits: int) -> Tensor:
-    """Residues [...] (or a sum that was never reduced) as int64 in [-2^(bits-1), 2^(bits-1))."""
+    """Return residues [...] (or a sum not yet reduced) as int64 in [-2^(bits-1), 2^(bits-1))."""
     half = 1 << (bits - 1)
     return ((total.to(torch.int64) + half) & ((1 << bits) - 1)) - half
 
@@ -34,8 +34,8 @@ def ring_to_bytes(rows: Tensor, bits: int) -> list[bytes]:
 
 
 def ring_from_bytes(messages: Sequence[bytes], *, size: int, bits: int) -> Tensor:
-    """Residues in [0, 2^bits), int64 [c, size]. WireError for a message of another length; any of the right one is a
-    row."""
+    """Return residues in [0, 2^bits), int64 [c, size]. Raise WireError for a message of another length; any message of
+    the right length is a row."""
     rows = np.empty((len(messages), size), dtype=np.int64)
     for row, message in zip(rows, messages, strict=True):
         row[:] = unpack(memoryview(message), size, bits)
@@ -48,7 +48,7 @@ def word_type(bits: int) -> np.dtype[np.unsignedinteger]:
 
 
 def packed_bytes(size: int, bits: int) -> int:
-    """Length of a packed row of `size` coordinates."""
+    """Return the length in bytes of a packed row of `size` coordinates."""
     return bits // 8 * size + bits % 8 * -(-size // 8)
 
 
@@ -58,7 +58,7 @@ def pack(words: NDArray[np.unsignedinteger], bits: int) -> bytes:
 
 
 def unpack(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
-    """Return the integers [d] that were packed. WireError for any other length."""
+    """Return the integers [d] of `pack`. Raise WireError for any other length."""
     if len(content) != packed_bytes(size, bits):
         raise WireError(
             f"{len(content)} bytes for {size} coordinates of {bits} bits: must be {packed_bytes(size, bits)}."

@@ -1,4 +1,4 @@
-"""Sparsifiers: k of d coordinates, the largest or random, each client's own or the same for all.
+"""Sparsifiers, which send k of d coordinates: the largest or random ones, separate for each client or shared.
 
     scheme          which coordinates                    decoded               sent
     topk            the client's largest magnitudes      x there, 0 elsewhere  values, coordinates
@@ -7,10 +7,11 @@
     shared-topk     public ones, given                   x there               values
     fedsparsify     the largest of a client's model       x there, 0 elsewhere  values, coordinates
 
-k is the option `k`, or the fraction `keep` of d. With `scaled` the random ones are unbiased, E decode = x, with error
-E||decode - x||² = (d/k - 1) ||x||²; it falls as 1/n in the mean of n clients only if their coordinates differ. The
-shared ones sum: the sum of the clients' values decodes to the sum, so they go through secure aggregation (Hu, Gong,
-Guo, "Federated Learning with Sparsified Model Perturbation", arXiv:2202.07178). topk is biased (Stich, Cordonnier,
+k is the option `k`, or the fraction `keep` of d. With `scaled`, random coordinates are unbiased, E decode = x, with
+error E||decode - x||² = (d/k - 1) ||x||². In the mean of n clients it falls as 1/n only if their coordinates differ.
+Shared schemes are linear: the sum of the clients' values decodes to the sum, so they work under secure aggregation (Hu,
+Gong, Guo, "Federated Learning with Sparsified Model Perturbation", arXiv:2202.07178). topk is biased (Stich,
+Cordonnier,
 Jaggi, arXiv:1809.07599: use it with error feedback), and its coordinates depend on private data.
 """
 
@@ -34,7 +35,8 @@ from dpfed.errors import ConfigError, WireError
 
 
 class _LargestCoordinates(Scheme, Protocol):
-    """Base of the schemes that send each client's largest magnitudes and where they are; ties go to the lower index."""
+    """Base of the schemes that send each client's largest magnitudes and their coordinates; ties go to the lower
+    index."""
 
     linear: ClassVar[bool] = False
     unbiased: ClassVar[bool] = False
@@ -62,7 +64,7 @@ class _LargestCoordinates(Scheme, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(_LargestCoordinates):
-    """The k largest magnitudes and where they are."""
+    """The k coordinates of largest magnitude, with their values."""
 
     name: ClassVar[str] = "topk"
 
@@ -78,11 +80,11 @@ class TopK(_LargestCoordinates):
 
 @dataclass(frozen=True, kw_only=True)
 class FedSparsify(_LargestCoordinates):
-    """Exactly floor(sparsity · d) of all d numbers zeroed, the smallest in magnitude; a bitmap and the rest are sent.
+    """Model with its floor(sparsity · d) smallest magnitudes set to zero; a bitmap and the other values are sent.
 
     Stripelis, Gupta, Ver Steeg, Ambite, "Federated Progressive Sparsification", arXiv:2204.12430: the smallest
-    magnitudes of a model are purged, more of them every round (`cubic_sparsity`). What is sent is the model itself, not
-    an update: the mean over clients of vectors with zeros is biased by design. The decimal fraction is meant: 0.29 of
+    magnitudes of a model are purged, more of them every round (`cubic_sparsity`). The model itself is sent, not an
+    update: the mean over clients of vectors with zeros is biased by design. Sparsity is a decimal fraction: 0.29 of
     100 is 29, whatever the nearest double to 0.29 is.
     """
 
@@ -100,7 +102,7 @@ class FedSparsify(_LargestCoordinates):
 
 @dataclass(frozen=True, kw_only=True)
 class RandK(Scheme):
-    """k coordinates drawn without replacement from each client's own seed; times d/k when `scaled`."""
+    """k coordinates drawn without replacement from each client's seed; values times d/k if `scaled`."""
 
     name: ClassVar[str] = "randk"
     linear: ClassVar[bool] = False
@@ -147,9 +149,9 @@ class RandK(Scheme):
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRandK(RandK):
-    """The same k random coordinates for every client, from the round's one public seed; times d/k when `scaled`.
+    """k random coordinates, equal for all clients, from the round's one public seed; values times d/k if `scaled`.
 
-    `seed` of encode is that one integer (or a sequence of equal ones), not hashed per client.
+    `seed` of encode is that one integer (or a sequence of equal integers), not hashed per client.
     """
 
     name: ClassVar[str] = "shared-randk"
@@ -178,16 +180,16 @@ class SharedRandK(RandK):
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
         if bool((seeds != seeds[0]).any()):
-            raise WireError("payloads of shared-randk with different seeds: all clients of a round must have its one.")
+            raise WireError("payloads of shared-randk with different seeds: all clients of a round must have one seed.")
         return subset(seeds[:1], "shared-randk", dimension, _kept_of(dimension, self.keep, self.k))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedTopK(Scheme):
-    """The same public coordinates for every client: `indices`, an integer tensor, from public data or a past round.
+    """Public coordinates, equal for all clients: `indices`, an integer tensor, from public data or a past round.
 
-    They do not travel; the payload carries their number `k` and `digest` (SHA-256 of the sorted int64, its first 8
-    bytes in hex), which follow from `indices` and need not be given.
+    The coordinates are not sent. The payload has their number `k` and `digest` (SHA-256 of the sorted int64, its
+    first 8 bytes in hex), which are computed from `indices` and need not be given.
     """
 
     name: ClassVar[str] = "shared-topk"
@@ -251,12 +253,12 @@ class SharedTopK(Scheme):
 
 @lru_cache(maxsize=1)
 def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
-    """Remembered from the encoder to the decoder of one process; not to be written to."""
+    """Return the subsets, cached from the encoder to the decoder of a process; the tensor must not be written to."""
     return subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
 
 
 def _kept_of(dimension: int, keep: float, k: int | None) -> int:
-    """Return k, or the fraction `keep` of d coordinates and at least one; ConfigError if that is more than d."""
+    """Return k, or the fraction `keep` of d coordinates, at least one; raise ConfigError for more than d."""
     kept = k if k is not None else max(1, round(keep * dimension))
     if kept > dimension:
         raise ConfigError(f"k={kept}: must be at most d={dimension}, the number of coordinates.")
@@ -271,7 +273,7 @@ def _check_kept(name: str, keep: float, k: int | None) -> None:
 
 
 def _checked_indices(indices: Tensor) -> Tensor:
-    """Sorted, int64; ConfigError unless they are distinct coordinates."""
+    """Return the indices sorted, int64; raise ConfigError unless they are distinct coordinates."""
     integers = indices.dim() == 1 and not (indices.is_floating_point() or indices.is_complex())
     if not integers or indices.dtype == torch.bool or not len(indices):
         raise ConfigError(f"indices of shared-topk are {indices.dtype} {list(indices.shape)}: must be integers [k].")
