@@ -47,18 +47,16 @@ class Samples(Protocol):
 
 def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
     """Return the data set in a file .safetensors or .npz: train_inputs, train_labels, test_inputs, test_labels,
-    train_clients.
+    optionally train_clients.
 
-    train_clients is optional.
+    Inputs are [N, ...] of any number type, converted by `finite_numbers`; labels are integers [N, ...] from 0 on.
+    Clients are integers [N], the client of each training sample. Such files have arrays only (objects in .npz are
+    refused), so reading them runs no code. train_targets and test_targets in place of the labels are numbers [N, ...]
+    to predict, not classes.
 
-    Inputs are [N, ...] of any number type, converted by `_inputs`; labels are integers [N, ...] from 0 on; clients are
-    integers [N], the client of each training sample. Such files hold arrays only (objects in .npz are refused), so that
-    reading them runs no code. train_targets and test_targets in place of the labels are numbers [N, ...] to predict, no
-    classes.
-
-    The number of classes is what the file declares (metadata "classes": "10"; in .npz a number `classes` beside the
-    arrays), or `classes`: labels are private, and the size of the network, which is published, must not follow from
-    them. Raises DataError.
+    The number of classes is declared by the file (metadata "classes": "10"; in .npz a number `classes` beside the
+    arrays), or by `classes`. Labels are private, and the size of the network, which is published, must not be computed
+    from them. Raises DataError.
     """
     arrays, declared = _npz_arrays(path) if path.suffix == ".npz" else _safetensors_arrays(path)
     if set(_TARGETS) & set(arrays):
@@ -74,7 +72,7 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
 
 
 def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
-    """Return the file's arrays, and the number of classes in its metadata. DataError."""
+    """Return the file's arrays, and the number of classes in its metadata. Raise DataError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -91,7 +89,7 @@ def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
 def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
     """Return the file's arrays, and the number `classes` among them.
 
-    DataError, also for a file that unpacks to too much.
+    Raises DataError, also for a file that unpacks to too many bytes.
     """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
@@ -109,7 +107,7 @@ def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
 
 
 def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None, classes: int | None) -> Dataset:
-    """Return the data set of a file that has targets. DataError."""
+    """Return the data set of a file with targets. Raise DataError if it has other arrays."""
     known = {name.replace("labels", "targets") for name in _NEEDED}
     if set(arrays) - set(_OPTIONAL) != known:
         raise DataError(
@@ -118,15 +116,15 @@ def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None
         )
     if declared is not None or classes is not None:
         raise DataError(
-            f"{path}: has {' and '.join(_TARGETS)}, which are no classes, and yet a number of classes is declared. "
-            "Call them train_labels and test_labels, or remove data.classes."
+            f"{path}: has {' and '.join(_TARGETS)}, which are not classes, but a number of classes is declared. "
+            "Rename them train_labels and test_labels, or remove data.classes."
         )
     arrays = {name.replace("targets", "labels"): a for name, a in _of_numbers(arrays, path).items()}
     return _dataset(path.stem, arrays, str(path), None)
 
 
 def _of_numbers(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
-    """Return the arrays of a file, whose clients are whole numbers or texts. DataError."""
+    """Return the arrays of a file. Raise DataError unless its clients are whole numbers or texts."""
     clients = arrays.get("train_clients")
     if clients is not None and clients.dtype.kind != "U":
         arrays["train_clients"] = _integers(clients, f"{path}, train_clients")
@@ -134,7 +132,7 @@ def _of_numbers(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
 
 
 def _declared(path: Path, in_file: str | None, given: int | None) -> int:
-    """Return the number of classes declared by the file's metadata, or else by the configuration. DataError."""
+    """Return the number of classes declared by the file's metadata, else by the configuration. Raise DataError."""
     if in_file is None and given is None:
         raise DataError(
             f"{path}: the number of classes is not declared. Set data.classes = N in the configuration, or write the "
@@ -155,21 +153,21 @@ def _declared(path: Path, in_file: str | None, given: int | None) -> int:
 def from_samples(
     train: Samples, test: Samples, *, classes: Classes, clients: Sequence[object] | None = None, name: str = "own"
 ) -> Dataset:
-    """Return a data set from two map-style ones, whose items are (input, label), labels integers, or dictionaries of
-    named parts, one of them `labels` or `label`.
+    """Return a data set from two map-style ones with items (input, label), or dictionaries of named parts and a label.
 
-    Inputs become float32; integers of 32 or 64 bits are kept if the network of a run takes them.
+    Labels are integers; in a dictionary the key is `labels` or `label`. Inputs become float32; integers of 32 or 64
+    bits are kept if the network of a run accepts them.
 
     classes: number of labels, which is public; None if items are (input, target), a target being a number or an array
-        of numbers, which become float32 if they are floating
+             of numbers, which become float32 if they are floating
     clients: client of each training sample (numbers or names), for data.partition = "natural". Raises DataError.
     """
     pairs = []
     for half, samples in (("train", train), ("test", test)):
         if not hasattr(samples, "__len__") or not hasattr(samples, "__getitem__"):
             raise DataError(
-                f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i]; a data set "
-                "that can only be gone through is not enough. Give a map-style one, or list(it)."
+                f"dataset {name!r}, {half} half: {type(samples).__name__} has no length or no samples[i], and a data "
+                "set that can only be iterated over is not enough. Give a map-style one, or list(it)."
             )
         rows = [samples[i] for i in range(len(samples))]
         pairs.append(rows_of(rows, f"dataset {name!r}, {half} half", of_classes=classes is not None))
@@ -177,8 +175,8 @@ def from_samples(
 
 
 def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tuple[Inputs, Numbers]:
-    """Return inputs and labels of items (input, label) or dictionaries. of_classes: one label a sample is an integer.
-    DataError."""
+    """Return inputs and labels of items (input, label) or dictionaries. of_classes: a sample's only label is an
+    integer. Raise DataError for other items."""
     try:
         if rows and isinstance(rows[0], Mapping):
             parts, labels = parts_of(rows, where)
@@ -188,8 +186,8 @@ def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tup
     except DataError:
         raise
     except OverflowError:
-        raise DataError(f"{where}: a label is no whole number of 64 bits. Number the classes from 0 on.") from None
-    except (TypeError, ValueError) as error:  # whose message may hold a label
+        raise DataError(f"{where}: a label is not a whole number of 64 bits. Number the classes from 0 on.") from None
+    except (TypeError, ValueError) as error:  # its message may contain a label
         raise DataError(
             f"{where}: its items must be (input, label), inputs of one shape, labels integers, or with classes=None "
             f"targets of one shape ({type(error).__name__})."
@@ -210,8 +208,8 @@ def from_arrays(
 ) -> Dataset:
     """Return a data set from (inputs, labels) of each half: numpy arrays, tensors, or anything that numpy can convert.
 
-    Inputs [N, ...] or a dictionary of them, by the names of a network's arguments; classes and clients as in
-    `from_samples`; labels are integers [N] or, with classes=None, targets of any shape. Raises DataError.
+    Inputs are [N, ...], or a dictionary of such arrays, by the names of a network's arguments; classes and clients as
+    in `from_samples`. Labels are integers [N] or, with classes=None, targets of any shape. Raises DataError.
     """
     where = f"dataset {name!r}"
     parts: list[Part] = []
@@ -232,34 +230,34 @@ def from_arrays(
 
 
 def inputs_of(values: object, where: str) -> Inputs:
-    """Return an array of numbers, or one of each named part. DataError."""
+    """Return an array of numbers, or one for each named part. Raise DataError for values that are not numbers."""
     if isinstance(values, Mapping):
         return {str(name): array_of(part, f"{where}, part {name!r}") for name, part in values.items()}
     return array_of(values, where)
 
 
 def array_of(values: object, where: str) -> Numbers:
-    """Return an array of numbers; tensors on any device are converted. DataError."""
+    """Return an array of numbers; tensors on any device are converted. Raise DataError for other values."""
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except (TypeError, ValueError) as error:  # whose message may hold a value
-        raise DataError(f"{where}: is no array of numbers ({type(error).__name__}). Convert it.") from None
+    except (TypeError, ValueError) as error:  # its message may contain a value
+        raise DataError(f"{where}: is not an array of numbers ({type(error).__name__}). Convert it.") from None
 
 
 def _named(clients: Sequence[object], name: str) -> Numbers:
-    """Return the client of each sample: whole numbers, texts, or others as they are, which can be sorted. DataError."""
+    """Return the client of each sample: whole numbers, texts, or other sortable values. Raise DataError."""
     try:
         array = np.asarray(clients)
         names = clients if array.dtype.kind in "OUS" else array
         if any(one is None or one != one for one in names):  # NaN and NaT are refused, too
             raise DataError(f"dataset {name!r}: some samples have no client (NaN). Fill or remove them.")
-        np.unique(array)  # refuses what cannot be sorted
+        np.unique(array)  # raises an error for values that cannot be sorted
         return array
     except DataError:
         raise
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"dataset {name!r}: clients must be numbers or names, one a training sample ({type(error).__name__})."
+            f"dataset {name!r}: clients must be numbers or names, one per training sample ({type(error).__name__})."
         ) from None
 
 
@@ -297,10 +295,10 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
 
 
 def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
-    """Return arrays of one type to be joined.
+    """Return arrays of one type, so that they can be joined.
 
-    If some hold integers of 32 or 64 bits and others do not, all become float32. DataError for integers that float32
-    does not hold.
+    If some are integers of 32 or 64 bits and others are not, all become float32. Raises DataError for integers that
+    float32 cannot represent.
     """
     wide = [array.dtype.kind in "iu" and array.dtype.itemsize > 2 for array in arrays]
     if all(wide) or not any(wide):
@@ -325,19 +323,19 @@ def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
         return places
     if array.dtype.kind in "US":
         raise DataError(
-            f"{where}: are text. Turn them into numbers by a list of classes that is declared in advance, or give a "
-            "table and classes=[...], their names."
+            f"{where}: labels are text. Turn them into numbers by a list of classes that is declared in advance, or "
+            "give a table and classes=[...], their names."
         )
     if array.dtype.kind not in "iu" or array.ndim < 1:
         raise DataError(
-            f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels a "
-            "sample. Convert it; numbers that are no classes are called train_targets and test_targets."
+            f"{where}: {array.dtype} of shape {array.shape}; must be integers [N], or [N, ...] for several labels per "
+            "sample. Convert it; numbers that are not classes must be called train_targets and test_targets."
         )
     return array.astype(np.int64)
 
 
 def _places(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
-    """Return the place of each label, which is text, among the declared names. DataError."""
+    """Return the position of each text label among the declared names. Raise DataError for an undeclared label."""
     if labels.dtype.kind not in "UO":
         raise DataError(f"{where}: labels are {labels.dtype}, and classes are declared by name. Declare their number.")
     places = {one: place for place, one in enumerate(names)}
@@ -359,6 +357,6 @@ def _targets(array: Numbers, where: str) -> Numbers:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
         if not np.isfinite(array).all():
-            raise DataError(f"{where}: holds NaN or infinity. Fill or remove these samples.")
+            raise DataError(f"{where}: has NaN or infinity. Fill or remove these samples.")
         return array
     return array.astype(np.int64) if array.dtype.kind == "u" and array.dtype.itemsize > 1 else array

@@ -53,7 +53,7 @@ def _folder(root: Path, name: str, *, pickled: str, archive: str) -> Path:
         return folder
     found = ""
     if (root / pickled).is_dir():
-        found = f" {root / pickled} holds the pickled version, which is not read: unpickling runs code from the file."
+        found = f" {root / pickled} is the pickled version, which is not read: unpickling runs code from the file."
     raise DataError(
         f"{folder}: not found.{found} Unpack the binary version ({archive} from {_SITE}) into {root}, or set "
         f"DPFED_DATA_DIR to the folder that holds {name}."
@@ -61,7 +61,7 @@ def _folder(root: Path, name: str, *, pickled: str, archive: str) -> Path:
 
 
 def _read(path: Path, *, labels: int) -> Images:
-    """Return images and the last of each record's label bytes (CIFAR-100 has the coarse class first)."""
+    """Return images, and the last label byte of each record (in CIFAR-100 the coarse class is first)."""
     record = labels + _PIXELS
     content = read_bytes(path, at_most=_MOST_RECORDS * record)
     if not content or len(content) % record:

@@ -1,4 +1,4 @@
-"""Tables in files (Parquet, CSV, the library `datasets`) and in memory: named columns become a data set."""
+"""Data sets from named columns of tables, in files (Parquet, CSV, the library `datasets`) or in memory."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 def load_columns(path: Path, columns: Columns, *, classes: Classes = None) -> Dataset:
     """Return the data set in a folder of tables, or in a file train*.csv and the test file beside it.
 
-    A folder is one written by `datasets.DatasetDict.save_to_disk`, or has Parquet or CSV files. Names of those files,
-    or of their folders, begin with train and with test (else validation).
+    The folder was written by `datasets.DatasetDict.save_to_disk`, or has Parquet or CSV files. Names of these files, or
+    of their folders, begin with train and with test (else validation).
 
     An image column (PNG, JPEG) becomes [N, channels, height, width], its bytes over 255. Lists of equal length become
     axes. Numbers are unchanged. The number of classes is that of the feature ClassLabel, or `classes`; a label column
     of fractions is a target, without classes. Nothing is downloaded and no code of the folder is run.
 
-    DataError: files that are missing, damaged or too large, a column that is missing or has gaps.
+    Raises DataError for files that are missing, damaged or too large, and for a column that is missing or has gaps.
     """
     files = _files(path) if path.suffix != ".csv" else _train_and_test(path)
     train, test = (_table(found, columns, half) for half, found in files.items())
@@ -60,12 +60,12 @@ def of_tables(
     number = declared if count is None else check_classes(count, where=where)
     train, test = (_pair(table, columns, folder, names) for table in (train_table, test_table))
     if number is None and train[1].dtype.kind == "b":
-        number = 2  # the type of the column declares the classes
+        number = 2  # the column's type, truth values, declares two classes
     if number is not None and train[1].dtype.kind == "b":
         train, test = ((inputs, labels.astype(np.int64)) for inputs, labels in (train, test))
     if train[1].dtype.kind == "f":
         if classes is not None:
-            raise DataError(f"{where}: holds fractions, which are targets and no classes. Remove data.classes.")
+            raise DataError(f"{where}: has fractions, which are targets and not classes. Remove data.classes.")
         number = None
     elif number is None:
         raise DataError(
@@ -77,7 +77,7 @@ def of_tables(
 
 
 def table_of(given: object, columns: Columns, where: str, *, with_client: bool) -> pa.Table:
-    """Return the columns of a pandas or polars frame, an Arrow table or a Hugging Face `Dataset`. DataError."""
+    """Return the columns of a pandas or polars frame, an Arrow table or a Hugging Face `Dataset`. Raise DataError."""
     try:
         made = _arrow_of(given)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -91,7 +91,7 @@ def table_of(given: object, columns: Columns, where: str, *, with_client: bool) 
 
 
 def is_table(given: object) -> bool:
-    """Return True for a table that `table_of` reads."""
+    """Return True for a table that `table_of` can read."""
     kinds = ("__arrow_c_stream__", "__dataframe__", "with_format", "to_arrow")
     return isinstance(given, pa.Table) or any(hasattr(given, name) for name in kinds)
 
@@ -109,7 +109,7 @@ def _arrow_of(given: Any) -> pa.Table:
 
 
 def _train_and_test(path: Path) -> dict[str, list[Path]]:
-    """Return the file train*.csv and the file test*.csv beside it. DataError."""
+    """Return the file train*.csv and the file test*.csv beside it. Raise DataError if one is missing."""
     if not path.name.startswith("train"):
         raise DataError(
             f"{path}: a CSV file must be named train*.csv, with its test half test*.csv beside it. Rename it."
@@ -124,10 +124,10 @@ def _train_and_test(path: Path) -> dict[str, list[Path]]:
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of both halves. DataError."""
+    """Return the files of both halves. Raise DataError if a half has none."""
     if not folder.is_dir():
         raise DataError(
-            f"{folder}/: is no folder. Name one of Parquet files, or one that datasets' save_to_disk wrote."
+            f"{folder}/: is not a folder. Name a folder of Parquet files, or one that datasets' save_to_disk wrote."
         )
     found: dict[str, dict[str, list[Path]]] = {"train": {}, "test": {}}
     for file in sorted(folder.rglob("*")):
@@ -146,7 +146,7 @@ def _files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
-    """Return the wanted columns of these files, concatenated. DataError."""
+    """Return the requested columns of these files, concatenated. Raise DataError if a file cannot be read."""
     wanted = [*columns.inputs, columns.label]
     if half == "train" and columns.client is not None:
         wanted.append(columns.client)
@@ -163,7 +163,7 @@ def _table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
 
 
 def joined(tables: Sequence[pa.Table], where: str) -> pa.Table:
-    """Return tables concatenated. DataError if their columns differ."""
+    """Return tables concatenated. Raise DataError if their columns differ."""
     try:
         return pa.concat_tables(tables)
     except pa.ArrowException as error:
@@ -209,7 +209,7 @@ def _pair(table: pa.Table, columns: Columns, folder: str, names: list[str] | Non
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
     elif {one.ndim for one in arrays} <= {1}:
         inputs = np.stack(alike(arrays, f"{folder}, columns of inputs"), axis=1)
-    else:  # parts of a sample, which its network takes by name
+    else:  # parts of a sample, which are arguments of its network by name
         return dict(zip(columns.inputs, arrays, strict=True)), _labels(table, columns.label, folder, names)
     return inputs, _labels(table, columns.label, folder, names)
 
@@ -225,7 +225,7 @@ def _labels(table: pa.Table, label: str, folder: str, names: list[str] | None) -
         raise _gaps(where)
     if names is None:
         raise DataError(
-            f"{where}: holds text. Declare its classes by name, in their order: data.classes = ['...', '...'] (in "
+            f"{where}: has text. Declare its classes by name, in their order: data.classes = ['...', '...'] (in "
             "Python classes=[...]). They are public and are not collected from the labels, which are private."
         )
     places = pc.index_in(column, pa.array(names, column.type))
@@ -258,17 +258,17 @@ def _owners(table: pa.Table, client: str, folder: str) -> list[object]:
         return list(column.to_pylist())
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise DataError(
-            f"{folder}, column {client!r}: is of {column.type}, whose values are no names ({type(error).__name__}). "
+            f"{folder}, column {client!r}: is of {column.type}, whose values are not names ({type(error).__name__}). "
             "Use numbers or texts."
         ) from None
 
 
 def _array(table: pa.Table, name: str, folder: str) -> Numbers:
-    """Return [N, ...] of a column of numbers, lists or images. DataError."""
+    """Return [N, ...] of a column of numbers, lists or images. Raise DataError for other columns."""
     column, where = _category_values(table.column(name)), f"{folder}, column {name!r}"
     if _is_text(column.type):
         raise DataError(
-            f"{where}: holds text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "
+            f"{where}: has text, and inputs must be numbers. Declare a vocabulary in advance and write numbers by "
             "it; one that is collected from all clients' samples would be a release."
         )
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
@@ -277,7 +277,7 @@ def _array(table: pa.Table, name: str, folder: str) -> Numbers:
     try:
         return np.concatenate(parts) if parts else np.zeros(0)
     except ValueError:
-        raise DataError(f"{where}: its samples have different shapes. Give them one.") from None
+        raise DataError(f"{where}: its samples have different shapes. Give them one shape.") from None
 
 
 def _unnested(array: pa.Array, where: str) -> Numbers:
@@ -292,11 +292,13 @@ def _unnested(array: pa.Array, where: str) -> Numbers:
             break
         lengths = pc.unique(pc.list_value_length(array)).to_pylist() or [0]
         if len(lengths) > 1:
-            raise DataError(f"{where}: its samples have different shapes. Give them one.")
+            raise DataError(f"{where}: its samples have different shapes. Give them one shape.")
         shape.append(lengths[0])
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
-        raise DataError(f"{where}: is of {array.type}; must be of numbers, lists of numbers, or images. Name another.")
+        raise DataError(
+            f"{where}: is of {array.type}; must be of numbers, lists of numbers, or images. Name another column."
+        )
     flat: Numbers = array.to_numpy(zero_copy_only=False)
     return flat.reshape(shape)
 
@@ -315,9 +317,9 @@ def _pixels(column: pa.ChunkedArray, where: str) -> NDArray[np.float32]:
             pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "I", "I;16") else "RGB"))
         except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
             raise DataError(
-                f"{where}: an image cannot be read ({type(error).__name__}). Only PNG and JPEG are."
+                f"{where}: an image cannot be read ({type(error).__name__}). Only PNG and JPEG images can."
             ) from None
         rows.append((pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)).astype(np.float32) / 255)
         if rows[-1].shape != rows[0].shape:
-            raise DataError(f"{where}: its images have different sizes. Give them one.")
+            raise DataError(f"{where}: its images have different sizes. Give them one size.")
     return np.stack(rows) if rows else np.zeros((0, 1, 1, 1), np.float32)

@@ -1,6 +1,6 @@
 """Images of digits, letters and clothing from local files in torchvision's layout: MNIST, Fashion-MNIST and EMNIST.
 
-The 8x8 digits are a file of this package. Nothing is downloaded.
+The 8x8 digits are in a file of this package. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def load_fashion_mnist(root: Path) -> Dataset:
 def load_emnist(root: Path, split: str) -> Dataset:
     """Return handwritten characters of a split of EMNIST, images [1, 28, 28] from ROOT/EMNIST/raw/emnist-SPLIT-*.
 
-    The files hold images with rows and columns swapped; here they are upright. Labels of "letters" count from 1
-    in the files and from 0 here. Standardised by MNIST's constants, from which EMNIST's format was taken.
+    The files store images with rows and columns swapped; here they are upright. Labels of "letters" count from 1
+    in the files and from 0 here. Standardised by MNIST's constants, because EMNIST has MNIST's format.
     Raises DataError.
     """
     folder, prefix = root / "EMNIST" / "raw", f"emnist-{split}-"
@@ -97,12 +97,12 @@ _TEST_SAMPLES = 359
 
 
 def load_digits() -> Dataset:
-    """Return handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. The split is always the same."""
+    """Return handwritten digits: 1,438 + 359 images [1, 8, 8], pixels in [0, 1]. The split is fixed."""
     with (files(__package__) / "digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         pixels, labels = arrays["pixels"], arrays["labels"]
     inputs = (pixels / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = labels.astype(np.int64)
-    # The labels repeat in the order 0..9, so every fifth sample would test two digits only.
+    # The labels repeat in the order 0..9, so a test half of every fifth sample would have two digits only.
     order = np.argsort(Seeds(root=0).keys("digits.test", 0, np.array([0]), (len(labels),))[0])
     test, train = np.sort(order[:_TEST_SAMPLES]), np.sort(order[_TEST_SAMPLES:])
     return Dataset(

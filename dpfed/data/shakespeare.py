@@ -1,6 +1,6 @@
-"""Shakespeare's plays as next-character prediction, a client being a role, in LEAF's 80 characters.
+"""Next-character prediction in Shakespeare's plays; a client is a role, the alphabet LEAF's 80 characters.
 
-Read from plain text, or from LEAF's JSON. Nothing is downloaded.
+The plays are read from plain text, or from LEAF's JSON. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ for _code, _letter in enumerate(VOCABULARY):
 
 
 def codes(text: str) -> NDArray[np.uint8]:
-    """Return each character's place in VOCABULARY; characters that are not in it count as spaces."""
+    """Return each character's position in VOCABULARY; characters that are not in it count as spaces."""
     points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
     places: NDArray[np.uint8] = _CODES[np.minimum(points, len(_CODES) - 1)]
     return places
@@ -56,17 +56,19 @@ def load_shakespeare(root: Path) -> Dataset:
     """Return next-character prediction from ROOT/shakespeare/input.txt: speeches separated by empty lines, each after
     "ROLE:".
 
-    inputs [80], numbers of characters in `VOCABULARY`; label: the character that follows; 80 classes. A
-    client is a role with at least two lines; the first 80% of its lines are for training, the others for tests
-    (McMahan et al. 2017), and each half becomes all its windows of 80 characters (LEAF), line ends being spaces. Roles
-    whose training lines are not longer than one window are no clients. A character is in up to 81 windows, so privacy
-    of a record ([local.record]) protects one window, not a character or a line. Raises DataError.
+    inputs: [80], positions of characters in `VOCABULARY`; label: the next character; 80 classes. A client is a role
+    with at least two lines. The first 80% of its lines are for training, the others for tests (McMahan et al. 2017).
+    Each half becomes all its windows of 80 characters (LEAF), with line ends as spaces. Roles whose training lines
+    are not longer than one window are not clients. A character is in up to 81 windows, so privacy of a record
+    ([local.record]) protects one window, not a character or a line. Raises DataError.
     """
     path = _text_of(root)
     halves = [_halves(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
     clients = [(windows(train), windows(test)) for train, test in halves if len(train) > WINDOW]
     if not clients:
-        raise DataError(f"{path}: no role has more than {WINDOW} characters to train on. Are there 'ROLE:' lines?")
+        raise DataError(
+            f"{path}: no role has more than {WINDOW} characters to train on. Check that it has 'ROLE:' lines."
+        )
     return _dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
 
 
@@ -74,7 +76,7 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
     """Return next-character prediction from ROOT/shakespeare/data/{train,test}/*.json, which LEAF writes with --sample
     or by default.
 
-    A client is a user of the training files, in their order. Raises DataError.
+    A client is a user of the training files, in the order of the files. Raises DataError.
     """
     folder = root / "shakespeare" / "data"
     train, test = _leaf_half(folder / "train"), _leaf_half(folder / "test")
@@ -82,8 +84,8 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
-    """Return the lines of each role in ROOT/shakespeare/input.txt, in order; a speech without a role continues the last
-    role's.
+    """Return the lines of each role in ROOT/shakespeare/input.txt, in order. A speech without a role belongs to the
+    role of the speech before.
 
     Raises DataError.
     """
@@ -91,7 +93,8 @@ def lines_by_role(root: Path) -> dict[str, list[str]]:
     if not path.exists():
         raise DataError(
             f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
-            "after it, or set DPFED_DATA_DIR to the folder that holds shakespeare. LEAF's JSON is 'shakespeare-leaf'."
+            "after it, or set DPFED_DATA_DIR to the folder that has shakespeare in it. LEAF's JSON is "
+            "'shakespeare-leaf'."
         )
     try:
         text = read_bytes(path, at_most=_MOST_TEXT).decode("utf-8")
@@ -124,7 +127,7 @@ def _joined(lines: Iterable[str]) -> str:
 
 def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path) -> Dataset:
     if not sum(len(labels) for _, labels in test):
-        raise DataError(f"{path}: no text is left for tests. Take more of it.")
+        raise DataError(f"{path}: no text is left for tests. Use a longer text.")
     sizes = [len(labels) for _, labels in train]
     train_inputs, train_labels = _stacked(train)
     test_inputs, test_labels = _stacked(test)

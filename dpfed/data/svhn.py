@@ -1,9 +1,9 @@
 """Street View House Numbers, the cropped digits, from local .mat files. Nothing is downloaded.
 
-MATLAB's level 5 files are read as far as SVHN needs them: numeric arrays, compressed or not. A file is taken as
-hostile: nothing is allocated or decompressed beyond what in the file and LARGEST_BYTES. scipy 1.17.1 ends the process
-(SIGSEGV) on an element of an unknown type, takes 268 MB for a file of 178 bytes that declares them, and inflates 300 MB
-behind an array of 8 bytes; calling whosmat first prevents none of these.
+MATLAB's level 5 files are read as far as SVHN needs them: numeric arrays, compressed or not. A file is assumed to be
+hostile: nothing is allocated or decompressed beyond the file's own size and LARGEST_BYTES. scipy 1.17.1 does not ensure
+this. It ends the process (SIGSEGV) on an element of an unknown type, takes 268 MB for a file of 178 bytes that declares
+them, and inflates 300 MB behind an array of 8 bytes; calling whosmat first prevents none of these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dpfed.errors import DataError
 _MEANS, _DEVIATIONS = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 
 LARGEST_BYTES = 2**31
-"""Most bytes of a variable: SVHN's largest has 1.63e9."""
+"""Largest number of bytes of a variable: SVHN's largest has 1.63e9."""
 
 _HEADER = 128
 _COMPRESSED, _MATRIX = 15, 14
@@ -40,9 +40,9 @@ _NUMERIC = range(6, 16)
 def load_svhn(root: Path, *, extra: bool = False) -> Dataset:
     """Return photographed digits [3, 32, 32] from ROOT/SVHN/{train,test}_32x32.mat: 73,257 + 26,032.
 
-    extra: 531,131 further training images from extra_32x32.mat, which Fed-SMP uses; then the data take 7.4 GB of
-    memory, and 9.1 while they are read. The files call digit 0 "10"; here it is 0. Pixels are scaled to [0, 1], then
-    standardised by published means and deviations. Raises DataError.
+    extra: True: with the 531,131 further training images from extra_32x32.mat, which Fed-SMP uses; the data then take
+    7.4 GB of memory, and 9.1 GB while they are read. The files call digit 0 "10"; here it is 0. Pixels are scaled to
+    [0, 1], then standardised by published means and deviations. Raises DataError.
     """
     folder = root / "SVHN"
     train = [_read(folder / f"{part}_32x32.mat") for part in (("train", "extra") if extra else ("train",))]
@@ -80,14 +80,14 @@ class _Source(Protocol):
 
 
 class _Damaged(Exception):
-    """Error that describes the damage of a file."""
+    """Error with a description of a file's damage."""
 
 
 def read_mat(path: Path, names: set[str]) -> dict[str, NDArray[np.generic]]:
     """Return the numeric arrays called `names` in a .mat file of version 5, little-endian, axes in MATLAB's order.
 
-    Other variables are skipped. Raises DataError naming the file when it is unreadable, of another version, truncated,
-    damaged or too large, or when a name is missing.
+    Other variables are skipped. Raises DataError naming the file if it is unreadable, of another version, truncated,
+    damaged or too large, or if a name is missing.
     """
     found: dict[str, NDArray[np.generic]] = {}
     try:
@@ -110,7 +110,7 @@ def _check_header(header: bytes) -> None:
 
 
 def _elements(file: BinaryIO) -> Iterator[_Source]:
-    """Yield the top-level variables in order; the file moves to the next one even if a variable is not read."""
+    """Yield the top-level variables in order; the file moves to the next variable even if one is not read."""
     while tag := file.read(8):
         kind, size = _unpack("<II", tag)
         start = file.tell()
@@ -124,7 +124,7 @@ def _elements(file: BinaryIO) -> Iterator[_Source]:
 
 
 class _Raw:
-    """An element that is stored uncompressed, from its tag on."""
+    """An uncompressed element, read from its tag on."""
 
     def __init__(self, file: BinaryIO, tag: bytes) -> None:
         self._file, self._tag = file, tag
@@ -137,7 +137,7 @@ class _Raw:
 
 
 class _Inflated:
-    """A compressed element, inflated only as far as it is read."""
+    """A compressed element, which is inflated only as far as it is read."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left, self._inflate = file, size, zlib.decompressobj()
@@ -170,7 +170,7 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
         return name, None
     stored, size, small = _tag(source)
     width = np.dtype(_STORED.get(stored, "V1")).itemsize
-    spanned = width * math.prod(max(side, 1) for side in shape)  # an empty array has strides, too
+    spanned = width * math.prod(max(side, 1) for side in shape)  # numpy bounds the strides of empty arrays, too
     if (
         stored not in _STORED
         or min(shape, default=-1) < 0
@@ -183,10 +183,12 @@ def _array(source: _Source, names: set[str]) -> tuple[str, NDArray[np.generic] |
 
 
 def _part(source: _Source, expected: int, *, at_most: int) -> bytes | bytearray:
-    """Return the content of the next small part."""
+    """Return the content of the next part, which must have the expected type and at most `at_most` bytes."""
     kind, size, small = _tag(source)
     if kind != expected or size > at_most:
-        raise _Damaged(f"a part of type {kind} and {size} bytes where type {expected} and at most {at_most} belong")
+        raise _Damaged(
+            f"a part of type {kind} and {size} bytes in place of type {expected} and at most {at_most} bytes"
+        )
     return small[:size] if small else _read_exactly(source, size + -size % 8)[:size]
 
 
