@@ -218,7 +218,7 @@ class _Numbers:
 
 def _steps_of_24_bits(words: Tensor) -> Tensor:
     if words.device.type == "cpu":
-        halves = words.numpy().view(np.uint32)  # the low half comes first
+        halves = words.numpy().view(np.uint32)  # the low half is first
         np.right_shift(halves, np.uint32(8), out=halves)
         return torch.from_numpy(halves.view(np.int32)).to(torch.float32)
     return words.view(torch.int32).bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32)

@@ -14,7 +14,7 @@ def one_thread() -> Iterator[int]:
     """Set torch to one CPU thread, yield the previous number, and restore it at the end. Holds for the whole process.
 
     Local batches are too small to divide among cores. Dividing them gains little and makes the bits depend on the
-    number of cores. On busy cores it takes a hundred times as long, as OpenMP's threads spin while they wait.
+    number of cores. On busy cores dividing is a hundred times as slow, as OpenMP's threads spin while they wait.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,14 +1,15 @@
 """Exact draws from a symmetric distribution on the integers: inversion with as many random bits as needed.
 
 Let U be uniform on [0, 1) and G(k) = P(|X| <= k). The smallest k with U < G(k) has the distribution of |X|, and a fair
-sign makes it that of X. The first 63 bits of U are drawn, the integer u: U is in [u, u+1) 2^-63. If no G(k) 2^63 has
-the integer part u, every U of that cell has the same k, and a table of the integer parts finds it. If one has, more
-bits of U are drawn until the cell holds no G(k): about once in 2^63 / σ draws. So no bit of U is ever rounded, and the
-distribution is exact if the random bits are fair: not to 2^-63, but exactly. The far tail needs no separate rule: all k
-with G(k) >= 1 - 2^-63 share the last integer part, whose cell is settled with more bits.
+sign gives the distribution of X. The first 63 bits of U are drawn, the integer u: U is in [u, u+1) 2^-63. If no G(k)
+2^63 has the integer part u, every U of that cell has the same k, and a table of the integer parts finds it. If one has,
+more bits of U are drawn until the cell contains no G(k): about once in 2^63 / σ draws. So no bit of U is rounded. The
+distribution is exact if the random bits are fair: not only to 2^-63. The far tail needs no separate rule: all k with
+G(k) >= 1 - 2^-63 share the last integer part, whose cell is resolved by further bits.
 
-`draw_short` begins with 15 bits and a sign: if a cell of 2^-15 holds no G(k), and for a small σ few do, those decide,
-and a table of 2^16 draws holds the answer. The others get 48 bits more, and are looked up as above: the same U.
+`draw_short` first draws 15 bits and a sign. If their cell of 2^-15 contains no G(k), they decide, and a table of 2^16
+draws has the result; for a small σ few cells contain one. The other draws get 48 further bits of the same U, and are
+looked up as above.
 
 G is computed in integers with a proven error, and an integer part is used only if that error cannot change it.
 """
@@ -28,24 +29,24 @@ from dpfed.compress.largest import positions_of
 from dpfed.randomness import Randomness
 
 WORD = 64
-FIRST_BITS = WORD - 1  # of a word: magnitude; the last bit is the sign
+FIRST_BITS = WORD - 1  # bits of magnitude in a word; the last bit is the sign
 _GUARD = 32
 _SHORT = 15  # bits of magnitude that are drawn first
 _REST = FIRST_BITS - _SHORT
 _UNDECIDED = np.iinfo(np.int32).min
-_MOST_UNDECIDED = 0.25  # beyond it, all bits from the start are faster
-_AT_ONCE = 1 << 15  # draws together: their scratch stays in a core's cache
+_MOST_UNDECIDED = 0.25  # above it, drawing all bits from the start is faster
+_AT_ONCE = 1 << 15  # draws at a time: their temporaries fit a core's cache
 _LARGEST_GUIDE = 20
 
 
 class SymmetricLaw(Protocol):
-    """Symmetric distribution on the integers by its weights.
+    """Symmetric distribution on the integers, given by its weights.
 
     `weights(bits)` is w_0 ... w_n such that, with C_k = w_0 + 2 Σ_{1 <= j <= k} w_j and S = C_n,
 
         |C_k / S - P(|X| <= k)| < 2^-bits    for every k <= n,    and P(|X| > n) < 2^-bits.
 
-    Hashable; P(|X| > k) is positive for every k.
+    Instances are hashable, and P(|X| > k) is positive for every k.
     """
 
     def weights(self, bits: int) -> list[int]: ...
@@ -64,7 +65,7 @@ def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: s
     unsure = np.empty(count, dtype=np.bool_)
     for first in range(0, count, _AT_ONCE):
         place = slice(first, first + _AT_ONCE)
-        part = short.take(heads[place], mode="wrap")  # the fastest mode, and nothing wraps
+        part = short.take(heads[place], mode="wrap")  # the fastest mode; no index wraps around
         drawn[place] = part
         np.equal(part, _UNDECIDED, out=unsure[place])
     undecided = positions_of(unsure)
@@ -79,7 +80,7 @@ def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: s
 def _looked_up(
     law: SymmetricLaw, heads: NDArray[np.int64], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> NDArray[np.int64]:
-    """Return the |X| of every u of `bits` bits, with more bits for those that do not decide."""
+    """Return |X| for every u of `bits` bits, with further bits for each u that does not decide."""
     magnitudes, open_cells = _table(law, bits).look_up(heads)
     if len(open_cells):
         settled = _resolved_draws(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
@@ -91,7 +92,7 @@ def _looked_up(
 def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
     """Return the draw for every 16 bits, the last of them the sign; None if many cells are undecided.
 
-    _UNDECIDED for a cell with a G(k).
+    The draw is _UNDECIDED for a cell that contains a G(k).
     """
     floors = _floors(law, FIRST_BITS)
     edges = np.searchsorted(floors, np.arange(1 << _SHORT, dtype=np.int64) << _REST, side="left")
@@ -107,7 +108,7 @@ def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
 def draw(
     law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int, bits: int = FIRST_BITS
 ) -> NDArray[np.int64]:
-    """Return independent draws, int64 [count], exactly of the distribution for any `bits`, those looked up at first."""
+    """Return independent draws, int64 [count], exactly of the distribution for any number `bits` of first bits."""
     table = _table(law, bits)
     words = randomness.bits(count, purpose, *path)
     drawn = np.empty(count, dtype=np.int64)
@@ -126,7 +127,7 @@ def draw(
 
 
 def _signed(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the draws, negated where the last bit of their random bits is set."""
+    """Return the draws, negated if the last bit of their random bits is set."""
     flips: NDArray[np.int64] = -(words & np.uint64(1)).view(np.int64)
     return (magnitudes ^ flips) - flips
 
@@ -135,9 +136,10 @@ def _signed(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray
 class _InversionTable:
     """Table of inversion by the first bits of U.
 
-    floors [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1. guide
-    [2^g]: for the first g bits of u, the number of integer parts that are at most the smallest such u (an indexed
-    search: Chen and Asau 1974). At most one more is at or below most u; the search is for the others.
+    floors [n+2]: -1, then the integer parts of G(k) 2^bits, k = 0 ... n, up to the first that is 2^bits - 1.
+    guide [2^g]: for the first g bits of u, the number of integer parts that are at most the smallest such u (an indexed
+    search: Chen and Asau 1974). For most u at most one further integer part is at or below u; a search finds it for the
+    other u.
     """
 
     floors: NDArray[np.int64]
@@ -145,9 +147,7 @@ class _InversionTable:
     shift: int
 
     def look_up(self, heads: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the k of every u, and the positions of those u that are an integer part themselves (their k is not
-        known).
-        """
+        """Return the k of every u, and the positions of every u that equals an integer part, whose k is open."""
         found = self.guide[heads >> self.shift].astype(np.int64)
         found += self.floors.take(found + 1, mode="clip") <= heads
         further = np.flatnonzero(self.floors.take(found + 1, mode="clip") <= heads)
@@ -166,7 +166,7 @@ def _table(law: SymmetricLaw, bits: int) -> _InversionTable:
 
 
 def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
-    """Return the integer part of G(k) 2^bits, k = 0, 1, ... until it is 2^bits - 1."""
+    """Return the integer parts of G(k) 2^bits, k = 0, 1, ... up to the first that is 2^bits - 1."""
     guard, floors = 0, None
     while floors is None:
         guard += _GUARD
@@ -175,11 +175,11 @@ def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
 
 
 def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | None:
-    """Return integer parts from sums that are right to bits + guard places; None if their error could change one."""
+    """Return integer parts from sums correct to bits + guard places; None if their error could change one."""
     floors = []
     top = (1 << bits) - 1
     for partial in sums:
-        scaled = (partial << bits + guard) // sums[-1]  # G(k) 2^(bits + guard), to less than 2
+        scaled = (partial << bits + guard) // sums[-1]  # G(k) 2^(bits + guard), with an error below 2
         low, high = max(scaled - 2, 0) >> guard, (scaled + 2) >> guard
         if low != min(high, top):  # G(k) < 1
             return None
@@ -192,7 +192,7 @@ def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | 
 def _resolved_draws(
     law: SymmetricLaw, heads: list[int], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> list[int]:
-    """Return the k of every u of `bits` bits, with as many more bits as its cell needs."""
+    """Return the k of every u of `bits` bits, with the further bits that its cell needs."""
     settled = [-1] * len(heads)
     waiting = list(range(len(heads)))
     level = 0
@@ -208,7 +208,7 @@ def _resolved_draws(
 
 
 def _cell(law: SymmetricLaw, head: int, bits: int) -> int:
-    """Return the k of every U in [head, head + 1) 2^-bits, -1 if they may differ."""
+    """Return the k of all U in [head, head + 1) 2^-bits, or -1 if their k may differ."""
     sums = _accurate_sums(law, bits + 2 * _GUARD)
     total = sums[-1]
     k = bisect_right(sums, (head * total) >> bits)

@@ -1,9 +1,9 @@
-"""A trained mask as a file: a seed, a few names and less than one bit a weight are the whole network.
+"""File of a trained mask: a seed, a few names and less than one bit per weight are the whole network.
 
-safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the share of ones in each context, in 1/4096),
-and as metadata what rebuilds the frozen network. A context is a layer and what the seed says about a weight: its
-initial probability, and by how much the weight's public die falls below it. Of three ways to tell weights apart by
-these the file takes the shortest. A weight that training hardly moved takes next to no bytes.
+The format is safetensors with two arrays, `mask` (range-coded bytes) and `steps` (the fraction of ones in each context,
+in 1/4096), and as metadata the values that rebuild the frozen network. A context is a layer and public information on a
+weight: its initial probability, and the distance of the weight's public die below it. Of three ways to form contexts
+the file uses the one with the shortest content. A weight that training hardly moved takes next to no bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = ("initial", "die", "both")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Ingredients of the frozen network, besides code of this version."""
+    """Values from which this version's code rebuilds the frozen network."""
 
     model: str
     input_shape: tuple[int, ...]
@@ -47,7 +47,7 @@ class Recipe:
     spread: float
 
     def build(self) -> FrozenNetwork:
-        """Build the network; raise ConfigError for names that do not exist."""
+        """Return the frozen network; raise ConfigError for names that do not exist."""
         fixed_seed = Seeds(root=self.seed).integer("weights")
         model = models.build(
             self.model, self.input_shape, self.classes, fixed_seed=fixed_seed, parts=(), **self.options
@@ -104,7 +104,7 @@ def _count(network: FrozenNetwork) -> int:
 
 
 def _contexts(network: FrozenNetwork, kind: str) -> NDArray[np.int64]:
-    """Return the coder's context of every weight, [n]: known from the seed alone."""
+    """Return the coder's context of every weight, [n], computed from the seed alone."""
     initial = network.initial.cpu().numpy().astype(np.float64)
     margin = (initial - network.dice.cpu().numpy() + 1) / 2
     match kind:

@@ -1,4 +1,4 @@
-"""Clip of a mask's moves: the bound on how far one client moves its Bernoulli probabilities."""
+"""Clip of a mask's moves: the bound on the change of a client's Bernoulli probabilities."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dpfed.stages.stage import Round, Stage
 
 @dataclass(frozen=True, kw_only=True)
 class ClipMoves(Stage):
-    """A client's move of theta has at most `linf` in each coordinate (None: no such bound) and the L2 norm C.
+    """Clip of a client's move of theta to at most `linf` in each coordinate (None: no such bound) and L2 norm C.
 
-    metric: "euclidean"; or "fisher", in which both bounds are of the move over sqrt(theta (1 - theta)), theta the
-    round's public probabilities clipped to [edge, 1 - edge]. Claim: both bounds hold in exact arithmetic. With them the
-    Bernoulli samples (`dpfed.mechanisms.bernoulli.Coins`) are what is charged.
+    metric: "euclidean"; or "fisher", in which both bounds are on the move over sqrt(theta (1 - theta)), theta the
+    round's public probabilities clipped to [edge, 1 - edge]. Claim: both bounds hold in exact arithmetic. With these
+    bounds the Bernoulli samples (`dpfed.mechanisms.bernoulli.Coins`) are the charged ones.
     """
 
     linf: float | None
@@ -37,13 +37,13 @@ class ClipMoves(Stage):
     def units(self, reference: Tensor) -> Tensor:
         """Return the distance [k] that a coordinate moves for a move of 1 in the metric.
 
-        Rounded by at most 2^-22, relatively; with the rounding of the product that is less than what
-        `ROOM_FOR_ROUNDING` leaves of the clip of rows in this unit.
+        The relative rounding error is at most 2^-22. With the rounding of the product it is less than the reduction by
+        `ROOM_FOR_ROUNDING` in the clip of rows in this unit.
         """
         return self._exact_units(reference).to(reference.dtype)
 
     def farthest(self, rows: Tensor, reference: Tensor, norm: float) -> float:
-        """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows keep to both bounds."""
+        """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows obey both bounds."""
         moves = rows.double() / self._exact_units(reference)
         largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
         return max(largest, float(moves.abs().max()) / self.linf) if self.linf and moves.numel() else largest
@@ -58,7 +58,7 @@ class ClipMoves(Stage):
         """Clip rows to both bounds, in place."""
         if self.linf is None:
             return clip_rows(rows, norm)
-        # NaN stays NaN and infinity is kept for clip_rows to find: a wrong row counts as zero, not as a large move.
+        # NaN and infinity stay, so that clip_rows finds them: an invalid row counts as zero, not as a large move.
         infinite = rows.isinf().any(dim=1)
         within = rows.abs().amax(dim=1) <= self.linf if rows.shape[1] else infinite.logical_not()
         largest = self.linf * (1 - ROOM_FOR_ROUNDING)  # float32 might round the clip itself upwards

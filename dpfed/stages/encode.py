@@ -1,4 +1,4 @@
-"""Encode: every row goes through a scheme of `dpfed.compress`, in bytes where there is a wire."""
+"""Encode: every row is encoded by a scheme of `dpfed.compress`, in bytes if there is a wire."""
 
 from __future__ import annotations
 
@@ -21,30 +21,35 @@ from dpfed.stages.clip import largest_magnitudes
 from dpfed.stages.stage import Round, Stage
 
 NOT_SENT, ZEROS = b"\x00", b"\x01"
-"""Messages of a row that is not finite, and of a row of zeros (a client without samples)."""
+"""Messages for a row that is not finite, and for a row of zeros (of a client without samples)."""
 
 _MOST_ERRORS = 250_000_000
-"""Numbers that error feedback may remember: a gigabyte."""
+"""Largest number of values that error feedback may remember: a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Encode(Stage):
-    """Rows are encoded, written to bytes and decoded; the sum of what was decoded needs no decoding.
+    """Encoding: rows are encoded, written to bytes and decoded; the sum of decoded rows needs no decoding.
 
-    `read` decodes the bytes of `messages`. In one process `client` decodes what it has encoded, which is the same, as
-    bytes lose nothing; they are written there for their number only, and not where that is fixed beforehand.
+    `read` decodes the bytes of `messages`. In one process `client` decodes the payloads directly, with equal results,
+    since bytes are lossless. Bytes are then written only to count them, and not if their number is fixed beforehand.
 
-    A row of zeros arrives as zeros whatever the scheme makes of it: a client without samples sends no update.
+    A row of zeros arrives as zeros whatever the scheme's encoding of zeros: a client without samples sends no update.
 
-    seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round where the scheme
-                  has a `shared_seed`
-    dense:        entries [k] that are sent beside the scheme as float32 (statistics and scales of normalisation layers)
-    scheme_of:    the scheme of a round where it changes (FedSparsify's sparsity); `scheme` is then that of round 0
-    model:        what travels is reference + row, the client's model, not its move (FedSparsify)
-    majority:     an entry of the models that fewer than half of them hold becomes 0 (FedSparsify's local variant)
-    sizes_secret: a payload's length would tell about private data: it is counted with the largest it can have
-    feedback:     error feedback (`dpfed.compress.payload.encoded_with_feedback`) over `feedback` clients, whose errors
-                  are what this stage remembers: memory["errors"], [feedback, k]
+    seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round if the scheme
+    has
+                  a `shared_seed`
+    dense:        entries [k] that are sent outside the scheme as float32 (statistics and scales of normalisation
+                  layers)
+    scheme_of:    function from the round to its scheme, if it changes (FedSparsify's sparsity); `scheme` is that of
+                  round 0
+    model:        True: reference + row is sent, the client's model, not its move (FedSparsify)
+    majority:     True: an entry that is nonzero in fewer than half of the models becomes 0 (FedSparsify's local
+                  variant)
+    sizes_secret: True: a payload's length would reveal private data, so it is counted with its largest possible length
+    feedback:     number of clients with error feedback (`dpfed.compress.payload.encoded_with_feedback`). Their errors
+                  are
+                  the memory of this stage: memory["errors"], [feedback, k]
     """
 
     scheme: Scheme
@@ -65,7 +70,7 @@ class Encode(Stage):
 
     @property
     def lossless(self) -> bool:
-        """True if the row itself arrives."""
+        """True if rows arrive unchanged."""
         as_it_is = type(self.scheme) is Dense and self.scheme.bits == 32
         return as_it_is and self.dense is None and self.feedback is None and not (self.model or self.majority)
 
@@ -85,7 +90,7 @@ class Encode(Stage):
         return rows
 
     def _as_it_is(self, rows: Tensor, now: Round) -> Tensor:
-        """Return rows of floats, which lose nothing in bytes."""
+        """Return rows of floats unchanged, since their bytes are lossless."""
         wrong, comes = self._sorted_out(rows)
         sent = int(comes.sum())
         size = 0 if self.sizes_secret else sent * most_bytes(self.scheme, rows.shape[1])
@@ -98,8 +103,8 @@ class Encode(Stage):
         return torch.where(2 * now.votes[0] < now.uploads, -now.uploads * now.reference, total)
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
-        """Return a payload for each row, exempt entries first; one byte in place of a row that cannot be sent or is
-        zero."""
+        """Return a payload for each row, exempt entries first; the message is one byte for a row that cannot be sent
+        or is zero."""
         with one_thread():
             wrong, comes = self._sorted_out(rows)
             made = self._encoded(rows, wrong, ids, now)
@@ -128,7 +133,8 @@ class Encode(Stage):
 
     @cached_property
     def _largest(self) -> float:
-        """An update beyond it has diverged and counts as zero, as one with NaN does: no client can stop a round."""
+        """Largest entry that the scheme encodes. Larger updates have diverged and count as zero, like those with
+        NaN."""
         return largest_entry(self.scheme)
 
     def _for_round(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
@@ -138,12 +144,12 @@ class Encode(Stage):
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme, seeds
         shared = self.seeds.integer(self.seed_purpose, number)
-        # Schemes are dataclasses, which a Protocol cannot say.
+        # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
     def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return masks [c] of rows that cannot be sent, and of rows that are sent: all others that are not zero, or all
-        other models."""
+        """Return masks [c] of rows that cannot be sent, and of rows that are sent: the other rows except zeros or, for
+        models, all others."""
         largest = largest_magnitudes(rows)
         fits = largest <= self._largest
         return ~fits, fits if self.model else fits & (largest > 0)
@@ -173,7 +179,7 @@ class Encode(Stage):
         return payloads
 
     def _moves(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
-        """Return rows [c, k] of all clients from the rows that arrived; zeros for the others."""
+        """Return rows [c, k] of all clients from the rows that arrived, with zeros for the other clients."""
         if self.majority:
             votes = (decoded != 0).sum(dim=0)
             now.votes[:] = [now.votes[0] + votes] if now.votes else [votes]
@@ -211,7 +217,8 @@ class Encode(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Encoded:
-    """Payloads of a scheme; where entries are exempt, of those `between` them, and of them as floats."""
+    """Payloads of a scheme. If entries are exempt: payloads of the entries `between` them, and exempt ones as
+    floats."""
 
     rest: Payloads
     between: Sequence[slice] = ()
@@ -219,12 +226,12 @@ class _Encoded:
     dense_places: Tensor | None = None
 
     def message(self, place: int) -> bytes:
-        """Return the message of the client in this place."""
+        """Return the message of the client at this position."""
         exempt = b"" if self.dense is None else self.dense[place].to_bytes()
         return exempt + self.rest[place].to_bytes()
 
     def size(self, comes: Tensor) -> int:
-        """Return the total length of the messages of clients that send one."""
+        """Return the total length in bytes of the messages of clients that send one."""
         parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
         return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
 
@@ -241,7 +248,7 @@ class _Encoded:
 
 
 def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
-    """Return the entries that the scheme encodes, as the stretches between exempt ones: faster than by index."""
+    """Return the entries that the scheme encodes, as slices between exempt entries: faster than by index."""
     edges = torch.cat([exempt.new_tensor([-1]), exempt.sort().values, exempt.new_tensor([size])])
     wide = (edges.diff() > 1).nonzero()[:, 0]
     return [
@@ -250,7 +257,7 @@ def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
 
 
 def _put(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
-    """Rows [c, k] into these stretches, together k long, of whole rows [c, d]."""
+    """Write rows [c, k] into these slices, of total length k, of whole rows [c, d]."""
     lengths = [place.stop - place.start for place in stretches]
     for place, part in zip(stretches, torch.split(rows, lengths, dim=1), strict=True):
         whole[:, place] = part
@@ -264,7 +271,7 @@ def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
 
 
 def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
-    """Return rows [c, size], decoded from payloads of this very scheme."""
+    """Return rows [c, size], decoded from payloads of the given scheme."""
     received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
     rows = scheme.decode(received)
     if not bool(largest_magnitudes(rows).isfinite().all()):

@@ -1,4 +1,4 @@
-"""Symbols: quantised uploads as whole numbers that can be summed (shared noise of FedMRN, a public bound of signs)."""
+"""Symbols: quantised uploads as integers that can be summed (shared noise of FedMRN, a public bound of signs)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpfed.stages.stage import Round, Stage
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Symbols(Stage):
-    """The one field of symbols of a linear scheme, summed by itself; its mean decodes to the mean of what was sent.
+    """Sum of the one symbol field of a linear scheme; the mean of symbols decodes to the mean of the updates.
 
     Not private: symbols are drawn from the public seed, and the methods refuse them under [privacy].
     """
@@ -51,12 +51,12 @@ class Symbols(Stage):
     def _of_round(self, number: int) -> Scheme:
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme
-        # Schemes are dataclasses, which a Protocol cannot say.
+        # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
         return replace(self.scheme, shared_seed=self.seeds.integer(self.seed_purpose, number))  # type: ignore[type-var]
 
 
 def alphabet_of(scheme: Scheme, size: int) -> int:
-    """Return the number of symbols of a scheme; ConfigError for a scheme that cannot be summed."""
+    """Return the number of symbols of a scheme; raise ConfigError for a scheme that cannot be summed."""
     fields = list(scheme.layout(size).values())
     if not scheme.linear or len(fields) != 1 or not isinstance(fields[0], SymbolField):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Wires without loss: whole numbers modulo 2^b in b bits each, and masks range-coded with public probabilities."""
+"""Lossless wires: integers modulo 2^b in b bits each, and masks range-coded with public probabilities."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dpfed.stages.stage import Round, Stage
 
 @dataclass(frozen=True, kw_only=True)
 class Words(Stage):
-    """Rows [c, size] travel as residues. In one process they stay as they are: the sum reduces them.
+    """Rows [c, size] are sent as residues. In one process they are unchanged: the sum reduces them.
 
-    largest: of what an entry may be, where rows hold symbols or Bernoulli samples; None: any residue, read as centred
-    about 0
+    largest: largest value of an entry, if rows are symbols or Bernoulli samples; None: any residue, read as centred
+             about 0
     """
 
     size: int
@@ -33,7 +33,7 @@ class Words(Stage):
 
     @property
     def ring_bits(self) -> int | None:
-        return None if self.dtype.is_floating_point else self.bits  # rows of floats are read by the stage before
+        return None if self.dtype.is_floating_point else self.bits  # for floats the previous stage defines the ring
 
     def fixed_bits(self, size: int) -> int:
         return self.size * self.bits
@@ -55,8 +55,8 @@ class Words(Stage):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskWire(Stage):
-    """Rows of zeros and ones travel in about their entropy under the round's reference. Lossless: in one process they
-    are coded for their length only."""
+    """Rows of zeros and ones are sent in about their entropy under the round's reference. Lossless: in one process they
+    are coded only to count their bytes."""
 
     def fixed_bits(self, size: int) -> None:
         return None
@@ -79,10 +79,10 @@ class MaskWire(Stage):
 
 
 def entropy_of_ones(mask: Tensor) -> int:
-    """Bits of a mask [n] by FedPM's measure (Section 3.1): n H(share of ones), to the nearest whole number.
+    """Return the bits of a mask [n] by FedPM's measure (Section 3.1): n H(fraction of ones), rounded to an integer.
 
-    An ideal code that knows the share alone. `MaskWire` sends fewer bits, since both ends know the probability of each
-    entry.
+    This is the length of an ideal code that knows only the fraction. `MaskWire` sends fewer bits, since client and
+    server know the probability of each entry.
     """
     ones = int(torch.count_nonzero(mask))
     shares = [count / len(mask) for count in (ones, len(mask) - ones) if count]
