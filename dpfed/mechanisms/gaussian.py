@@ -373,6 +373,6 @@ def _check_rests(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> N
     if apart < stream.separation or stream.participations is not None:
         raise ConfigError(
             f"correlated noise for clients {stream.separation} rounds apart, at most {stream.participations} times, "
-            f"with cohorts drawn by {law}: use a public order, or a minimum separation, of at least that many rounds, and no "
-            "limit of times."
+            f"with cohorts drawn by {law}: use a public order, or a minimum separation, of at least that many "
+            "rounds, and no limit of times."
         )

@@ -194,7 +194,7 @@ def _uniform_integers(uniforms: NDArray[np.float64], below: int) -> NDArray[np.i
 
 
 def _failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
-    """Return the number of failures before the first success of Bernoulli trials with probability `coin`: geometric, by inversion."""
+    """Return the number of failures before the first success of Bernoulli trials, `coin` their probability."""
     if coin >= 1:
         return np.zeros(len(uniforms))
     return np.asarray(np.floor(np.log1p(-uniforms) / np.log1p(-coin)))

@@ -80,7 +80,7 @@ def test_exact_or_over_by_the_rule(kind, data):
         assert result.included.tolist() == ids[inside].tolist()
         assert result.total.tolist() == (rows[inside].sum(axis=0, dtype=np.uint64) % (1 << bits)).tolist()
     else:
-        with pytest.raises(SecureSumAborted, match=r"came.* needed"):
+        with pytest.raises(SecureSumAborted, match=r"answered.* needed"):
             play(kind, ids, rows, lost, **terms)
 
 
@@ -93,7 +93,9 @@ def test_one_client_too_few_at_each_step(kind, step, ended, count, threshold):
     ids, rows = np.arange(count), draw_rows(count, 17)
     needed = max(math.ceil(threshold * count - 1e-9), count // 2 + 1)
     play(kind, ids, rows, dict.fromkeys(range(count - needed), step), threshold=threshold)
-    with pytest.raises(SecureSumAborted, match=f"at step {ended}: {needed - 1} of {count} clients came, {needed} are"):
+    with pytest.raises(
+        SecureSumAborted, match=f"at step {ended}: {needed - 1} of {count} clients answered, {needed} are"
+    ):
         play(kind, ids, rows, dict.fromkeys(range(count - needed + 1), step), threshold=threshold)
 
 
@@ -104,7 +106,7 @@ def test_one_neighbour_too_few(kind):
     near = random_circle(ids, 4, 7).neighbours(5)
     play(kind, ids, rows, dict.fromkeys(near[:2], ProtocolStep.UNMASK), neighbours=4)
     with pytest.raises(
-        SecureSumAborted, match=r"at step unmask: of 5 holders of shares of client \d+ 2 came, 3 are needed"
+        SecureSumAborted, match=r"at step unmask: of 5 holders of shares of client \d+ 2 answered, 3 are needed"
     ):
         play(kind, ids, rows, dict.fromkeys(near[:3], ProtocolStep.UNMASK), neighbours=4)
 
@@ -127,5 +129,7 @@ def test_a_client_that_shared_its_keys_and_left_must_be_recovered(kind):
     ids = np.arange(7) * 11
     circle = agree(ids, size=5, bits=1, threshold=0.51, neighbours=4, graph_seed=7).graph.circle
     lost = {circle[2]: ProtocolStep.UPLOAD, circle[3]: ProtocolStep.ADVERTISE, circle[4]: ProtocolStep.ADVERTISE}
-    with pytest.raises(SecureSumAborted, match=f"of 5 holders of shares of client {circle[2]} 2 came, 3 are needed"):
+    with pytest.raises(
+        SecureSumAborted, match=f"of 5 holders of shares of client {circle[2]} 2 answered, 3 are needed"
+    ):
         play(kind, ids, draw_rows(7, 1), lost, bits=1, threshold=0.51, neighbours=4)

@@ -131,7 +131,7 @@ def test_least_neighbours_are_enough_and_least(clients):
 def test_no_graph_will_do():
     with pytest.raises(ConfigError, match=r"threshold=0\.6 with 70% of 50 clients corrupt"):
         least_neighbours(clients=50, threshold=0.6, corrupt=0.7, dropout=0)
-    with pytest.raises(ConfigError, match="and 50% lost"):
+    with pytest.raises(ConfigError, match="and 50% dropped"):
         least_neighbours(clients=50, threshold=0.6, corrupt=0, dropout=0.5)
 
 

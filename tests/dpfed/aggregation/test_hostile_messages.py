@@ -165,7 +165,7 @@ def test_a_second_request_for_the_other_share_is_refused():
     round_ = SecureRound().run_to("unmask")
     round_.client[3].unmask(round_.told["upload"][3])
     other = request(round_, {0: b"\1", 3: b"\0", 6: b"\0", 9: b"\0"})
-    with pytest.raises(WireError, match="asked to unmask, but it is time to nothing"):
+    with pytest.raises(WireError, match="asked to unmask, but the next step is nothing"):
         round_.client[3].unmask(other)
 
 
@@ -186,7 +186,7 @@ def test_requests_that_cannot_be(rows, why):
 
 def test_a_client_reveals_nothing_for_too_few_survivors():
     round_ = SecureRound().run_to("unmask")
-    with pytest.raises(SecureSumAborted, match="2 came, 3 are needed"):
+    with pytest.raises(SecureSumAborted, match="2 answered, 3 are needed"):
         round_.client[3].unmask(request(round_, {0: b"\1", 3: b"\0", 6: b"\0", 9: b"\1"}))
 
 
@@ -209,7 +209,7 @@ def test_a_wrong_share_gives_no_total(owner):
     wrong[HEADER + 75 * (0 if owner == 0 else 3) + 40] ^= 1
     replies[0] = bytes(wrong)
     round_.deliver("unmask")
-    with pytest.raises(WireError, match="wrong one"):
+    with pytest.raises(WireError, match="wrong share"):
         round_.server.close()
 
 
@@ -280,7 +280,7 @@ def test_public_keys_that_lie():
         (rows | {0: rows[6]}, "the same"),
         (rows | {0: bytes(32) + rows[0][32:]}, "no private key"),
         (rows | {3: rows[0]} | {}, "claims 4 rows"),
-        ({0: rows[0]}, "2 came, 3 are needed"),
+        ({0: rows[0]}, "2 answered, 3 are needed"),
     ]:
         fresh = SecureRound().run_to("share")
         with pytest.raises((WireError, SecureSumAborted), match=why):

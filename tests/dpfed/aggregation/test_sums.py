@@ -59,7 +59,7 @@ def test_all_to_all_is_exact_while_enough_are_left_and_ends_otherwise(kind, data
     if enough:
         check(summed(kind, ids, rows, lost, bits=bits, threshold=threshold), ids, rows, lost, bits)
     else:
-        with pytest.raises(SecureSumAborted, match=r"came.* needed"):
+        with pytest.raises(SecureSumAborted, match=r"answered.* needed"):
             summed(kind, ids, rows, lost, bits=bits, threshold=threshold)
 
 
@@ -87,7 +87,7 @@ def test_a_row_that_never_comes_is_a_dropout(kind):
 @KINDS
 @pytest.mark.parametrize("count", [0, 1])
 def test_nobody_to_hide_among(kind, count):
-    with pytest.raises(SecureSumAborted, match=f"{count} of {count} clients came, 2 are needed"):
+    with pytest.raises(SecureSumAborted, match=f"{count} of {count} clients answered, 2 are needed"):
         summed(kind, np.arange(count), draw_rows(count, 3, 8), {})
 
 

@@ -117,7 +117,7 @@ def test_fault_one_seed_for_everything(monkeypatch):
 def test_a_late_row_is_refused_and_stays_uniform():
     round_ = after_a_late_row()
     before = round_.server._total.copy()
-    with pytest.raises(WireError, match="UPLOAD message came after the close of its step"):
+    with pytest.raises(WireError, match="UPLOAD message arrived after the close of its step"):
         round_.server.receive(round_.said["upload"][6])
     np.testing.assert_array_equal(before, round_.server._total)
     left = left_of_a_late_row(round_, 6)

@@ -184,8 +184,8 @@ def test_a_client_has_no_part_in_the_gradient_of_another_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("loss", "complaint"),
     [
-        (centred, "depends on what else is in its batch"),
-        (lambda outputs, targets: ((outputs - targets) ** 2).mean(), r"one number a sample, floating, \[4\]"),
+        (centred, "depends on the other samples of its batch"),
+        (lambda outputs, targets: ((outputs - targets) ** 2).mean(), r"one floating number per sample, \[4\]"),
         (lambda outputs, targets: (outputs - targets) ** 2, r"float32 \[4, 3\] for 4 samples.*reduction='none'"),
         (lambda outputs, targets: (outputs.detach() - targets).mean(dim=1), "no gradient"),
         (lambda outputs, targets: (outputs - targets.nothing).mean(dim=1), "fails for outputs float32.*AttributeError"),

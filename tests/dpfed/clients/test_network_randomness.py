@@ -200,7 +200,7 @@ def test_what_cannot_be_seeded_is_refused(tiny_config: Any) -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs.flatten(1)) + torch.rand(10)
 
-    with pytest.raises(TrainingFailed, match=r"randperm.*no seed here controls"):
+    with pytest.raises(TrainingFailed, match=r"randperm.*no seed of dpfed controls"):
         moves(trainer(lambda: Shuffles(6, 4), strategy="loop"))
     register("always-random-in-a-test", lambda input_shape, classes: Always(64, classes))
     with pytest.raises(ConfigError, match="when it is evaluated"):

@@ -97,7 +97,7 @@ def hostile(grid, tables):
 
 def test_a_list_of_two_of_a_hundred_is_answered_by_nobody(hostile):
     server = hostile("federation.clients=100", "federation.cohort=100")
-    with pytest.raises(SecureSumAborted, match="2 of 2 clients came, 90 are needed"):
+    with pytest.raises(SecureSumAborted, match="2 of 2 clients answered, 90 are needed"):
         server.sum([3, 40])
     assert server.answers == []
 
@@ -134,7 +134,7 @@ def test_over_a_graph_of_few_neighbours_the_sum_is_refused_by_those_who_lack_nob
         graph_seed=server.experiment.method.aggregation.seeds.integer("secagg.graph", 0),
     ).graph  # fmt: skip
     gone = {graph.circle[0], graph.circle[6], graph.circle[12]}
-    with pytest.raises(SecureSumAborted, match=r"17 of 20 clients came, 18 are needed"):
+    with pytest.raises(SecureSumAborted, match=r"17 of 20 clients answered, 18 are needed"):
         server.sum(range(20), uploads=sorted(set(range(20)) - gone))
     assert "unmask" not in server.answers
 
@@ -165,5 +165,5 @@ def test_a_server_without_noise_of_the_clients_gets_no_sum_of_two_either(grid, t
     """Whatever adds the noise: the threshold of the clients that the configuration has, not of those that are named."""
     chosen = tables("dp-fedavg", *SETTINGS[:2], privacy={**SHARES, "placement": "server"})
     server = Hostile(grid, chosen)
-    with pytest.raises(DpfedError, match="2 of 2 clients came, 12 are needed"):
+    with pytest.raises(DpfedError, match="2 of 2 clients answered, 12 are needed"):
         server.sum([3, 4])

@@ -284,7 +284,7 @@ def test_counts_stay_in_the_diagnostics(tmp_path):
     assert not any(character.isdigit() for character in NO_RESULT)
     assert len({str(replace(one, round=0)) for one in ledger.releases}) == 1
     diagnostics = (tmp_path / "run" / "diagnostics.jsonl").read_text()
-    assert "clients came" in diagnostics
+    assert "clients answered" in diagnostics
 
 
 @pytest.mark.slow

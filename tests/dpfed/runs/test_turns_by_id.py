@@ -177,12 +177,12 @@ def test_places_in_a_list_are_refused_under_add_remove_alone(tmp_path, sampling)
             listed(NAMES),
             from_arrays(*[(np.ones((60, 2)), np.arange(60) % 2)] * 2, classes=2, clients=np.arange(60) / 2),
         ):
-            with pytest.raises(ConfigError, match="places in a list"):
+            with pytest.raises(ConfigError, match="positions in a list"):
                 run_of(dataset, tmp_path / "run")
             outcome = run_of(dataset, tmp_path / "run", **{"privacy.adjacency": "zero-out"})
             assert outcome.summary["adjacency"] == "zero-out"
             shutil.rmtree(tmp_path / "run")
-        with pytest.raises(ConfigError, match="places in a list"):
+        with pytest.raises(ConfigError, match="positions in a list"):
             run_of(
                 from_arrays(*[(np.ones((60, 2)), np.arange(60) % 2)] * 2, classes=2),
                 tmp_path / "run",

@@ -55,7 +55,7 @@ def test_rows_within_both_bounds_keep_their_moves():
 
 def test_a_clip_in_another_metric_than_is_charged_is_refused():
     stages = made(*FISHER).method.stages
-    with pytest.raises(ConfigError, match=r"metric 'euclidean'.*must be the same"):
+    with pytest.raises(ConfigError, match=r"metric 'euclidean'.*must be equal"):
         Stages(*(replace(one, metric="euclidean") if isinstance(one, ClipMoves) else one for one in stages))
 
 
