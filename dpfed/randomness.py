@@ -127,7 +127,7 @@ class Secure:
         return torch.from_numpy(ndtri(centred).astype(np.float32)).to(device)
 
 
-def threshold(probability: float) -> float:
+def uniform_threshold(probability: float) -> float:
     """Return the largest multiple of 2^-53 that is at most the probability: a bound for `uniform`.
 
     Claim: a draw of `uniform` lies below it with exactly this probability, never more than the probability charged.
@@ -141,5 +141,5 @@ def threshold(probability: float) -> float:
 def randomness_of(name: str, seeds: Seeds) -> Randomness:
     """Return the randomness that run.randomness names: "secure", or "simulated" from the seeds."""
     made: Randomness = Secure() if name == "secure" else Simulated(seeds=seeds)
-    replay = replayed.current()
+    replay = replayed.current_replay()
     return made if replay is None else replay.randomness(made)

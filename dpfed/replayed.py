@@ -61,9 +61,9 @@ class Replay(Protocol):
 
     @property
     def rounds(self) -> Any:
-        """Comparison of federated rounds (`dpfed.round.Compared`)."""
+        """Comparison of federated rounds (`dpfed.round.RoundComparison`)."""
 
-    def keeps(self, path: Path) -> bool:
+    def is_temporary_path(self, path: Path) -> bool:
         """Return True for a path in the audit's own folder, which is deleted with it."""
 
     def drawn(self, cohort: Ids) -> Ids:
@@ -76,12 +76,12 @@ class Replay(Protocol):
 _current: Replay | None = None
 
 
-def current() -> Replay | None:
+def current_replay() -> Replay | None:
     """Return the run of a replay audit that this process executes; None outside replay audits."""
     return _current
 
 
-def enter(replay: Replay | None) -> None:
+def enter_replay(replay: Replay | None) -> None:
     """Make this process execute a run of a replay audit; None ends the audit."""
     global _current
     _current = replay
@@ -90,7 +90,7 @@ def enter(replay: Replay | None) -> None:
 def require_apart(*paths: str | os.PathLike[str] | None) -> None:
     """Raise ConfigError in a replay audit for files outside its folder: its noise is always repeatable."""
     for path in paths:
-        if _current is not None and (path is None or not _current.keeps(Path(path))):
+        if _current is not None and (path is None or not _current.is_temporary_path(Path(path))):
             raise ConfigError(
                 f"{path or 'runs/'}: a replay audit makes its noise from known seeds, so none of its folders or "
                 "ledgers may stay. In call(data, out), write to `out` and below it, and to no project's ledger."
@@ -135,22 +135,22 @@ def mechanism(
     """
 
     @wraps(f)
-    def marked(given: object, *more: object, **named: object) -> Released:
+    def with_replay_hook(given: object, *more: object, **named: object) -> Released:
         if _current is None:
             return f(given, *more, **named)
         called = name or str(getattr(f, "__name__", type(f).__name__))
-        kept = _copied(given)
+        kept = _copy_of(given)
         _current.reseed(called)
         noisy = f(given, *more, **named)
         return _current.mechanism(called, kept, noisy, sensitivity=sensitivity, norm=norm)
 
-    return marked
+    return with_replay_hook
 
 
-def _copied(value: object) -> object:
+def _copy_of(value: object) -> object:
     """Return a copy of an array or a tensor, which `f` may write to; any other value is returned unchanged."""
     if isinstance(value, list | tuple):
-        return [_copied(one) for one in value]
+        return [_copy_of(one) for one in value]
     for way in ("clone", "copy"):
         if hasattr(value, way) and hasattr(value, "dtype"):
             return getattr(value, way)()

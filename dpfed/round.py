@@ -18,11 +18,11 @@ from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
 from dpfed.compress.threads import one_thread
-from dpfed.diagnostics.watch import Watch
+from dpfed.diagnostics.watch import RoundWatch
 from dpfed.errors import SecureSumAborted
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
-from dpfed.participation.sampling import Sampler, draw_cohort, with_others
+from dpfed.participation.sampling import Sampler, draw_cohort, fill_cohort
 from dpfed.randomness import Randomness
 from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
@@ -80,7 +80,7 @@ class Method:
         """Return the task of a round: the drawn clients and, with `fill`, further clients that send zeros."""
         participants = cohort
         if self.fill is not None:
-            participants = with_others(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
+            participants = fill_cohort(cohort, self.fill, self.sampler.clients, self.randomness, state.round)
         gone = {} if self.dropouts is None else self.dropouts.draw(participants, state.round)
         return Task(state=state, cohort=cohort, participants=participants, dropouts=gone)
 
@@ -99,7 +99,7 @@ class Method:
         private = self.stages.private
         return None if private is None else private.release(now)
 
-    def divided_by(self, counted: NDArray[np.int64]) -> float:
+    def sum_divisor(self, counted: NDArray[np.int64]) -> float:
         """Return the divisor for the sum of the rows of the `counted` clients."""
         if self.divisor is not None:
             return self.divisor
@@ -109,7 +109,7 @@ class Method:
     def updates(self, ids: NDArray[np.int64], now: Round, seeds: Seeds, *, at_once: int | None) -> Iterator[Any]:
         """Train clients in groups; yield (clients, updates [c, d]) with about `at_once` numbers each (None: a
         group)."""
-        for group in groups(ids, self.group):
+        for group in client_groups(ids, self.group):
             failed: set[tuple[int, ...]] | None = set() if self.counts_errors else None
             moves = self.clients.train(now.broadcast, group, number=now.number, seeds=seeds, failed=failed)
             now.tally.failed += len(failed or ())
@@ -132,9 +132,9 @@ class OpenRound(Generic[Opened]):
     method: Method
     now: Round
     total: Opened
-    watch: Watch
+    watch: RoundWatch
 
-    def halves(self, rows: Tensor, ids: NDArray[np.int64], *, counted: bool = True) -> None:
+    def add_updates(self, rows: Tensor, ids: NDArray[np.int64], *, counted: bool = True) -> None:
         """Add updates [c, d] after all client halves. counted: True for clients of the cohort, False for any others."""
         now = self.now if counted else replace(self.now, tally=Tally())
         self.arrived(client_halves(self.method.stages, rows, ids, now), ids)
@@ -158,26 +158,26 @@ class OpenRound(Generic[Opened]):
     def fill(self, ids: NDArray[np.int64]) -> None:
         """Add a row of zeros, noised and masked like any other row, for each of these clients."""
         broadcast = self.now.broadcast
-        for some in groups(ids, self.method.group):
-            self.halves(torch.zeros(len(some), len(broadcast), device=broadcast.device), some, counted=False)
+        for some in client_groups(ids, self.method.group):
+            self.add_updates(torch.zeros(len(some), len(broadcast), device=broadcast.device), some, counted=False)
 
     def add_canaries(self, ids: NDArray[np.int64]) -> None:
         """Add the directions of these canaries."""
-        for some in groups(ids, self.method.group):
+        for some in client_groups(ids, self.method.group):
             assert self.method.canaries is not None
-            self.halves(self.method.canaries.updates(some, self.now.broadcast.device), some, counted=False)
+            self.add_updates(self.method.canaries.updates(some, self.now.broadcast.device), some, counted=False)
 
 
-class Compared(Protocol):
+class RoundComparison(Protocol):
     """Comparison of a round in a replay audit (`dpfed.audit.replays.rounds`)."""
 
-    def opens(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
+    def compare_opening(self, now: Round, method: Method, arriving: NDArray[np.int64]) -> Observer:
         """Compare the announcement and the participants; return an observer of rows."""
 
-    def of_node(self, method: Method) -> Observer:
+    def node_observer(self, method: Method) -> Observer:
         """Return an observer of the rows of a node, whose process has built the method itself."""
 
-    def made_private(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
+    def private_rows(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> Tensor:
         """Return the first run's rows after the private stage if each upload is released, else the given rows."""
 
     def arrived(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
@@ -186,15 +186,15 @@ class Compared(Protocol):
     def gather(self, ranks: Ranks) -> None:
         """Add up the sums of the ranks' uploads."""
 
-    def noised(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
+    def compare_noise(self, stage: Private, total: Tensor, noisy: Tensor, now: Round) -> Tensor:
         """Compare the input of the private stage at the sum, and return its output in the first run."""
 
-    def closes(self, done: RoundResult) -> None:
+    def compare_result(self, done: RoundResult) -> None:
         """Compare the result of a round."""
 
 
-def _replay_rounds() -> Compared | None:
-    replay = replayed.current()
+def _replay_rounds() -> RoundComparison | None:
+    replay = replayed.current_replay()
     return None if replay is None else replay.rounds
 
 
@@ -233,13 +233,13 @@ def run_round(
     is unchanged and nothing is charged; the ledger records the abort without numbers. An abort does not depend on the
     drawn cohort: `dpfed.methods.aborts` states the reason, and the combinations that are refused.
     """
-    cohort = cohort_of(method, state.round) if cohort is None else cohort
+    cohort = draw_round_cohort(method, state.round) if cohort is None else cohort
     now = method.announce(method.task(state, cohort), seeds)
     of_uploads = method.release_of_uploads(now)
     _record(ledger, of_uploads)
     opened = open_round(now, method, observer=observer)
     source.take_part(opened)
-    return _closed_round(_close(opened, ledger, of_uploads))
+    return _compared_result(_close(opened, ledger, of_uploads))
 
 
 @one_thread()
@@ -258,25 +258,25 @@ def _close(opened: OpenRound[Any], ledger: Charges | None, of_uploads: Release |
     moved = server_halves(method.stages, summed.total, now)
     release = of_uploads or method.release(now)
     _record(ledger, release if of_uploads is None else None)
-    divisor = method.divided_by(np.intersect1d(now.task.cohort, summed.included))
+    divisor = method.sum_divisor(np.intersect1d(now.task.cohort, summed.included))
     after = method.stages.next_state(method.server.step(state, moved / divisor, count=divisor), now)
     record = watch.record(now, moved=moved, divisor=divisor, after=after)
     return RoundResult(state=after, record=record, release=release, mean=moved / divisor)
 
 
-def _closed_round(done: RoundResult) -> RoundResult:
+def _compared_result(done: RoundResult) -> RoundResult:
     if (compared := _replay_rounds()) is not None:
-        compared.closes(done)
+        compared.compare_result(done)
     return done
 
 
-def left_out(state: ServerState, method: Method) -> RoundResult:
+def skipped_round(state: ServerState, method: Method) -> RoundResult:
     """Skip a round that was charged before an interruption: it must not be repeated with fresh noise."""
-    drawn = cohort_of(method, state.round)
+    drawn = draw_round_cohort(method, state.round)
     record = RoundRecord(
         round=state.round + 1,
         cohort=len(drawn),
-        members=members.written(drawn, method.sampler.clients),
+        members=members.members_text(drawn, method.sampler.clients),
         participants=len(drawn),
         aborted=INTERRUPTED,
         noise_known=False,
@@ -284,12 +284,12 @@ def left_out(state: ServerState, method: Method) -> RoundResult:
     return RoundResult(state=replace(state, round=state.round + 1), record=record, release=None)
 
 
-def share_of_round(task: Task, method: Method, source: Source, seeds: Seeds) -> None:
+def run_share_of_round(task: Task, method: Method, source: Source, seeds: Seeds) -> None:
     """Compute this process's part of a round that another process leads, without a charge or a step of the server."""
     source.take_part(open_round(method.announce(task, seeds), method))
 
 
-def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
+def draw_round_cohort(method: Method, number: int) -> NDArray[np.int64]:
     """Draw the clients of round `number`, followed by its canaries."""
     cohort = draw_cohort(method.sampler, method.randomness, number)
     return np.concatenate([cohort, present_canaries(method, number)])
@@ -298,16 +298,16 @@ def cohort_of(method: Method, number: int) -> NDArray[np.int64]:
 def present_canaries(method: Method, number: int) -> NDArray[np.int64]:
     """Return the canaries that take part in round `number`. A canary is independent of data, so adding it to the sum is
     post-processing."""
-    return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.of_round(number)[0]
+    return np.zeros(0, dtype=np.int64) if method.canaries is None else method.canaries.canaries_of_round(number)[0]
 
 
 def open_round(now: Round, method: Method, *, observer: Observer | None = None) -> OpenRound[Any]:
     """Open an empty sum, with the operator's record and `observer` as observers."""
     total = method.aggregation.open(now.task, size=method.stages.width, dtype=method.stages.summed_as)
-    watch = Watch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
+    watch = RoundWatch(method.stages, now, total.arriving, clients=method.sampler.clients, canaries=method.canaries)
     observers: list[Observer] = [watch] if observer is None else [watch, observer]
     if (compared := _replay_rounds()) is not None:
-        observers.append(compared.opens(now, method, total.arriving))
+        observers.append(compared.compare_opening(now, method, total.arriving))
     seen = watch if len(observers) == 1 else Together(observers)
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
@@ -317,7 +317,7 @@ def _record(ledger: Charges | None, entry: Entry | None) -> None:
         ledger.record(entry)
 
 
-def groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+def client_groups(clients: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
     """Yield the clients in groups of at most `size`."""
     for start in range(0, len(clients), size):
         yield clients[start : start + size]

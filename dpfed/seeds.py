@@ -39,18 +39,18 @@ class Seeds:
 
     def generator(self, purpose: str, *path: int) -> np.random.Generator:
         """Return a numpy generator (Philox) at the start of the stream (purpose, *path)."""
-        return np.random.Generator(np.random.Philox(key=self._bits(128, "numpy", purpose, path)))
+        return np.random.Generator(np.random.Philox(key=self._key_bits(128, "numpy", purpose, path)))
 
     def tensors(self, purpose: str, *path: int, device: str = "cpu") -> TensorStream:
         """Return random tensors from the start of the stream. Their numbers on cuda differ from those of other
         devices."""
         if device.startswith("cuda"):
-            return OnCuda(device, key=self._bits(64, "tensors.cuda", purpose, path))
-        return OnTheHost(device, key=self._bits(128, "tensors", purpose, path))
+            return CudaStream(device, key=self._key_bits(64, "tensors.cuda", purpose, path))
+        return HostStream(device, key=self._key_bits(128, "tensors", purpose, path))
 
     def integer(self, purpose: str, *path: int) -> int:
         """Return a 63-bit seed for a library that requires an integer (`FlatModel.initial`)."""
-        return self._bits(63, "integer", purpose, path)
+        return self._key_bits(63, "integer", purpose, path)
 
     def keys(self, purpose: str, number: int, ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.uint64]:
         """Uniform 64-bit keys [len(ids), *shape]: their argsort along the last axis is a shuffle.
@@ -59,25 +59,25 @@ class Seeds:
         or on chunking; enlarging `shape` along any axis keeps the existing keys.
         Splitmix64 in counter mode: statistically sound, not cryptographic.
         """
-        stream = np.array([self._bits(64, "keys", purpose, (number,))], dtype=np.uint64)
-        keys: NDArray[np.uint64] = _absorb(stream, ids.astype(np.uint64))[0]
+        stream = np.array([self._key_bits(64, "keys", purpose, (number,))], dtype=np.uint64)
+        keys: NDArray[np.uint64] = _splitmix_outputs(stream, ids.astype(np.uint64))[0]
         for length in shape:
-            keys = _absorb(keys, np.arange(length, dtype=np.uint64))
+            keys = _splitmix_outputs(keys, np.arange(length, dtype=np.uint64))
         return keys
 
-    def _bits(self, count: int, kind: str, purpose: str, path: tuple[int, ...]) -> int:
+    def _key_bits(self, count: int, kind: str, purpose: str, path: tuple[int, ...]) -> int:
         name = json.dumps(["dpfed.seeds.1", int(self.root), kind, purpose, *map(int, path)])
         return int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little") >> (128 - count)
 
 
-def _absorb(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _splitmix_outputs(states: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return outputs [..., n] of splitmix64 with states [...] at counters [n]."""
     words: NDArray[np.uint64] = states[..., None] + (counters + np.uint64(1)) * np.uint64(GOLDEN)
-    mix(words)
+    mix_words(words)
     return words
 
 
-def mix(words: NDArray[np.uint64]) -> None:
+def mix_words(words: NDArray[np.uint64]) -> None:
     """Apply the finaliser of splitmix64 (Mix13 of Stafford 2011), a bijection, to every word in place."""
     shifted = words >> np.uint64(30)
     np.bitwise_xor(words, shifted, out=words)
@@ -106,7 +106,7 @@ class TensorStream(Protocol):
         """Fill row [n], float32, contiguous, with independent uniforms on {0, 1, ..., 2^24 - 1} / 2^24."""
 
 
-class OnTheHost:
+class HostStream:
     """Stream drawn by numpy on the CPU, equal on every kind of processor, and copied to `device`.
 
     torch's generator on the CPU is not used: it keeps 32 bits of a seed, so that two of 10^5 streams coincide more
@@ -167,7 +167,7 @@ def _fill_with_pairs(block: NDArray[np.float32], words: NDArray[np.uint64]) -> N
     np.multiply(np.sin(angles, out=other), radii, out=other)
 
 
-class OnCuda:
+class CudaStream:
     """Stream drawn on the GPU by torch's Philox: its key is a seed of 64 bits, with a counter of 64 bits per thread."""
 
     def __init__(self, device: str, *, key: int) -> None:

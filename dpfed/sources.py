@@ -27,7 +27,7 @@ _INTEGERS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
+class TrainedClients:
     """Clients that this process trains with `method.clients`: the cohort, or this rank's part of it. Canaries send
     their direction, other participants send zeros."""
 
@@ -39,12 +39,12 @@ class Trained:
         mine = ranks.mine if ranks.count > 1 else np.asarray
         trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
         now.tally.trained += len(trained)
-        at_once = _at_once(opened)
+        at_once = _numbers_at_once(opened)
         # Training uses every core; the tensors of the stages after it are too small to divide among cores.
         alone = one_thread if at_once == _AT_ONCE else nullcontext
         for ids, updates in method.updates(trained, now, self.seeds, at_once=at_once):
             with alone():
-                opened.halves(updates, ids)
+                opened.add_updates(updates, ids)
         opened.add_canaries(mine(np.intersect1d(total.senders, canaries)))
         opened.fill(mine(np.setdiff1d(total.senders, now.task.cohort)))
         if ranks.count > 1:
@@ -52,7 +52,7 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class InProcess:
+class InProcessClients:
     """Clients of this process and of the processes that it leads; errors in training are raised as `TrainingFailed`."""
 
     seeds: Seeds
@@ -60,7 +60,7 @@ class InProcess:
     def take_part(self, opened: OpenRound[OpenSum]) -> None:
         opened.method.ranks.lead(opened.now.task)
         with training_errors(f"round {opened.now.number + 1}"):
-            Trained(seeds=self.seeds).take_part(opened)
+            TrainedClients(seeds=self.seeds).take_part(opened)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def training_errors(what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Given:
+class GivenRows:
     """Rows of the cohort's clients, in the cohort's order, a few at a time: from the caller of a loop or an audit."""
 
     rows: Iterator[Tensor]
@@ -88,11 +88,11 @@ class Given:
         for rows in self.rows:
             ids = cohort[start : start + len(rows)]
             opened.now.tally.trained += len(ids)
-            opened.halves(rows, ids)
+            opened.add_updates(rows, ids)
             start += len(ids)
 
 
-def _at_once(opened: OpenRound[OpenSum]) -> int | None:
+def _numbers_at_once(opened: OpenRound[OpenSum]) -> int | None:
     """Return how many numbers pass through all stages together; None: whole groups.
 
     On a CPU, about the number that fits its caches. A secure sum receives whole groups, so that the mask shared by two

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from dpfed.participation.blocks import uniforms_of
+from dpfed.participation.blocks import uniforms_of_ids
 from dpfed.randomness import Randomness
 
 
@@ -55,7 +55,7 @@ class Dropouts:
 
     def draw(self, participants: NDArray[np.int64], number: int) -> dict[int, ProtocolStep]:
         """Return the clients that drop out of this round, each with the step before which it does."""
-        values = uniforms_of(participants, self.population, self.randomness, "dropouts", number)
+        values = uniforms_of_ids(participants, self.population, self.randomness, "dropouts", number)
         if self.lost:
             steps = [step for step in ProtocolStep for _ in range(self.lost.get(step, 0))]
             unlucky = participants[np.argsort(values, kind="stable")]

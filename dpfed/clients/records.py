@@ -97,7 +97,7 @@ class RecordLevel:
         if self.integers is not None:
             return self._exact(self.integers, slopes, batch, expected=expected, path=path)
         total = torch.zeros(size, device=batch.device)
-        replay = replayed.current()
+        replay = replayed.current_replay()
         for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
             clipped = clip_rows(slopes(rows), self.clip_norm).rows
             if replay is not None:
@@ -127,7 +127,7 @@ class RecordLevel:
         Slopes are computed record by record. In a batch their last bits depend on the number of records, and at a
         kink of the network even their leading digits do.
         """
-        size, replay = integers.noise.dimension, replayed.current()
+        size, replay = integers.noise.dimension, replayed.current_replay()
         total = torch.zeros(size, dtype=torch.int64)
         for rows in torch.split(batch, 1) if len(batch) else ():
             encoded = integers.encoded(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpfed import replayed
 from dpfed.data.partition import Holdings
-from dpfed.randomness import Randomness, threshold
+from dpfed.randomness import Randomness, uniform_threshold
 from dpfed.seeds import Seeds
 
 
@@ -84,8 +84,8 @@ class PoissonBatches:
         if count == 0:
             return []
         drawn = (randomness.uniform(size, "local.records", number, client, step) for step in range(count))
-        batches = [rows[uniforms < threshold(self.probability(size))] for uniforms in drawn]
-        replay = replayed.current()
+        batches = [rows[uniforms < uniform_threshold(self.probability(size))] for uniforms in drawn]
+        replay = replayed.current_replay()
         return batches if replay is None else [replay.batch(batch) for batch in batches]
 
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.errors import ConfigError
-from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix
+from dpfed.seeds import GOLDEN, MIX_1, MIX_2, mix_words
 
 # A chunk's numbers (256 KiB) and temporaries fit a core's cache; a GPU is fastest with few large kernels.
 _CHUNK_WORDS = 1 << 15
@@ -326,7 +326,7 @@ def _mixed(words: Tensor) -> Tensor:
 
 def _mixed_in_place(words: Tensor) -> Tensor:
     if words.device.type == "cpu":  # numpy, whose shifts are logical by themselves, is twice as fast
-        mix(words.numpy().view(np.uint64))
+        mix_words(words.numpy().view(np.uint64))
         return words
     words ^= (words >> 30) & (1 << 34) - 1  # int64 shifts copy the sign: the mask makes them logical
     shifted = torch.empty_like(words)

@@ -38,7 +38,7 @@ def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
     return SumNoise(
         mean_square=float(exact @ exact) / noise.numel(),
         largest=largest,
-        correlation=float(correlations(exact).abs().max()) if bins(noise.numel()) > 1 else 0.0,
+        correlation=float(correlations(exact).abs().max()) if bin_count(noise.numel()) > 1 else 0.0,
         entries=noise.numel(),
         draws=draws,
         digest=digest(noise),
@@ -46,20 +46,20 @@ def noise_record(noise: Tensor, draws: int) -> SumNoise | None:
     )
 
 
-def bins(entries: int) -> int:
+def bin_count(entries: int) -> int:
     """Return the number of bins into which `entries` entries are folded."""
     return entries // max(1, math.ceil(entries / _MOST_BINS))
 
 
 def correlations(noise: Tensor) -> Tensor:
-    """Return the autocorrelations r of noise [k], folded into m = `bins(k)` sums x of entries that are m apart.
+    """Return the autocorrelations r of noise [k], folded into m = `bin_count(k)` sums x of entries that are m apart.
 
         r_l = (x_1 x_{1+l} + ... + x_{m-l} x_m) / (x_1^2 + ... + x_m^2),   l = 1 ... m - 1
 
     Noise that repeats after P entries repeats in x, too. Computed in float32 on x divided by its largest magnitude:
     twice as fast as in float64. CORRELATION_ERROR bounds the error.
     """
-    m = bins(noise.numel())
+    m = bin_count(noise.numel())
     folded = noise[: noise.numel() // m * m].view(-1, m).sum(dim=0)
     peak = folded.abs().max()
     if not float(peak) > 0:

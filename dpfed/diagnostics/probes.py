@@ -36,9 +36,9 @@ def probe(rows: Tensor) -> Tensor:
 def probe_of(vector: Tensor) -> int | float:
     """Return the probe of one vector [k] as a number for JSON; products of floats are computed in float64."""
     rows = vector[None]
-    return number(probe(rows.double() if vector.is_floating_point() else rows))
+    return json_number(probe(rows.double() if vector.is_floating_point() else rows))
 
 
-def number(value: Tensor) -> int | float:
+def json_number(value: Tensor) -> int | float:
     """Return a scalar as a number for JSON."""
     return float(value) if value.is_floating_point() else int(value)

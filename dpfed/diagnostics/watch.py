@@ -12,7 +12,7 @@ from torch import Tensor
 from dpfed.aggregation.ranks import Ranks
 from dpfed.compress.threads import one_thread
 from dpfed.diagnostics.noise_record import noise_record
-from dpfed.diagnostics.probes import number, probe, probe_of
+from dpfed.diagnostics.probes import json_number, probe, probe_of
 from dpfed.mechanisms.integers import Integers
 from dpfed.participation import members
 from dpfed.participation.canaries import Canaries
@@ -29,7 +29,7 @@ _BINS = 2 * _OCTAVES * _PER_OCTAVE
 """Number of half-octave bins in which norms over the clip norm are counted; counts of processes can be added."""
 
 
-class Watch:
+class RoundWatch:
     """Observer of one round. No epsilon covers its records.
 
     arriving:      clients whose rows arrive in time
@@ -72,20 +72,20 @@ class Watch:
         self.released: Tensor | None = None
         self.drawn: Tensor | None = None
         self.drawn_draws = 0
-        self._norms = no_norms()
-        self._rounded = no_norms()
+        self._norms = zero_norm_counts()
+        self._rounded = zero_norm_counts()
         self._before = torch.empty(0)
         self._measured: tuple[Tensor, int, float] | None = None
         self._summed: int | float | None = None
 
     @property
     def typical_norm(self) -> float | None:
-        return typical(self._norms)
+        return median_norm(self._norms)
 
     @property
     def rounding(self) -> float | None:
         code = self._noiseless_code
-        length = None if code is None else typical(self._rounded)
+        length = None if code is None else median_norm(self._rounded)
         return None if code is None or length is None else code.rounding / length
 
     @property
@@ -97,27 +97,27 @@ class Watch:
         if isinstance(stage, Integers) and self._noiseless_code is not None:
             self._rounded += count_norms(row_norms(rows), stage.clip_norm)
         if self._noises_rows(stage):
-            self._measure(rows)
+            self._record_longest_row(rows)
             before = self._arrived_sum(rows, ids)
             self._before = before.clone() if len(rows) == 1 else before
 
-    def before_clip(self, norms: Tensor) -> None:
+    def norms_before_clip(self, norms: Tensor) -> None:
         if self._bounded:
             self._norms += count_norms(norms, self._clip_norm)
 
     def left(self, stage: object, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if isinstance(stage, Clip | ClipMoves | FixedClip | DropNotFinite) and self._bounded and len(rows):
-            self.largest_norm = max(self.largest_norm or 0.0, self._part_of_the_bound(stage, rows))
+            self.largest_norm = max(self.largest_norm or 0.0, self._fraction_of_bound(stage, rows))
         if self._noises_rows(stage):
             noise = torch.sub(self._arrived_sum(rows, ids), self._before, out=self._before)
             self.shares = noise if self.shares is None else self.shares.add_(noise)
             self.draws += int(np.isin(ids, self.arriving).sum())
             self._before = torch.empty(0)
 
-    def _part_of_the_bound(self, stage: object, rows: Tensor) -> float:
+    def _fraction_of_bound(self, stage: object, rows: Tensor) -> float:
         if isinstance(stage, ClipMoves):
             return stage.farthest(rows, self._reference, self._clip_norm)
-        return self._longest(rows) / self._clip_norm
+        return self._longest_norm(rows) / self._clip_norm
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         if not self._bounded:
@@ -126,7 +126,7 @@ class Watch:
         seen = probe(rows if comes.all() else rows[torch.from_numpy(comes).to(rows.device)])
         self.added_probe = seen if self.added_probe is None else self.added_probe + seen
         if not self._stages.noise_in_rows:
-            self._measure(rows)
+            self._record_longest_row(rows)
 
     def noise(self, noise: Tensor, draws: int = 1) -> None:
         self.drawn, self.drawn_draws = noise, draws
@@ -181,7 +181,7 @@ class Watch:
         return RoundRecord(
             round=now.number + 1,
             cohort=len(drawn),
-            members=members.written(drawn, self._clients),
+            members=members.members_text(drawn, self._clients),
             counted=tally.counted if self.clipping_known else None,
             clipped=tally.counted - tally.inside if self.clipping_known else None,
             not_finite=tally.not_finite,
@@ -209,7 +209,7 @@ class Watch:
         if not self._bounded or self.released is None or self._summed is None:
             return None
         return Probes(
-            added=None if self.added_probe is None else number(self.added_probe),
+            added=None if self.added_probe is None else json_number(self.added_probe),
             summed=self._summed,
             bits=self._stages.bits,
             filled=0.0 if self.drawn is None or not self._stages.noise_in_rows else probe_of(self.drawn),
@@ -224,7 +224,7 @@ class Watch:
         """Return the score of every canary of the round: the released noisy sum's component along its bounded row."""
         if self._canaries is None or self.released is None:
             return ()
-        present, absent = self._canaries.of_round(now.number)
+        present, absent = self._canaries.canaries_of_round(now.number)
         ids = np.concatenate([present, absent])
         apart = Round(task=now.task, projection=now.projection, reference=now.reference, tally=Tally())
         updates = self._canaries.updates(ids, self.released.device)
@@ -245,12 +245,12 @@ class Watch:
     def _noises_rows(self, stage: object) -> bool:
         return self._stages.noise_in_rows and stage is self._stages.private
 
-    def _measure(self, rows: Tensor) -> None:
+    def _record_longest_row(self, rows: Tensor) -> None:
         """Record the norms of rows before noise is added to them."""
         if len(rows):
-            self.longest_added = max(self.longest_added or 0.0, self._longest(rows))
+            self.longest_added = max(self.longest_added or 0.0, self._longest_norm(rows))
 
-    def _longest(self, rows: Tensor) -> float:
+    def _longest_norm(self, rows: Tensor) -> float:
         """Return the norm of the longest row. Rows that were not written to since the clip are measured once. torch
         counts its own writes to a tensor, but not those of a custom stage by numpy, whose rows are measured again."""
         version = -1 if self._stages.own or rows.is_inference() else rows._version
@@ -269,7 +269,7 @@ class Watch:
         return rows[torch.from_numpy(comes).to(rows.device)].sum(dim=0)
 
 
-def no_norms() -> Tensor:
+def zero_norm_counts() -> Tensor:
     """Return zero counts [bins] of norms."""
     return torch.zeros(_BINS, dtype=torch.int64)
 
@@ -282,7 +282,7 @@ def count_norms(norms: Tensor, clip_norm: float) -> Tensor:
     return torch.bincount(places, minlength=_BINS)
 
 
-def typical(counts: Tensor) -> float | None:
+def median_norm(counts: Tensor) -> float | None:
     """Return the median norm over the clip norm, within a factor of 2^(1/4); None if no norm was counted."""
     total = int(counts.sum())
     if not total:

@@ -20,7 +20,7 @@ from dpfed.methods.schemes import scheme, sparsity_schedule
 from dpfed.methods.specification import MethodSpecification
 from dpfed.models.flat import FlatModel
 from dpfed.models.frozen import FrozenNetwork
-from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, own_rule
+from dpfed.server.rules import AdaptiveRule, Averaging, BetaPosterior, Purging, custom_rule
 from dpfed.server.state import ServerRule
 
 
@@ -132,7 +132,7 @@ class ServerParts:
         averaged = self.model.indices("statistic").to(self.device) if self.model.has_statistics else None
         if isinstance(server, StepServer):
             rate, momentum = server.learning_rate, server.momentum
-            own = own_rule(server.rule, learning_rate=rate, momentum=momentum)
+            own = custom_rule(server.rule, learning_rate=rate, momentum=momentum)
             return own or Averaging(learning_rate=rate, momentum=momentum, edge=edge, averaged=averaged)
         return AdaptiveRule(
             kind=server.rule,

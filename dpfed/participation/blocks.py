@@ -17,7 +17,7 @@ BLOCK = 1 << 17
 """Number of clients in a block."""
 
 
-def in_blocks(clients: int, takes_part: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
+def clients_in_blocks(clients: int, takes_part: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
     """Return the sorted ids of the clients for which `takes_part(clients in the block, block number)` is true."""
     found = [
         block * BLOCK + np.flatnonzero(takes_part(min(BLOCK, clients - block * BLOCK), block))
@@ -39,7 +39,7 @@ def uniforms_by_id(
         yield block * BLOCK, randomness.uniform(min(BLOCK, clients - block * BLOCK), purpose, *path)
 
 
-def uniforms_of(
+def uniforms_of_ids(
     ids: NDArray[np.int64], clients: int, randomness: Randomness, purpose: str, number: int
 ) -> NDArray[np.float64]:
     """Return the values of `uniforms_by_id` for the ids [c], each in 0 .. clients - 1; float64 [c]."""

@@ -30,7 +30,7 @@ class Canaries:
     size: int
     seeds: Seeds
 
-    def of_round(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def canaries_of_round(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the canaries that take part in this round, and those assigned to this round that are absent."""
         # Only canaries are drawn by position: no draw here depends on clients, so none can reveal who is a client.
         generator = self.seeds.generator("canaries")
@@ -39,9 +39,9 @@ class Canaries:
         ids = self.first + np.arange(self.count)
         return ids[(rounds == number) & heads], ids[(rounds == number) & ~heads]
 
-    def present_in(self, number: int) -> int:
+    def present_count(self, number: int) -> int:
         """Return how many canaries take part in this round."""
-        return len(self.of_round(number)[0])
+        return len(self.canaries_of_round(number)[0])
 
     def updates(self, ids: NDArray[np.int64], device: torch.device) -> Tensor:
         """Return uniformly random directions [c, size] of norm LOUD."""

@@ -56,7 +56,7 @@ def lanes_of(config: Config) -> int:
     return next((one for one in divisors(period) if one >= (bands or 1)), period)
 
 
-def secret_lanes(config: Config) -> bool:
+def has_secret_lanes(config: Config) -> bool:
     """Return True if lanes are drawn for the run and kept secret."""
     return isinstance(config.federation, BinsFederation) and config.federation.lane_secrecy == "secret"
 
@@ -66,7 +66,7 @@ def turns_are_public(config: Config) -> bool:
     federation = config.federation
     if federation.sampling == "cyclic":
         return True
-    return isinstance(federation, BinsFederation) and not secret_lanes(config) and _lanes_or_two(config) > 1
+    return isinstance(federation, BinsFederation) and not has_secret_lanes(config) and _lanes_or_two(config) > 1
 
 
 def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
@@ -80,7 +80,7 @@ def ids_of_turns(config: Config, ids: ClientIds | None) -> ClientIds | None:
     if config.data.partition in OWN_IDS:
         return None
     if ids is None:
-        raise ConfigError(_places_in_a_list(config))
+        raise ConfigError(_list_positions_message(config))
     return ids
 
 
@@ -90,10 +90,10 @@ def turn_problems(config: Config) -> Iterator[str]:
     if table is None or table.adjacency != "add-remove" or config.data.partition in _MAY_HAVE_IDS:
         return
     if turns_are_public(config):
-        yield _places_in_a_list(config)
+        yield _list_positions_message(config)
 
 
-def _places_in_a_list(config: Config) -> str:
+def _list_positions_message(config: Config) -> str:
     in_order = config.federation.sampling == "cyclic"
     what, moved = ("turns", "turn") if in_order else ("lanes", "lane")
     other = "" if in_order else ", or federation.lane_secrecy 'secret'"
@@ -105,13 +105,13 @@ def _places_in_a_list(config: Config) -> str:
     )
 
 
-def with_lanes(config: Config) -> Config:
+def resolve_lanes(config: Config) -> Config:
     """Return the configuration with lanes and bands as numbers, searched if required; else return it unchanged."""
     federation, table = config.federation, config.privacy
     if not isinstance(federation, BinsFederation) or not isinstance(table, GaussianPrivacy):
         return config
     if federation.lanes == "search":
-        lanes = bands = _searched(config, table)
+        lanes = bands = _searched_lanes(config, table)
     else:
         lanes, bands = lanes_of(config), bands_of(config)
     if lanes == 1 and federation.lanes is None:
@@ -124,7 +124,7 @@ def with_lanes(config: Config) -> Config:
     )
 
 
-def _searched(config: Config, table: GaussianPrivacy) -> int:
+def _searched_lanes(config: Config, table: GaussianPrivacy) -> int:
     """Return the number of lanes with the least model error at privacy.epsilon. Raise ConfigError if none meets it."""
     server, federation = config.server, config.federation
     assert table.epsilon is not None  # `lane_problems` has refused it
@@ -132,7 +132,7 @@ def _searched(config: Config, table: GaussianPrivacy) -> int:
     try:
         plan = Plan(
             clients=federation.clients,
-            sampling=BallsAndBins(cohort=federation.cohort, secret_lanes=secret_lanes(config)),
+            sampling=BallsAndBins(cohort=federation.cohort, secret_lanes=has_secret_lanes(config)),
             mechanism=BandedNoise(
                 factorisation=table.factorisation,
                 factorisation_power=table.factorisation_power,
@@ -154,7 +154,7 @@ def lane_problems(config: Config) -> Iterator[str]:
     if not isinstance(federation, BinsFederation):
         return
     given = f"federation.lanes={federation.lanes!r}"
-    if secret_lanes(config) and (not isinstance(table, GaussianPrivacy) or _lanes_or_two(config) == 1):
+    if has_secret_lanes(config) and (not isinstance(table, GaussianPrivacy) or _lanes_or_two(config) == 1):
         yield (
             "federation.lane_secrecy='secret' without lanes: there is no lane to draw. Give federation.lanes of 2 or "
             "more, or privacy.bands, with privacy.noise='gaussian'."

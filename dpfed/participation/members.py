@@ -25,7 +25,7 @@ _WIDTHS: dict[str, np.dtype[Any]] = {
 }
 
 
-def written(ids: NDArray[np.int64], clients: int) -> str:
+def members_text(ids: NDArray[np.int64], clients: int) -> str:
     """Return the string of a cohort's ids, repeats included, for clients 0 .. clients - 1."""
     ordered = np.sort(ids)
     if len(ordered) == clients and np.array_equal(ordered, np.arange(clients)):
@@ -36,8 +36,8 @@ def written(ids: NDArray[np.int64], clients: int) -> str:
     return f"{width}:{base64.b64encode(gaps.astype(_WIDTHS[width]).tobytes()).decode()}"
 
 
-def read(text: str, clients: int) -> NDArray[np.int64]:
-    """Return the sorted ids from a string of `written`; raise ValueError for others. Memory: in proportion to the
+def parse_members(text: str, clients: int) -> NDArray[np.int64]:
+    """Return the sorted ids from a string of `members_text`; raise ValueError for others. Memory: in proportion to the
     text."""
     if text == ALL_CLIENTS:
         if clients > _MOST_AT_ONCE:

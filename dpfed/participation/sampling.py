@@ -23,15 +23,15 @@ from dpfed.config.samples_tables import SeparatedFederation
 from dpfed.config.tables import Config
 from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
-from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of
-from dpfed.participation.lanes import lanes_of, secret_lanes
+from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of_ids
+from dpfed.participation.lanes import has_secret_lanes, lanes_of
 from dpfed.participation.schedules import (
     AllocationCohorts,
     BallsAndBinsCohorts,
     CyclicCohorts,
     MinSeparationCohorts,
 )
-from dpfed.randomness import Randomness, threshold
+from dpfed.randomness import Randomness, uniform_threshold
 
 
 class Sampler(Protocol):
@@ -78,7 +78,10 @@ class PoissonCohorts:
         return float(self.cohort)
 
     def sample(self, randomness: Randomness, number: int) -> NDArray[np.int64]:
-        values, bound = uniforms_by_id(self.clients, randomness, "cohort", number), threshold(self.law.probability)
+        values, bound = (
+            uniforms_by_id(self.clients, randomness, "cohort", number),
+            uniform_threshold(self.law.probability),
+        )
         return np.concatenate([first + np.flatnonzero(drawn < bound) for first, drawn in values])
 
 
@@ -150,13 +153,13 @@ def sampler(name: str, *, clients: int, cohort: int, cap: int | None = None) -> 
 
 def draw_cohort(who: Sampler, randomness: Randomness, number: int) -> NDArray[np.int64]:
     """Return the clients of a round: the sampler's cohort or, under a cap, at most `cap` of its clients."""
-    cohort, replay, cap = who.sample(randomness, number), replayed.current(), cap_of(who.law)
+    cohort, replay, cap = who.sample(randomness, number), replayed.current_replay(), cap_of(who.law)
     if replay is not None:
         cohort = replay.drawn(cohort)
-    return cohort if cap is None else within_cap(cohort, cap, who.clients, randomness, number)
+    return cohort if cap is None else cap_cohort(cohort, cap, who.clients, randomness, number)
 
 
-def within_cap(
+def cap_cohort(
     cohort: NDArray[np.int64], cap: int, clients: int, randomness: Randomness, number: int
 ) -> NDArray[np.int64]:
     """Return at most `cap` of the drawn clients: those with the smallest secret values.
@@ -166,11 +169,11 @@ def within_cap(
     """
     if len(cohort) <= cap:
         return cohort
-    values = uniforms_of(cohort, clients, randomness, "cohort.slots", number)
+    values = uniforms_of_ids(cohort, clients, randomness, "cohort.slots", number)
     return np.sort(cohort[np.argsort(values, kind="stable")[:cap]])
 
 
-def with_others(
+def fill_cohort(
     cohort: NDArray[np.int64], fill: int, clients: int, randomness: Randomness, number: int
 ) -> NDArray[np.int64]:
     """Return the cohort and, up to `fill` clients in total, the other clients with the smallest secret values.
@@ -204,14 +207,14 @@ def sampler_of(config: Config, ids: ClientIds | None = None) -> Sampler:
             clients=clients,
             bins=period,
             lanes=lanes_of(config),
-            secret_lanes=secret_lanes(config),
+            secret_lanes=has_secret_lanes(config),
             stream=stream,
             ids=ids,
         )
     if name == "cyclic":
         return CyclicCohorts(clients=clients, period=period, stream=stream, ids=ids)
     if name == "allocation":
-        times = allocated(clients, cohort, federation.rounds)
+        times = rounds_per_client(clients, cohort, federation.rounds)
         return AllocationCohorts(clients=clients, participations=times, rounds=federation.rounds, stream=stream)
     assert isinstance(federation, SeparatedFederation)
     separation = federation.separation
@@ -228,7 +231,7 @@ def stream_of(config: Config) -> str:
     return f"seed {config.run.seed}"
 
 
-def allocated(clients: int, cohort: int, rounds: int) -> int:
+def rounds_per_client(clients: int, cohort: int, rounds: int) -> int:
     """Return the rounds in which each client takes part under 'allocation'. Raise ConfigError if not an integer."""
     times = max(round(rounds * cohort / clients), 1)
     due = round(times * clients / cohort)

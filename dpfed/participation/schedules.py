@@ -49,7 +49,7 @@ class BallsAndBinsCohorts:
         return self.clients / self.bins
 
     @cached_property
-    def lane_of(self) -> NDArray[np.int64]:
+    def public_lanes(self) -> NDArray[np.int64]:
         """Public lane of each client."""
         return np.arange(self.clients) % self.lanes if self.ids is None else self.ids.lanes(self.lanes)
 
@@ -57,7 +57,7 @@ class BallsAndBinsCohorts:
         epoch, place = divmod(number, self.bins)
         lane, turn = number % self.lanes, place // self.lanes
         if self.ids is not None:
-            mine = np.flatnonzero(self.lane_of == lane)
+            mine = np.flatnonzero(self.public_lanes == lane)
             names = self.ids.hashes[mine].tolist()
             drawn = [randomness.uniform(1, "participation.bin.id", epoch, name)[0] for name in names]
             return np.asarray(
@@ -73,7 +73,7 @@ class BallsAndBinsCohorts:
                 lanes = _uniform_integers(randomness.uniform(count, "participation.lane", block), self.lanes)
             return np.asarray((drawn == turn) & (lanes == lane))
 
-        return blocks.in_blocks(self.clients, takes_part)
+        return blocks.clients_in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class AllocationCohorts:
                 chosen[place] = np.where((chosen[:place] == drawn).any(axis=0), last, drawn)
             return np.asarray((chosen == number).any(axis=0))
 
-        return blocks.in_blocks(self.clients, takes_part)
+        return blocks.clients_in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,14 +142,16 @@ class MinSeparationCohorts:
             begun = randomness.uniform(count, "participation.rest", block)
             resting = begun < rate * (self.separation - 1)
             at = np.where(resting, np.floor(begun / rate) + 1, 0.0)
-            at += _failures(randomness.uniform(count, "participation.gap", 0, block), coin)
+            at += _geometric_failures(randomness.uniform(count, "participation.gap", 0, block), coin)
             times = 1
             while (at < number).any():
-                gap = self.separation + _failures(randomness.uniform(count, "participation.gap", times, block), coin)
+                gap = self.separation + _geometric_failures(
+                    randomness.uniform(count, "participation.gap", times, block), coin
+                )
                 at, times = np.where(at < number, at + gap, at), times + 1
             return np.asarray(at == number)
 
-        return blocks.in_blocks(self.clients, takes_part)
+        return blocks.clients_in_blocks(self.clients, takes_part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +186,7 @@ class CyclicCohorts:
         return np.arange(number % self.period, self.clients, self.period)
 
 
-InTurns = BallsAndBinsCohorts | CyclicCohorts
+TurnSchedule = BallsAndBinsCohorts | CyclicCohorts
 """Schedules in which ids of clients may decide their turns."""
 
 
@@ -193,7 +195,7 @@ def _uniform_integers(uniforms: NDArray[np.float64], below: int) -> NDArray[np.i
     return np.minimum((uniforms * below).astype(np.int64), below - 1)
 
 
-def _failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
+def _geometric_failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
     """Return the number of failures before the first success of Bernoulli trials, `coin` their probability."""
     if coin >= 1:
         return np.zeros(len(uniforms))

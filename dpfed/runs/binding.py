@@ -16,7 +16,7 @@ from accounting.ledger.project import ProjectLedger
 from dpfed.config.own_code import code_hash
 from dpfed.data.population import fingerprint
 from dpfed.runs.experiment import Experiment
-from dpfed.server.readout import network_of
+from dpfed.server.readout import frozen_network_of
 
 FORMAT = "dpfed-run-2"
 """Version of the streams and steps of a run: a version of dpfed that would continue a run differently has another
@@ -113,7 +113,7 @@ def population_of(experiment: Experiment, key: bytes) -> str:
 
 def start_of(experiment: Experiment) -> str:
     """Return the hash of the model and the constants that the run starts from."""
-    frozen = network_of(experiment.readout)
+    frozen = frozen_network_of(experiment.readout)
     constants = [] if frozen is None else [frozen.constants]
     return start_hash(
         [experiment.start.broadcast, *constants, *experiment.model.fixed.values(), *experiment.model.constants.values()]

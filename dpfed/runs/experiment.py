@@ -43,7 +43,7 @@ from dpfed.methods.settings import Settings
 from dpfed.methods.specification import MethodSpecification
 from dpfed.methods.sums import dropouts_of, filled_to, most_uploads, sums_of
 from dpfed.models.flat import FlatModel
-from dpfed.participation.lanes import ids_of_turns, with_lanes
+from dpfed.participation.lanes import ids_of_turns, resolve_lanes
 from dpfed.participation.sampling import sampler_of
 from dpfed.randomness import randomness_of
 from dpfed.round import Method
@@ -114,7 +114,7 @@ def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
 
 def resolved(config: Config) -> Config:
     """Return the configuration with derived settings written out: privacy.delta, cohort_cap, lanes, bands."""
-    config = with_lanes(config)
+    config = resolve_lanes(config)
     if config.privacy is not None and config.privacy.delta is None:
         config = config.with_delta(default_delta(config.federation.clients))
     return config if config.cohort_cap is None else config.with_cap(config.cohort_cap)
@@ -127,7 +127,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     of privacy covers.
     """
     ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
-    if (replay := replayed.current()) is not None:
+    if (replay := replayed.current_replay()) is not None:
         own = replay.own(own, config)
     if own.loss is not None:
         config = with_own_loss(config)

@@ -22,7 +22,7 @@ from accounting.mechanisms import Schedule
 from dpfed.data.samples import require_samples_here
 from dpfed.errors import RunError, RunInterrupted, TrainingFailed
 from dpfed.methods.records import AnyTarget
-from dpfed.participation.schedules import InTurns
+from dpfed.participation.schedules import TurnSchedule
 from dpfed.randomness import Secure
 from dpfed.records.metrics import MetricsLine
 from dpfed.records.round import INTERRUPTED, CheckpointReport, RoundRecord
@@ -31,10 +31,10 @@ from dpfed.round import (
     NO_RESULT,
     RoundResult,
     Source,
-    cohort_of,
-    left_out,
+    draw_round_cohort,
     run_round,
-    share_of_round,
+    run_share_of_round,
+    skipped_round,
 )
 from dpfed.runs.binding import Binding, Heads, binding_of, new_key
 from dpfed.runs.book import Book
@@ -46,7 +46,7 @@ from dpfed.runs.resuming import require_same_rounds
 from dpfed.runs.scores import Scores, majority_accuracy, scores_of, tested, validated
 from dpfed.runs.spending import over_budget, over_project_budget, spending
 from dpfed.runs.summary import summary_of, uplink_megabytes
-from dpfed.sources import InProcess, Trained, training_errors
+from dpfed.sources import InProcessClients, TrainedClients, training_errors
 from dpfed.version import __version__
 
 OnRound = Callable[[Mapping[str, Any]], None]
@@ -93,7 +93,7 @@ def run(
     try:
         require_samples_here(experiment.config)
         opened = Run.open(experiment, out, resume=resume, on_round=on_round, project=project)
-        outcome = opened.all_rounds(InProcess(seeds=experiment.seeds), stop)
+        outcome = opened.all_rounds(InProcessClients(seeds=experiment.seeds), stop)
     except TrainingFailed:  # the other processes wait for this one's part, not for a message: its end ends them
         raise
     except BaseException:
@@ -111,7 +111,7 @@ def follow(experiment: Experiment) -> None:
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
         for task in method.ranks.follow(experiment.start):
-            share_of_round(task, method, Trained(seeds=seeds), seeds)
+            run_share_of_round(task, method, TrainedClients(seeds=seeds), seeds)
 
 
 def _let_go(experiment: Experiment) -> None:
@@ -170,7 +170,7 @@ class Run:
         try:
             folder.own_code(experiment.own_code, resume=resume)
             who = experiment.method.sampler
-            folder.client_ids(who.ids if isinstance(who, InTurns) else None, resume=resume)
+            folder.client_ids(who.ids if isinstance(who, TurnSchedule) else None, resume=resume)
             if folder.shorter is not None:
                 sent = experiment.method.stages.project.choice.sent
                 require_same_rounds(
@@ -211,7 +211,7 @@ class Run:
     def one_round(self, source: Source) -> None:
         """Run one round: affordable, charged, saved, reported, in this order. No effect if no budget pays for it."""
         experiment, state = self.experiment, self.state
-        cohort, started = cohort_of(experiment.method, state.round), time.monotonic()
+        cohort, started = draw_round_cohort(experiment.method, state.round), time.monotonic()
         if not self._affordable(cohort):
             self._stopped_by = "budget"
             return
@@ -240,7 +240,7 @@ class Run:
 
         A round of a schedule is not repeated with other noise, but remains charged.
         """
-        self._save(left_out(self.state, self.experiment.method), 0.0)
+        self._save(skipped_round(self.state, self.experiment.method), 0.0)
 
     def _masks_with(self, record: RoundRecord) -> int | None:
         """Return the bits of all rounds by FedPM's measure; None after the first round whose uploads were not

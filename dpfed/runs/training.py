@@ -31,7 +31,7 @@ from dpfed.models.frozen import FrozenNetwork, freeze
 from dpfed.models.mask_file import Recipe
 from dpfed.runs.evaluate import Metric
 from dpfed.seeds import Seeds
-from dpfed.server.readout import Averaged, Masked, Readout, Weights
+from dpfed.server.readout import AveragedReadout, MaskedReadout, Readout, WeightsReadout
 
 TRIAL_LIMITS = (
     "against state of the custom network or loss that passes between clients in ways that the trial before round 1 "
@@ -142,7 +142,7 @@ def local_training(
         precision=config.local.precision,
         not_together=_ROUNDING if config.privacy is not None and config.run.randomness == "secure" else None,
     )
-    replay = replayed.current()
+    replay = replayed.current_replay()
     return training if replay is None else replay.training(training)
 
 
@@ -171,10 +171,10 @@ def start_of_rounds(
     """Return the first broadcast, and the readout from the server's state to weights."""
     readout: Readout
     if network is None:
-        broadcast, readout = model.initial(seeds.integer("weights")), Weights(model=model)
+        broadcast, readout = model.initial(seeds.integer("weights")), WeightsReadout(model=model)
     else:
         broadcast, readout = _masks(config, network, dataset, seeds)
-    return broadcast, readout if config.server.average is None else Averaged(last=readout)
+    return broadcast, readout if config.server.average is None else AveragedReadout(last=readout)
 
 
 def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seeds) -> tuple[torch.Tensor, Readout]:
@@ -191,7 +191,7 @@ def _masks(config: Config, network: FrozenNetwork, dataset: Dataset, seeds: Seed
         spread=table.spread,
     )
     start = network.initial.clamp(table.edge, 1 - table.edge)
-    return start, Masked(network=network, recipe=recipe, how=table.readout)
+    return start, MaskedReadout(network=network, recipe=recipe, how=table.readout)
 
 
 def device_of(name: str, ranks: Ranks) -> torch.device:

@@ -29,7 +29,7 @@ class Readout(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class WeightsReadout:
     """Readout of a server that broadcasts the network's weights."""
 
     model: FlatModel
@@ -42,7 +42,7 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Masked:
+class MaskedReadout:
     """Readout of mask probabilities theta: frozen weights times a mask. The mask is drawn from theta with the seed's
     public dice, or 1[theta >= 1/2], or theta itself, the mean of all masks (which no mask file can hold)."""
 
@@ -92,24 +92,24 @@ class MovingAverage:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Averaged:
+class AveragedReadout:
     """Readout `last`, applied to the moving average in place of the broadcast."""
 
     last: Readout
 
     def weights(self, state: ServerState) -> Tensor:
-        return self.last.weights(_averaged(state))
+        return self.last.weights(_averaged_state(state))
 
     def file(self, state: ServerState) -> bytes | None:
-        return self.last.file(_averaged(state))
+        return self.last.file(_averaged_state(state))
 
 
-def network_of(readout: Readout) -> FrozenNetwork | None:
+def frozen_network_of(readout: Readout) -> FrozenNetwork | None:
     """Return the frozen network under the masks, if masks are trained; else None."""
-    last = readout.last if isinstance(readout, Averaged) else readout
-    return last.network if isinstance(last, Masked) else None
+    last = readout.last if isinstance(readout, AveragedReadout) else readout
+    return last.network if isinstance(last, MaskedReadout) else None
 
 
-def _averaged(state: ServerState) -> ServerState:
+def _averaged_state(state: ServerState) -> ServerState:
     """Return the state with the moving average as its broadcast; before the first round there is only the broadcast."""
     return replace(state, broadcast=state.memory.get(NAME, state.broadcast))

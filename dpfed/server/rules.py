@@ -104,13 +104,13 @@ class AdaptiveRule:
         first = state.memory.get("first", torch.zeros_like(mean_move))
         second = state.memory.get("second", torch.full_like(mean_move, self.tau**2))
         first = first * self.beta1 + mean_move * (1 - self.beta1)
-        second = self._second(second, mean_move.square())
+        second = self._second_moment(second, mean_move.square())
         moved = state.broadcast + self.learning_rate * first / (second.sqrt() + self.tau)
         if self.averaged is not None:
             moved[self.averaged] = state.broadcast[self.averaged] + mean_move[self.averaged]
         return replace(state, round=state.round + 1, broadcast=moved, memory={"first": first, "second": second})
 
-    def _second(self, before: Tensor, squares: Tensor) -> Tensor:
+    def _second_moment(self, before: Tensor, squares: Tensor) -> Tensor:
         if self.kind == "adagrad":
             return before + squares
         if self.kind == "adam":
@@ -188,7 +188,7 @@ def register(name: str) -> Callable[[Given], Given]:
     so its step is post-processing. Raises ConfigError for a name that is already registered.
     """
 
-    def known(makes: Given) -> Given:
+    def add_rule(makes: Given) -> Given:
         if not callable(makes):
             raise ConfigError(
                 f"server rule {name!r}: is {type(makes).__name__}; must be a function that returns a rule."
@@ -196,20 +196,20 @@ def register(name: str) -> Callable[[Given], Given]:
         registered.add("server rule", name, makes, taken=RULES)
         return makes
 
-    return known
+    return add_rule
 
 
 def check_name(name: str) -> None:
     """Raise ConfigError with the nearest known name if no rule has this name."""
-    known = (*RULES, *registered.own("server rule"))
-    if name not in known:
+    add_rule = (*RULES, *registered.own("server rule"))
+    if name not in add_rule:
         raise ConfigError(
-            f"server.rule={name!r}: known are {', '.join(known)}.{did_you_mean(name, known)} "
+            f"server.rule={name!r}: known are {', '.join(add_rule)}.{did_you_mean(name, add_rule)} "
             "A custom one must be in a file that --load names."
         )
 
 
-def own_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
+def custom_rule(name: str, *, learning_rate: float, momentum: float) -> ServerRule | None:
     """Return the custom rule of this name, else None; raise ConfigError, with its line, if it cannot be made."""
     makes = registered.own("server rule").get(name)
     if makes is None:

@@ -184,8 +184,8 @@ def client_halves(stages: Iterable[Stage], rows: Tensor, ids: NDArray[np.int64],
         rows = stage.client(rows, ids, now)
         if now.observer is not None:
             now.observer.left(stage, rows, ids)
-        if (replay := replayed.current()) is not None:
-            rows = replay.rounds.made_private(stage, rows, ids)
+        if (replay := replayed.current_replay()) is not None:
+            rows = replay.rounds.private_rows(stage, rows, ids)
     return rows
 
 
@@ -195,9 +195,9 @@ def server_halves(stages: Stages, total: Tensor, now: Round) -> Tensor:
     for stage in reversed(stages):
         if now.observer is not None:
             now.observer.summed(stage, total)
-        if stage is stages.private and (replay := replayed.current()) is not None:
+        if stage is stages.private and (replay := replayed.current_replay()) is not None:
             kept = total.clone()
-            total = replay.rounds.noised(stage, kept, stage.server(total, now), now)
+            total = replay.rounds.compare_noise(stage, kept, stage.server(total, now), now)
         else:
             total = stage.server(total, now)
     return total

@@ -86,7 +86,7 @@ class AdaptiveClip:
     def noisy(self, centred_count: float, number: int) -> float:
         """Return the count of round `number` with its noise."""
         noisy = centred_count + self.count_noise_std * self._draw(number)
-        if (replay := replayed.current()) is not None:
+        if (replay := replayed.current_replay()) is not None:
             return replay.mechanism("count of clients within the clip norm", centred_count, noisy, sensitivity=0.5)
         return noisy
 
@@ -114,7 +114,7 @@ class Clip(Stage):
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         clipped = clip_rows(rows, now.clip_norm)
         if now.observer is not None:
-            now.observer.before_clip(clipped.lengths)
+            now.observer.norms_before_clip(clipped.lengths)
         return counted(clipped, now)
 
     def next_state(self, state: ServerState, now: Round) -> ServerState:

@@ -73,7 +73,7 @@ class Observer(Protocol):
     def entering(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         """Observe rows [c, k] before the client half of a stage."""
 
-    def before_clip(self, norms: Tensor) -> None:
+    def norms_before_clip(self, norms: Tensor) -> None:
         """Observe the L2 norms [c] of rows before they are clipped."""
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
@@ -99,9 +99,9 @@ class Together:
         for each in self._observers:
             each.entering(stage, rows, ids)
 
-    def before_clip(self, norms: Tensor) -> None:
+    def norms_before_clip(self, norms: Tensor) -> None:
         for each in self._observers:
-            each.before_clip(norms)
+            each.norms_before_clip(norms)
 
     def left(self, stage: Stage, rows: Tensor, ids: NDArray[np.int64]) -> None:
         for each in self._observers:

@@ -22,7 +22,7 @@ def run_ranks(count: int, part: Part) -> None:
 
     A client's values are recorded and compared by the rank that trains it, which may be another one in the second run.
     """
-    world = replayed.current()
+    world = replayed.current_replay()
     assert isinstance(world, World)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

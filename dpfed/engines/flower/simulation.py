@@ -89,7 +89,7 @@ def run_apps(server: ServerApp, clients: ClientApp, *, nodes: int, on_gpus: bool
     logger.addFilter(_not_about_the_entry)
     try:
         # In a replay audit nodes are in this process: `dpfed.audit.replays.flower_rounds`.
-        with _flower_home(), quiet_ray() if replayed.current() is None else nullcontext():
+        with _flower_home(), quiet_ray() if replayed.current_replay() is None else nullcontext():
             share = gpu_share(ray.cluster_resources()) if on_gpus else 0.0
             run_simulation(
                 server_app=server,

@@ -277,7 +277,7 @@ def test_public_keys_that_lie():
         ).items()
     }
     for wrong, why in [
-        (rows | {0: rows[6]}, "the same"),
+        (rows | {0: rows[6]}, "are equal"),
         (rows | {0: bytes(32) + rows[0][32:]}, "no private key"),
         (rows | {3: rows[0]} | {}, "claims 4 rows"),
         ({0: rows[0]}, "2 answered, 3 are needed"),

@@ -18,7 +18,7 @@ from dpfed.errors import ConfigError, DpfedError, WireError
 from dpfed.mechanisms.dithered import LONGER, NARROWEST, DitheredNoise, most_moved
 from dpfed.methods import presets
 from dpfed.randomness import Simulated
-from dpfed.round import cohort_of
+from dpfed.round import draw_round_cohort
 from dpfed.runs.experiment import build
 from dpfed.seeds import Seeds
 
@@ -227,6 +227,6 @@ def test_of_cohorts_above_the_cap_some_are_left_out():
     assert noise.shares == built.privacy_target.mechanism.sampling.cap == 90
     assert noise.overflow == 0
     found = build(small("privacy.slots=70", "privacy.delta=0.9", "privacy.epsilon=", "privacy.noise_multiplier=1"))
-    sizes = {len(cohort_of(found.method, number)) for number in range(30)}
+    sizes = {len(draw_round_cohort(found.method, number)) for number in range(30)}
     assert max(sizes) == 70
     assert min(sizes) < 70
