@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accounting.ledger import Aborted, Entry, LocalRelease, Release
 from dpfed import replayed
-from dpfed.aggregation.ranks import Alone, Ranks, Task
+from dpfed.aggregation.ranks import Ranks, SingleProcess, Task
 from dpfed.aggregation.steps import Dropouts
 from dpfed.aggregation.sums import Opened, Sums
 from dpfed.clients.training import LocalTraining
@@ -62,7 +62,7 @@ class Method:
     fill: int | None = None
     dropouts: Dropouts | None = None
     canaries: Canaries | None = None
-    ranks: Ranks = field(default_factory=Alone)
+    ranks: Ranks = field(default_factory=SingleProcess)
     counts_errors: bool = False
 
     def announce(self, task: Task, seeds: Seeds) -> Round:

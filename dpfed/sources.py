@@ -36,7 +36,7 @@ class TrainedClients:
     def take_part(self, opened: OpenRound[OpenSum]) -> None:
         method, now, total = opened.method, opened.now, opened.total
         ranks, canaries = method.ranks, present_canaries(method, now.number)
-        mine = ranks.mine if ranks.count > 1 else np.asarray
+        mine = ranks.clients_of_rank if ranks.count > 1 else np.asarray
         trained = mine(np.intersect1d(total.senders, np.setdiff1d(now.task.cohort, canaries)))
         now.tally.trained += len(trained)
         at_once = _numbers_at_once(opened)
@@ -58,7 +58,7 @@ class InProcessClients:
     seeds: Seeds
 
     def take_part(self, opened: OpenRound[OpenSum]) -> None:
-        opened.method.ranks.lead(opened.now.task)
+        opened.method.ranks.send_task(opened.now.task)
         with training_errors(f"round {opened.now.number + 1}"):
             TrainedClients(seeds=self.seeds).take_part(opened)
 

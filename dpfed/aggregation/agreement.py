@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.graph import Graph, complete, random_circle, shares_needed
+from dpfed.aggregation.graph import Graph, complete_graph, random_circle, shares_needed
 from dpfed.aggregation.steps import ProtocolStep
 from dpfed.errors import ConfigError, SecureSumAborted
 
@@ -49,26 +49,28 @@ class Agreement:
         total, came = len(self.graph.circle), len(alive)
         needed = max(shares_needed(total, self.threshold), FEWEST if step is ProtocolStep.UNMASK else self.least)
         if came < needed:
-            _abort(step, f"{came} of {total} clients answered, {needed} are needed")
+            _raise_aborted(step, f"{came} of {total} clients answered, {needed} are needed")
 
-    def require_around(self, step: ProtocolStep, alive: Collection[int], client: int) -> None:
+    def require_neighbourhood(self, step: ProtocolStep, alive: Collection[int], client: int) -> None:
         """Raise SecureSumAborted unless enough of the holders of shares of this client's secrets are alive."""
-        group, needed = self.graph.group(client), self.shares_needed(client)
+        group, needed = self.graph.neighbourhood(client), self.shares_needed(client)
         came = sum(member in alive for member in group)
         if came < needed:
-            _abort(step, f"of {len(group)} holders of shares of client {client} {came} answered, {needed} are needed")
+            _raise_aborted(
+                step, f"of {len(group)} holders of shares of client {client} {came} answered, {needed} are needed"
+            )
 
     def require_connected(self, survivors: Collection[int]) -> None:
         """Raise SecureSumAborted if the survivors' masks do not connect them into one sum."""
-        if not self.graph.connected(survivors):
-            _abort(
+        if not self.graph.is_connected(survivors):
+            _raise_aborted(
                 ProtocolStep.UPLOAD,
                 f"{len(survivors)} of {len(self.graph.circle)} clients answered, and more are needed: no masks connect "
                 "them into one sum",
             )
 
 
-def agree(
+def agree_on_terms(
     clients: NDArray[np.int64],
     *,
     size: int,
@@ -94,18 +96,18 @@ def agree(
             f"threshold={threshold:g}: must be above 1/2 and at most 1. At half or below, two halves of the clients "
             "could be sent different messages and give up both secrets of one client."
         )
-    graph = complete(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
+    graph = complete_graph(clients) if neighbours is None else random_circle(clients, neighbours, graph_seed)
     return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
 
 
-def _abort(step: ProtocolStep, why: str) -> None:
+def _raise_aborted(step: ProtocolStep, why: str) -> None:
     raise SecureSumAborted(f"the secure sum ended at step {step}: {why}. Nothing of it may be released.")
 
 
 _ORDER = list(ProtocolStep)
 
 
-class Turns:
+class StepsReached:
     """Clients of a sum and the steps they reach: a dropped client vanishes before one of the steps."""
 
     def __init__(self, agreement: Agreement, dropouts: Mapping[int, ProtocolStep]) -> None:
@@ -114,7 +116,7 @@ class Turns:
         self._vanish = {int(client): ProtocolStep(step) for client, step in dropouts.items()}
         self._came: set[int] = set()
 
-    def reach(self, step: ProtocolStep) -> list[int]:
+    def clients_reaching(self, step: ProtocolStep) -> list[int]:
         """Return the clients that take part in the step, sorted. UPLOAD: those that send a row, in time or late."""
         return sorted(
             client
@@ -126,14 +128,16 @@ class Turns:
         """Return True if the client's row arrives after the upload step is closed."""
         return self._vanish.get(client) is ProtocolStep.LATE
 
-    def take(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    def accepted_rows(
+        self, clients: NDArray[np.int64], rows: NDArray[np.uint32]
+    ) -> Iterator[tuple[int, NDArray[np.uint32]]]:
         """Yield the rows [c, d] of clients that may still send. Raise ConfigError for an unknown or repeated client."""
         if rows.shape != (len(clients), self._size) or rows.dtype != np.uint32:
             raise ConfigError(
                 f"rows {rows.dtype} {list(rows.shape)} of {len(clients)} clients: must be uint32 "
                 f"[{len(clients)}, {self._size}]."
             )
-        senders = set(self.reach(ProtocolStep.UPLOAD))
+        senders = set(self.clients_reaching(ProtocolStep.UPLOAD))
         for client, row in zip(map(int, clients), rows, strict=True):
             if client not in self._clients or client in self._came:
                 raise ConfigError(

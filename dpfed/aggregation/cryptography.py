@@ -40,7 +40,7 @@ SHARE_BYTES = 66
 THREADS = min(os.cpu_count() or 1, 4)  # AES and numpy release Python's lock while they compute
 
 
-def reduced(words: Words, bits: int) -> NDArray[np.uint32]:
+def reduce_modulo(words: Words, bits: int) -> NDArray[np.uint32]:
     """Return integers of the ring modulo 2^b."""
     return words.astype(np.uint32) & np.uint32((1 << bits) - 1)
 
@@ -60,7 +60,7 @@ class MaskStream:
         counter = (start * word.itemsize // _BLOCK).to_bytes(_BLOCK, "big")
         self._cipher = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
 
-    def into(self, buffer: Words) -> None:
+    def fill_buffer(self, buffer: Words) -> None:
         """Fill the buffer (of at most 2^18 bytes) with the next bytes of the stream."""
         self._cipher.update_into(_ZEROS[: buffer.nbytes], buffer.view(np.uint8).data)
 
@@ -77,15 +77,15 @@ def apply_masks(rows: Words, masks: Sequence[SeededMask]) -> None:
     """Apply the masks to rows [c, d] in place, modulo the word size; every seed is expanded once."""
     columns = rows.shape[1]
     if columns * rows.itemsize <= _CHUNK_BYTES:
-        return _apply(rows, masks, 0)
+        return _apply_from(rows, masks, 0)
     part = -(-columns // THREADS // _BLOCK) * _BLOCK
     starts = range(0, columns, part)
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(lambda start: _apply(rows[:, start : start + part], masks, start), starts))
+        list(pool.map(lambda start: _apply_from(rows[:, start : start + part], masks, start), starts))
     return None
 
 
-def _apply(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
+def _apply_from(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
     streams = [MaskStream(mask.seed, rows.dtype, start=start) for mask in masks]
     size = _CHUNK_BYTES // rows.itemsize
     buffer = np.empty(min(size, rows.shape[1]), rows.dtype)
@@ -93,19 +93,19 @@ def _apply(rows: Words, masks: Sequence[SeededMask], start: int) -> None:
         part = rows[:, first : first + size]
         words = buffer[: part.shape[1]]
         for stream, (_, plus, minus) in zip(streams, masks, strict=True):
-            stream.into(words)
+            stream.fill_buffer(words)
             if plus is not None:
                 part[plus] += words
             if minus is not None:
                 part[minus] -= words
 
 
-def both_ids(first: int, second: int) -> bytes:
+def pack_ids(first: int, second: int) -> bytes:
     """Return two ids as 16 bytes, in the given order."""
     return struct.pack("<QQ", first, second)
 
 
-def exchange(own: X25519PrivateKey, other: bytes) -> bytes:
+def exchange_keys(own: X25519PrivateKey, other: bytes) -> bytes:
     """Return the shared secret of two clients from either's private key. Raise WireError for an invalid public key."""
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(other))
@@ -115,34 +115,34 @@ def exchange(own: X25519PrivateKey, other: bytes) -> bytes:
 
 def mask_seed(own: X25519PrivateKey, other: bytes, session: bytes, one: int, two: int) -> bytes:
     """Return the 32-byte seed of the mask shared by clients one and two, equal from either client's key."""
-    return _derive(exchange(own, other), b"mask", session, both_ids(min(one, two), max(one, two)))
+    return _derive_key(exchange_keys(own, other), b"mask", session, pack_ids(min(one, two), max(one, two)))
 
 
 def encrypt(plain: bytes, shared: bytes, session: bytes, sender: int, receiver: int) -> bytes:
     """Return `plain` under AES-256-GCM with a key of this direction; round and direction are associated data."""
-    ends = both_ids(sender, receiver)
-    return AESGCM(_derive(shared, b"share", session, ends)).encrypt(_NONCE, plain, session + ends)
+    ends = pack_ids(sender, receiver)
+    return AESGCM(_derive_key(shared, b"share", session, ends)).encrypt(_NONCE, plain, session + ends)
 
 
 def decrypt(sealed: bytes, shared: bytes, session: bytes, sender: int, receiver: int) -> bytes:
     """Return the plain text of `encrypt`. Raise WireError if `sealed` was changed, or is of another round, pair or
     key."""
-    ends = both_ids(sender, receiver)
+    ends = pack_ids(sender, receiver)
     try:
-        return AESGCM(_derive(shared, b"share", session, ends)).decrypt(_NONCE, sealed, session + ends)
+        return AESGCM(_derive_key(shared, b"share", session, ends)).decrypt(_NONCE, sealed, session + ends)
     except InvalidTag:
         raise WireError(
             f"shares from client {sender} to {receiver} do not open: damaged, or not of this round or key."
         ) from None
 
 
-def _derive(shared: bytes, purpose: bytes, session: bytes, ends: bytes) -> bytes:
+def _derive_key(shared: bytes, purpose: bytes, session: bytes, ends: bytes) -> bytes:
     return HKDF(algorithm=SHA256(), length=32, salt=session, info=b"dpfed secure sum 1 " + purpose + ends).derive(
         shared
     )
 
 
-def split(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes]:
+def split_secret(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes]:
     """Return a share for each holder: the value at id + 1 of a uniformly random polynomial of degree `needed` - 1.
 
     Any `needed` of the shares give the secret; fewer are jointly uniform and reveal nothing of it.
@@ -152,10 +152,10 @@ def split(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int, bytes
             f"{len(secret)} bytes, {needed} of the holders {holders}: must be 32 bytes, and at least {needed} holders"
         )
     coefficients = [secrets.randbelow(PRIME) for _ in range(needed - 1)]
-    return {holder: _value(coefficients, int.from_bytes(secret), holder + 1) for holder in holders}
+    return {holder: _polynomial_value(coefficients, int.from_bytes(secret), holder + 1) for holder in holders}
 
 
-def combine(shares: Mapping[int, bytes]) -> bytes:
+def combine_shares(shares: Mapping[int, bytes]) -> bytes:
     """Return the secret from exactly the needed number of shares. Raise WireError unless they belong to one secret.
 
     Wrong shares pass unnoticed with negligible probability: 2^256 of the 2^521 values that they could give are secrets.
@@ -184,7 +184,7 @@ def weights_at_zero(holders: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(weights)
 
 
-def _value(coefficients: Sequence[int], constant: int, at: int) -> bytes:
+def _polynomial_value(coefficients: Sequence[int], constant: int, at: int) -> bytes:
     value = 0
     for coefficient in coefficients:
         value = (value + coefficient) * at % PRIME

@@ -31,11 +31,11 @@ class Graph:
         """Return the client's neighbours, sorted, without the client itself."""
         return self._all_neighbours[client]
 
-    def group(self, client: int) -> tuple[int, ...]:
+    def neighbourhood(self, client: int) -> tuple[int, ...]:
         """Return the client and its neighbours, sorted: the holders of shares of its secrets."""
         return tuple(sorted((client, *self.neighbours(client))))
 
-    def connected(self, survivors: Collection[int]) -> bool:
+    def is_connected(self, survivors: Collection[int]) -> bool:
         """Return True if masks connect all survivors into one sum; otherwise the sums of separate parts would be
         visible.
 
@@ -56,7 +56,7 @@ class Graph:
         }
 
 
-def complete(clients: NDArray[np.int64]) -> Graph:
+def complete_graph(clients: NDArray[np.int64]) -> Graph:
     """Return the graph in which every two clients are neighbours."""
     return Graph(tuple(sorted(map(int, clients))), len(clients) // 2)
 
@@ -71,7 +71,7 @@ def random_circle(clients: NDArray[np.int64], neighbours: int, seed: int) -> Gra
     """
     refuse_few_neighbours(len(clients), neighbours)
     if neighbours >= len(clients) - 1:
-        return complete(clients)
+        return complete_graph(clients)
     ordered = np.sort(clients)
     keys = Seeds(root=seed).keys("secagg.graph", 0, ordered, ())
     return Graph(tuple(map(int, ordered[np.argsort(keys, kind="stable")])), neighbours // 2)
@@ -129,18 +129,18 @@ def graph_risk(*, clients: int, neighbours: int, threshold: float, corrupt: floa
     disconnected if and only if k/2 in a row are missing at two or more places: counted by inclusion and exclusion over
     the gaps. Integer arithmetic throughout: no rounding before the last division.
     """
-    _refuse(clients, neighbours, corrupt, dropout)
+    _refuse_parameters(clients, neighbours, corrupt, dropout)
     neighbours = min(neighbours, clients - 1)
     bad, gone = math.floor(corrupt * clients + 1e-9), math.floor(dropout * clients + 1e-9)
     needed = shares_needed(neighbours + 1, threshold)
     others = clients - 1
-    overheard = _tail(others, bad, neighbours, needed)
+    overheard = _hypergeometric_tail(others, bad, neighbours, needed)
     # A survivor holds a share of its own secrets; a dropped client does not.
-    survivor = _tail(others, gone, neighbours, neighbours + 2 - needed)
-    lost = _tail(others, gone - 1, neighbours, neighbours + 1 - needed) if gone else 0.0
+    survivor = _hypergeometric_tail(others, gone, neighbours, neighbours + 2 - needed)
+    lost = _hypergeometric_tail(others, gone - 1, neighbours, neighbours + 1 - needed) if gone else 0.0
     return GraphRisk(
         overheard=min(1.0, (clients - bad) * overheard),
-        split=_split(clients, min(bad + gone, clients), neighbours),
+        split=_split_probability(clients, min(bad + gone, clients), neighbours),
         stuck=min(1.0, (clients - gone) * survivor + gone * lost),
     )
 
@@ -169,14 +169,14 @@ def least_neighbours(
     )
 
 
-def _tail(population: int, marked: int, drawn: int, least: int) -> float:
+def _hypergeometric_tail(population: int, marked: int, drawn: int, least: int) -> float:
     """Return P(at least `least` of the drawn are marked), hypergeometric, exact."""
     cases = range(max(least, 0, drawn - population + marked), min(marked, drawn) + 1)
     favourable = sum(math.comb(marked, hit) * math.comb(population - marked, drawn - hit) for hit in cases)
     return favourable / math.comb(population, drawn)
 
 
-def _split(clients: int, gone: int, neighbours: int) -> float:
+def _split_probability(clients: int, gone: int, neighbours: int) -> float:
     """Return P(k/2 clients in a row are missing at two or more places), exact; `gone` uniformly random clients miss.
 
     Given that some position is a survivor, the gaps between survivors are a uniformly random composition of `gone` into
@@ -192,7 +192,7 @@ def _split(clients: int, gone: int, neighbours: int) -> float:
     return favourable / math.comb(gone + left - 1, left - 1)
 
 
-def _refuse(clients: int, neighbours: int, corrupt: float, dropout: float) -> None:
+def _refuse_parameters(clients: int, neighbours: int, corrupt: float, dropout: float) -> None:
     if clients < 2 or neighbours < 1 or (neighbours % 2 and neighbours < clients - 1):
         raise ConfigError(
             f"{clients} clients with {neighbours} neighbours: must be 2 or more, and an even number or all."

@@ -46,61 +46,61 @@ class Ranks(Protocol):
     @property
     def count(self) -> int: ...
 
-    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the clients that this rank trains; every client belongs to exactly one rank."""
 
-    def lead(self, task: Task) -> None:
+    def send_task(self, task: Task) -> None:
         """On rank 0, at the start of a round: send the task to the other ranks."""
 
-    def follow(self, start: ServerState) -> Iterator[Task]:
+    def received_tasks(self, start: ServerState) -> Iterator[Task]:
         """On the other ranks: yield the tasks sent by rank 0 until it stops; `start` gives shapes and types of a
         state."""
 
     def stop(self) -> None:
         """On rank 0, at the end: end the loops of the other ranks."""
 
-    def total(self, part: Tensor) -> Tensor:
+    def sum_over_ranks(self, part: Tensor) -> Tensor:
         """Return the sum of the tensors of all ranks, on every rank."""
 
-    def largest(self, value: float) -> float:
+    def largest_over_ranks(self, value: float) -> float:
         """Return the largest of the numbers of all ranks, on every rank."""
 
 
-class Alone:
+class SingleProcess:
     """One process."""
 
     index, count = 0, 1
 
-    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return clients
 
-    def lead(self, task: Task) -> None:
+    def send_task(self, task: Task) -> None:
         pass
 
-    def follow(self, start: ServerState) -> Iterator[Task]:
+    def received_tasks(self, start: ServerState) -> Iterator[Task]:
         return iter(())
 
     def stop(self) -> None:
         pass
 
-    def total(self, part: Tensor) -> Tensor:
+    def sum_over_ranks(self, part: Tensor) -> Tensor:
         return part
 
-    def largest(self, value: float) -> float:
+    def largest_over_ranks(self, value: float) -> float:
         return value
 
 
 @dataclass(frozen=True)
-class Several:
+class ProcessGroup:
     """The ranks of an initialised process group. Weights are sent as tensors; nothing is pickled."""
 
     index: int
     count: int
 
-    def mine(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def clients_of_rank(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         return clients[self.index :: self.count]
 
-    def lead(self, task: Task) -> None:
+    def send_task(self, task: Task) -> None:
         state = task.state
         gone = [[client, _STEPS.index(step)] for client, step in task.dropouts.items()]
         counts = [state.round, len(task.cohort), len(task.participants), len(gone)]
@@ -111,7 +111,7 @@ class Several:
         self._broadcast(torch.tensor(gone, dtype=torch.int64))
         self._broadcast(state.broadcast)
 
-    def follow(self, start: ServerState) -> Iterator[Task]:
+    def received_tasks(self, start: ServerState) -> Iterator[Task]:
         while True:
             round, drawn, asked, gone = self._broadcast(torch.zeros(4, dtype=torch.int64)).tolist()
             if round < 0:
@@ -127,11 +127,11 @@ class Several:
     def stop(self) -> None:
         self._broadcast(torch.tensor([-1, 0, 0, 0], dtype=torch.int64))
 
-    def total(self, part: Tensor) -> Tensor:
+    def sum_over_ranks(self, part: Tensor) -> Tensor:
         distributed.all_reduce(part)
         return part
 
-    def largest(self, value: float) -> float:
+    def largest_over_ranks(self, value: float) -> float:
         held = torch.tensor([value], dtype=torch.float64)
         distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
         return float(held)
@@ -144,22 +144,22 @@ class Several:
 
 
 @contextmanager
-def from_environment() -> Iterator[Ranks]:
+def ranks_from_environment() -> Iterator[Ranks]:
     """Yield the ranks started by torchrun, or this process alone. The process group is destroyed at the end: otherwise
     gloo's threads sometimes abort a process at exit, after all its work is done.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Alone()
+        yield SingleProcess()
         return
-    _take_own_gpu()
+    _select_rank_gpu()
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
-        yield Several(distributed.get_rank(), distributed.get_world_size())
+        yield ProcessGroup(distributed.get_rank(), distributed.get_world_size())
     finally:
         distributed.destroy_process_group()
 
 
-def _take_own_gpu() -> None:
+def _select_rank_gpu() -> None:
     """Make this rank's GPU the current device if the machine has one per rank, so that default devices are this GPU."""
     place = int(os.environ.get("LOCAL_RANK", "0"))
     if place < torch.cuda.device_count():

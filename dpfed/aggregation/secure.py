@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.aggregation.agreement import FEWEST, Agreement, agree
+from dpfed.aggregation.agreement import FEWEST, Agreement, agree_on_terms
 from dpfed.aggregation.messages import sent_beside_row
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.ranks import Ranks, Task
-from dpfed.aggregation.sums import Summed, arrivals, require_enough, senders
+from dpfed.aggregation.sums import SumResult, arrivals, require_enough_uploads, senders
 from dpfed.compress.ring import to_ring
 from dpfed.seeds import Seeds
 
@@ -40,14 +40,14 @@ class SecureSums:
 
     def open(self, task: Task, *, size: int, dtype: torch.dtype) -> SecureSum:
         make = MaskedSum if self.kind == "masked" else ProtocolSum
-        agreement = self.agreed(task.participants, size=size, number=task.state.round)
+        agreement = self.agreed_terms(task.participants, size=size, number=task.state.round)
         return SecureSum(make(agreement, dropouts=task.dropouts), task, tolerance=self.tolerance, bits=self.bits)
 
-    def agreed(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
+    def agreed_terms(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
         """Return the terms of a round, as server and clients compute them from the configuration. The session is not
         one
         of them: the server draws it."""
-        return agree(
+        return agree_on_terms(
             participants,
             size=size,
             bits=self.bits,
@@ -77,9 +77,9 @@ class SecureSum:
     def gather(self, ranks: Ranks) -> None:
         """Return at once: the protocol runs in one process; a run on several ranks is refused when it is built."""
 
-    def close(self) -> Summed:
+    def close(self) -> SumResult:
         """Return the total. Raise SecureSumAborted, before unmasking, if more uploads are missing than is tolerated."""
-        require_enough(len(self.arriving), len(self._task.participants), self._tolerance)
+        require_enough_uploads(len(self.arriving), len(self._task.participants), self._tolerance)
         summed = self._running.close()
         total = torch.from_numpy(summed.total.astype(np.int64)).to(self._task.state.broadcast.device)
-        return Summed(total=total, included=summed.included)
+        return SumResult(total=total, included=summed.included)

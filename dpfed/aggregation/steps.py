@@ -28,7 +28,7 @@ class ProtocolStep(StrEnum):
     UNMASK = "unmask"
 
     @property
-    def sends(self) -> bool:
+    def sends_row(self) -> bool:
         """True if the client still trains and sends its row, in time or late."""
         return self in (ProtocolStep.UNMASK, ProtocolStep.LATE)
 

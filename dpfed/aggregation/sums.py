@@ -18,7 +18,7 @@ from dpfed.errors import SecureSumAborted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Summed:
+class SumResult:
     """The total [size], and the clients whose rows are in it, sorted."""
 
     total: Tensor
@@ -33,20 +33,20 @@ class Turnout(Protocol):
     arriving: NDArray[np.int64]
 
 
-class Collecting(Turnout, Protocol):
+class RowCollector(Turnout, Protocol):
     """Sum that rows can be added to, in the form in which they are sent."""
 
     def add(self, clients: NDArray[np.int64], rows: Tensor) -> None: ...
 
 
-class Closing(Turnout, Protocol):
+class ClosableSum(Turnout, Protocol):
     """Sum that can be closed: its total is over the rows that were added."""
 
-    def close(self) -> Summed:
+    def close(self) -> SumResult:
         """Return the total. Raise SecureSumAborted if there is none: then nothing may be released."""
 
 
-class OpenSum(Collecting, Closing, Protocol):
+class OpenSum(RowCollector, ClosableSum, Protocol):
     """The sum of one round in this process, from its first row to its total."""
 
     def gather(self, ranks: Ranks) -> None:
@@ -69,7 +69,7 @@ class Sums(Protocol[Opened]):
 def senders(task: Task) -> NDArray[np.int64]:
     """Return the participants that still train and send."""
     lost = task.dropouts
-    return np.array([i for i in task.participants if i not in lost or lost[int(i)].sends], dtype=np.int64)
+    return np.array([i for i in task.participants if i not in lost or lost[int(i)].sends_row], dtype=np.int64)
 
 
 def arrivals(task: Task) -> NDArray[np.int64]:
@@ -83,7 +83,7 @@ def least_uploads(participants: int, tolerance: float) -> int:
     return participants - math.floor(tolerance * participants)  # as `accounting.budget.integers` counts noise shares
 
 
-def require_enough(arrived: int, participants: int, tolerance: float | None) -> None:
+def require_enough_uploads(arrived: int, participants: int, tolerance: float | None) -> None:
     """Raise SecureSumAborted if more uploads are missing than is tolerated."""
     if tolerance is None:
         return
@@ -132,15 +132,15 @@ class PlainSum:
         else:
             self._total += rows.sum(dim=0)
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients have dropped out."""
         self.arriving = np.setdiff1d(self.arriving, clients)
 
     def gather(self, ranks: Ranks) -> None:
-        self._total = ranks.total(self._total)
+        self._total = ranks.sum_over_ranks(self._total)
 
-    def close(self) -> Summed:
+    def close(self) -> SumResult:
         """Return the total [size] of arrived rows. Raise SecureSumAborted if more are missing than is tolerated."""
         if self._tolerance is not None:
-            require_enough(len(self.arriving), len(self._participants), self._tolerance)
-        return Summed(total=self._total, included=self.arriving)
+            require_enough_uploads(len(self.arriving), len(self._participants), self._tolerance)
+        return SumResult(total=self._total, included=self.arriving)

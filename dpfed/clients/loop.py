@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dpfed.clients.gradients import BatchGradients
 from dpfed.clients.records import RecordGradients
-from dpfed.clients.side_by_side import room_for_moves
-from dpfed.clients.task import Held, LocalTask, Walk, forward_pass, out_of_memory
+from dpfed.clients.side_by_side import allocate_moves
+from dpfed.clients.task import LocalTask, ModuleState, Walk, forward_pass, out_of_memory
 from dpfed.compress.threads import one_thread
 from dpfed.errors import TrainingFailed
 
@@ -24,7 +24,7 @@ def train_in_turn(task: LocalTask) -> Tensor:
     On a CPU every core trains one client at a time, on one thread, so the number of cores does not change a move.
     Raises TrainingFailed if memory runs out.
     """
-    moves = room_for_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
+    moves = allocate_moves(len(task.schedule.steps), task.course.size, task.broadcast.device)
     longest_first = np.argsort(-task.schedule.steps, kind="stable").tolist()
     try:
         if moves.device.type == "cpu":
@@ -62,15 +62,15 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
         try:
             walk = task.begin(np.array([client]))
             if step is None:
-                task.put_back()
+                task.restore_shared_state()
                 step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
-            step.enter(walk)
+            step.start_client(walk)
             for number, batch in enumerate(_batches(task, client)):
                 walk.place(1, number)
-                step.take(client, number, batch)
+                step.take_step(client, number, batch)
             moves[client] = walk.finish()[0]
         except BaseException as error:
-            if not task.forgives(error):
+            if not task.forgives_error(error):
                 raise
             assert task.failed is not None
             task.failed.add((client,))
@@ -81,10 +81,10 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
 class _BatchStep(Protocol):
     """Step on one batch of a client; module and buffers are kept from client to client."""
 
-    def enter(self, walk: Walk) -> None:
+    def start_client(self, walk: Walk) -> None:
         """Prepare the step for the next client."""
 
-    def take(self, client: int, number: int, batch: Tensor) -> None:
+    def take_step(self, client: int, number: int, batch: Tensor) -> None:
         """Take the step `number` of the current client, on the rows `batch`."""
 
 
@@ -95,25 +95,25 @@ class _PlainStep:
         self._gradients = BatchGradients(task.model, self._module, factors=task.precision != "bf16")
         self._parameters = [one for one in self._module.parameters() if one.requires_grad]
         self._room = walk.room.new_empty(task.model.size)
-        self._held = Held(task.start, task.model, self._module, task.loss)
+        self._held = ModuleState(task.start, task.model, self._module, task.loss)
         self._views = [one.data for one in self._parameters]
 
-    def enter(self, walk: Walk) -> None:
+    def start_client(self, walk: Walk) -> None:
         self._walk = walk
         self._held.restore()
         self._task.model.rebind(self._module, walk.room[0])
         self._views = [one.data for one in self._parameters]
 
-    def take(self, client: int, number: int, batch: Tensor) -> None:
+    def take_step(self, client: int, number: int, batch: Tensor) -> None:
         task, walk = self._task, self._walk
         with torch.enable_grad():
             drawn = task.own_randomness(np.array([client]), number)
             with forward_pass(task.precision, batch.device), drawn:
-                outputs = self._module(task.images(batch))
+                outputs = self._module(task.batch_inputs(batch))
             self._keep_replaced()
             loss = task.loss.mean(outputs.float(), task.labels[batch])
         if walk.rate is not None:
-            self._gradients.descend(loss, walk.rate)
+            self._gradients.subtract_gradient(loss, walk.rate)
             return
         self._gradients.write(loss, self._room)
         walk.step(1, number, walk.slope(1, self._room[None]))
@@ -137,15 +137,15 @@ class _PrivateStep:
         self._prepare()
 
     def _prepare(self) -> None:
-        self._task.put_back()
+        self._task.restore_shared_state()
         self._module = self._task.model.bind(self._room)
         self._records = RecordGradients(self._module, loss=self._task.loss)
-        self._held = Held(self._task.start, self._task.model, self._module, self._task.loss)
+        self._held = ModuleState(self._task.start, self._task.model, self._module, self._task.loss)
 
-    def enter(self, walk: Walk) -> None:
+    def start_client(self, walk: Walk) -> None:
         self._walk = walk
 
-    def take(self, client: int, number: int, batch: Tensor) -> None:
+    def take_step(self, client: int, number: int, batch: Tensor) -> None:
         """Step along the sum of the records' gradients, clipped per record, with noise."""
         task = self._task
         assert task.record is not None
@@ -178,7 +178,7 @@ class _PrivateStep:
         try:
             return self._records(task.inputs[rows], task.labels[rows], drawn)
         except BaseException as error:
-            if not task.forgives(error):
+            if not task.forgives_error(error):
                 raise
         self._prepare()
         if len(rows) == 1:

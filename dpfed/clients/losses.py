@@ -34,38 +34,38 @@ class Loss:
     mean: OfSamples
     apart: bool = True
 
-    def of_clients(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def client_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return losses [c b] from outputs and targets [c, b, ...]."""
         if self.apart:
             return self.each(outputs.flatten(0, 1), targets.flatten(0, 1))
         return torch.vmap(self.each)(outputs, targets).flatten()
 
-    def of_records(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def record_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return losses [b], the loss of each record computed on that record alone."""
         if self.apart:
             return self.each(outputs, targets)
         return torch.vmap(lambda output, target: self.each(output[None], target[None])[0])(outputs, targets)
 
 
-def _mean_of_sample(losses: Tensor) -> Tensor:
+def _sample_means(losses: Tensor) -> Tensor:
     """Return means [n] of [n, ...]."""
     return losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses
 
 
 def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    return _mean_of_sample(cross_entropy(logits, labels, reduction="none"))
+    return _sample_means(cross_entropy(logits, labels, reduction="none"))
 
 
 def _numeric_losses(function: Callable[..., Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
     """Return losses of outputs reshaped as their targets, since [n, 1] and targets [n] would broadcast to [n, n]."""
-    return _mean_of_sample(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
+    return _sample_means(function(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"))
 
 
-def _numbers(name: str, function: Callable[..., Tensor]) -> Loss:
-    return own_loss(partial(_numeric_losses, function), name=name, apart=True)
+def _numeric_loss(name: str, function: Callable[..., Tensor]) -> Loss:
+    return custom_loss(partial(_numeric_losses, function), name=name, apart=True)
 
 
-def own_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
+def custom_loss(each: OfSamples, *, name: str = OWN, apart: bool = False) -> Loss:
     """Return a custom loss made from a function of samples."""
     return Loss(name=name, each=each, mean=lambda outputs, targets: each(outputs, targets).mean(), apart=apart)
 
@@ -77,10 +77,10 @@ LOSSES: dict[str, Loss] = {
     one.name: one
     for one in (
         CROSS_ENTROPY,
-        _numbers("mse", mse_loss),
-        _numbers("l1", l1_loss),
-        _numbers("huber", huber_loss),
-        _numbers("binary-cross-entropy", binary_cross_entropy_with_logits),
+        _numeric_loss("mse", mse_loss),
+        _numeric_loss("l1", l1_loss),
+        _numeric_loss("huber", huber_loss),
+        _numeric_loss("binary-cross-entropy", binary_cross_entropy_with_logits),
     )
 }
 """Built-in losses by their name in local.loss. All but the first need as many outputs as targets, and average over
@@ -99,7 +99,7 @@ def register(name: str, loss: OfSamples) -> None:
     """
     if name in LOSSES or name == OWN:
         raise ConfigError(f"loss={name!r}: is the name of a built-in loss. Choose another name.")
-    _own[name] = own_loss(loss, name=name)
+    _own[name] = custom_loss(loss, name=name)
 
 
 def loss_named(name: str) -> Loss:
@@ -121,7 +121,7 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     The check uses public samples: outputs [n, ...] and targets [n, ...], n at least 2.
     """
     outputs = outputs.detach().requires_grad_()
-    together = _tried_loss(loss, loss.each, outputs, targets)
+    together = _trial_losses(loss, loss.each, outputs, targets)
     form = _type_and_shape(together) if isinstance(together, Tensor) else type(together).__name__
     if not isinstance(together, Tensor) or together.shape != (len(outputs),) or not together.is_floating_point():
         raise ConfigError(
@@ -131,7 +131,7 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
     if not together.requires_grad:
         raise ConfigError(f"local.loss={loss.name!r}: has no gradient by the network's outputs. Compute it from them.")
     one = torch.vmap(lambda output, target: loss.each(output[None], target[None])[0])
-    if not torch.allclose(together, _tried_loss(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
+    if not torch.allclose(together, _trial_losses(loss, one, outputs, targets), rtol=1e-3, atol=1e-5, equal_nan=True):
         raise ConfigError(
             f"local.loss={loss.name!r}: the loss of a sample depends on the other samples of its batch. A client's "
             "batches are padded, and a private record must not affect other records: compute the loss from each "
@@ -139,7 +139,7 @@ def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def _tried_loss(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
+def _trial_losses(loss: Loss, function: OfSamples, outputs: Tensor, targets: Tensor) -> Tensor:
     start = State(("local.loss", loss.each))
     what = (
         f"local.loss={loss.name!r}: fails for outputs {_type_and_shape(outputs)} and targets {_type_and_shape(targets)}"

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.clients.optimisers import Schedule, check_rate, constant, rate_of
-from dpfed.clients.task import ClientUniforms, Departure, Walk
+from dpfed.clients.optimisers import Schedule, check_rate, constant, learning_rate_of_round
+from dpfed.clients.task import ClientUniforms, RoundStart, Walk
 from dpfed.compress.mask_schemes import mask_probabilities, mask_weights
 from dpfed.errors import ConfigError
 from dpfed.seeds import Seeds
@@ -81,17 +81,17 @@ class MaskedNoise:
         if not len(self.masked) or self.masked.min() < 0 or self.masked.max() >= self.size:
             raise ConfigError(f"masked: {len(self.masked)} entries; must be at least one of 0..{self.size - 1}.")
 
-    def begin(self, start: Departure) -> MaskedNoiseWalk:
+    def begin(self, start: RoundStart) -> MaskedNoiseWalk:
         return MaskedNoiseWalk(self, start)
 
 
 class MaskedNoiseWalk(Walk):
     """Clients in training: updates u and noise [c, m], and the stream of Bernoulli samples of each client."""
 
-    def __init__(self, course: MaskedNoise, start: Departure) -> None:
+    def __init__(self, course: MaskedNoise, start: RoundStart) -> None:
         broadcast, clients, number, seeds = start.broadcast, start.clients, start.number, start.seeds
         device = broadcast.device
-        self._course, self._start, self._rate = course, broadcast, rate_of(course, number)
+        self._course, self._start, self._rate = course, broadcast, learning_rate_of_round(course, number)
         self._frozen = broadcast[course.masked]
         self.room = broadcast.repeat(len(clients), 1)
         self._updates = torch.zeros(len(clients), len(course.masked), device=device)
@@ -116,7 +116,7 @@ class MaskedNoiseWalk(Walk):
     def finish(self) -> Tensor:
         updates = self._updates
         if not self._course.stochastic:
-            certain = self._weights(_agree(updates, self._noise)).mul_(self._noise)
+            certain = self._mask_factors(_sign_masks(updates, self._noise)).mul_(self._noise)
             updates = torch.where(updates.isfinite() & (self._steps > 0)[:, None], certain, updates)
         return self.room.sub_(self._start).index_copy_(1, self._course.masked, updates)
 
@@ -130,15 +130,15 @@ class MaskedNoiseWalk(Walk):
         chances = mask_probabilities(updates, noise, signed=course.signed)
         share = (step + 1) / self._steps[:active, None] if course.progressive else self._steps.new_ones(active, 1)
         uniforms = self._coins.like(updates)
-        masks = uniforms < share * chances if course.stochastic else _agree(updates, noise)
+        masks = uniforms < share * chances if course.stochastic else _sign_masks(updates, noise)
         clipped = mask_weights(chances, signed=course.signed)
-        return torch.where(uniforms < share, self._weights(masks), clipped).mul_(noise)
+        return torch.where(uniforms < share, self._mask_factors(masks), clipped).mul_(noise)
 
-    def _weights(self, masks: Tensor) -> Tensor:
+    def _mask_factors(self, masks: Tensor) -> Tensor:
         """Return the masks as factors of the noise: float32, 0 and 1, or -1 and 1."""
         return mask_weights(masks.to(self._noise.dtype), signed=self._course.signed)
 
 
-def _agree(updates: Tensor, noise: Tensor) -> Tensor:
+def _sign_masks(updates: Tensor, noise: Tensor) -> Tensor:
     """Return deterministic masks: 1 where update and noise have the same sign, 0 at u = 0."""
     return updates.sign() == noise.sign()

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, rate_of
-from dpfed.clients.task import ClientUniforms, Departure, Walk
+from dpfed.clients.optimisers import Moments, Schedule, check_rate, constant, learning_rate_of_round
+from dpfed.clients.task import ClientUniforms, RoundStart, Walk
 from dpfed.errors import ConfigError
 from dpfed.models.frozen import FrozenNetwork
 
@@ -60,15 +60,15 @@ class MaskTraining:
     def size(self) -> int:
         return self.network.size
 
-    def begin(self, start: Departure) -> MaskWalk:
+    def begin(self, start: RoundStart) -> MaskWalk:
         return MaskWalk(self, start)
 
 
 class MaskWalk(Walk):
     """Clients in training: scores [c, n], the optimiser's state, and the stream of uniforms for each client's masks."""
 
-    def __init__(self, course: MaskTraining, start: Departure) -> None:
-        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+    def __init__(self, course: MaskTraining, start: RoundStart) -> None:
+        self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         device, clients = start.broadcast.device, start.clients
         scores = torch.logit(start.broadcast.clamp(course.edge, 1 - course.edge))
         self._scores = scores.repeat(len(clients), 1)
@@ -82,7 +82,7 @@ class MaskWalk(Walk):
     def place(self, active: int, step: int) -> None:
         probabilities = self._probabilities[:active]
         torch.sigmoid(self._scores[:active], out=probabilities)
-        self._course.network.weights(self._mask(probabilities), out=self.room[:active])
+        self._course.network.weights(self._draw_mask(probabilities), out=self.room[:active])
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:
         """Return ds, the gradient of the scores."""
@@ -98,7 +98,7 @@ class MaskWalk(Walk):
         moves[self._idle] = 0.0
         return moves
 
-    def _mask(self, probabilities: Tensor) -> Tensor:
+    def _draw_mask(self, probabilities: Tensor) -> Tensor:
         if self._course.forward == "mean":
             return probabilities
         if self._course.forward == "threshold":

@@ -25,7 +25,7 @@ _SEEDED = torch.Tag.nondeterministic_seeded
 _HALF = 2.0**-25
 
 
-class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
+class ClientRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
     """Context in which torch draws from streams named by (purpose, round, client, step, number of the draw).
 
     Streams are independent over all of these names, and do not depend on other clients, nor on the strategy (loop or
@@ -87,7 +87,7 @@ class OwnRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
         return made
 
 
-class SeenDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Context that records whether any random number was drawn."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ def draws_random_numbers(model: FlatModel, inputs: Tensor, *, training: bool) ->
     """Return True if a forward pass of two zero samples in the shape of inputs [N, ...] draws random numbers."""
     module = model.bind(model.initial(0))
     module = module if training else module.eval()
-    seen = SeenDraws()
+    seen = DrawRecorder()
     with torch.random.fork_rng(devices=[]), torch.no_grad(), seen:
         module(torch.zeros(2, *inputs.shape[1:], dtype=inputs.dtype))
     return seen.any
@@ -125,7 +125,7 @@ _Kind = torch.dtype | None
 _Place = torch.device | None
 
 
-def _coins(uniforms: Uniforms, like: Tensor, chance: float | Tensor) -> Tensor:
+def _bernoulli_samples(uniforms: Uniforms, like: Tensor, chance: float | Tensor) -> Tensor:
     return uniforms(like.shape, like.device) < chance
 
 
@@ -135,18 +135,18 @@ def _normals(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> 
 
 
 def _bernoulli_in_place(uniforms: Uniforms, given: Tensor, chance: float = 0.5, **_: object) -> Tensor:
-    return given.copy_(_coins(uniforms, given, chance))
+    return given.copy_(_bernoulli_samples(uniforms, given, chance))
 
 
 def _bernoulli(uniforms: Uniforms, given: Tensor, chance: float | None = None, **_: object) -> Tensor:
-    return _coins(uniforms, given, given if chance is None else chance).to(given.dtype)
+    return _bernoulli_samples(uniforms, given, given if chance is None else chance).to(given.dtype)
 
 
 def _dropout(uniforms: Uniforms, given: Tensor, dropped: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Return the kept and scaled values, and the mask of kept ones; outside training all are kept."""
     if train is False:
         return given.clone(), torch.ones_like(given, dtype=torch.bool)
-    kept = _coins(uniforms, given, 1 - dropped)
+    kept = _bernoulli_samples(uniforms, given, 1 - dropped)
     return given * kept * (1 / (1 - dropped) if dropped < 1 else 0.0), kept
 
 
@@ -170,21 +170,21 @@ def _exponential_in_place(uniforms: Uniforms, given: Tensor, rate: float = 1.0, 
 def _like_arguments(draw: Draw) -> Callable[..., Tensor]:
     """Return the draw as a function with the arguments of torch.rand_like."""
 
-    def like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
+    def draw_like(uniforms: Uniforms, given: Tensor, *, dtype: _Kind = None, **_: object) -> Tensor:
         return draw(uniforms, given.shape, given.device).to(dtype or given.dtype)
 
-    return like
+    return draw_like
 
 
 def _size_arguments(draw: Draw) -> Callable[..., Tensor]:
     """Return the draw as a function with the arguments of torch.rand."""
 
-    def sized(
+    def draw_of_size(
         uniforms: Uniforms, size: Sequence[int], *, dtype: _Kind = None, device: _Place = None, **_: object
     ) -> Tensor:
         return draw(uniforms, size, torch.device(device or "cpu")).to(dtype or torch.get_default_dtype())
 
-    return sized
+    return draw_of_size
 
 
 def _uniform_draw(uniforms: Uniforms, shape: Sequence[int], device: torch.device) -> Tensor:

@@ -10,14 +10,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dpfed.clients.task import Departure, Walk
+from dpfed.clients.task import RoundStart, Walk
 from dpfed.errors import ConfigError
 
 Schedule = Callable[[int], float]
 """Factor of the learning rate in round t (from 0), a function of t."""
 
 
-class Descends(Protocol):
+class HasLearningRate(Protocol):
     """Course of local training that has a learning rate."""
 
     @property
@@ -28,12 +28,12 @@ class Descends(Protocol):
     def schedule(self) -> Schedule: ...
 
 
-def rate_of(course: Descends, number: int) -> float:
+def learning_rate_of_round(course: HasLearningRate, number: int) -> float:
     """Return the rate of round `number`, from 0: learning_rate * learning_rate_decay^number * schedule(number)."""
     return course.learning_rate * course.learning_rate_decay**number * course.schedule(number)
 
 
-def check_rate(course: Descends) -> None:
+def check_rate(course: HasLearningRate) -> None:
     """Raise ConfigError unless rate and decay are positive and finite."""
     for name in ("learning_rate", "learning_rate_decay"):
         if not 0 < getattr(course, name) < float("inf"):
@@ -60,7 +60,7 @@ def step(every: int, factor: float) -> Schedule:
     return lambda number: factor ** (number // every)
 
 
-def listed(factors: Sequence[float]) -> Schedule:
+def factors_by_round(factors: Sequence[float]) -> Schedule:
     """Return the schedule of the given factors, one per round; the last factor holds for all later rounds."""
     return lambda number: factors[min(number, len(factors) - 1)]
 
@@ -70,7 +70,7 @@ class Sgd:
     """Mini-batch SGD from the broadcast weights, as in torch.optim.SGD.
 
     Per batch, with v = 0 at the start of every round and g the gradient of the batch's mean loss at w:
-        v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`rate_of`)
+        v = momentum * v + g + weight_decay * w;   w = w - lr * v,   lr of the round (`learning_rate_of_round`)
     The first `decayed` entries have weight decay: parameters, not running statistics. Training returns the update:
     local minus broadcast weights. Raises ConfigError.
     """
@@ -89,16 +89,16 @@ class Sgd:
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum={self.momentum}: must be in [0, 1). Change it in [local].")
 
-    def begin(self, start: Departure) -> SgdWalk:
+    def begin(self, start: RoundStart) -> SgdWalk:
         return SgdWalk(self, start)
 
 
 class SgdWalk(Walk):
     """Clients in training: their weights, and their velocities if there is momentum."""
 
-    def __init__(self, course: Sgd, start: Departure) -> None:
+    def __init__(self, course: Sgd, start: RoundStart) -> None:
         self.room = start.broadcast.repeat(len(start.clients), 1)
-        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         self._velocity = torch.zeros_like(self.room) if course.momentum else None
         self.rate = None if course.momentum or course.weight_decay else self._rate
 
@@ -159,16 +159,16 @@ class Adam:
         check_rate(self)
         check_weight_decay(self.weight_decay)
 
-    def begin(self, start: Departure) -> AdamWalk:
+    def begin(self, start: RoundStart) -> AdamWalk:
         return AdamWalk(self, start)
 
 
 class AdamWalk(Walk):
     """Clients in training: their weights and moments."""
 
-    def __init__(self, course: Adam, start: Departure) -> None:
+    def __init__(self, course: Adam, start: RoundStart) -> None:
         self.room = start.broadcast.repeat(len(start.clients), 1)
-        self._course, self._start, self._rate = course, start.broadcast, rate_of(course, start.number)
+        self._course, self._start, self._rate = course, start.broadcast, learning_rate_of_round(course, start.number)
         self._moments = Moments(self.room)
 
     def step(self, active: int, step: int, slope: Tensor) -> None:

@@ -34,7 +34,7 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class StepCost:
     """Operations and memory of one client's step.
 
     dense, convolutions: number of layers of each kind
@@ -105,13 +105,13 @@ def check_strategy(
         )
 
 
-def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
+def step_cost(model: FlatModel, inputs: Tensor, batch: int) -> StepCost:
     """Return the cost of a step on `batch` rows of the shape of inputs [N, ...], measured by a forward pass of one
     row."""
     module = model.bind(model.initial(0)).eval()
     counts = {"dense": 0, "convolutions": 0, "products": 0, "convolved": 0, "kept": 0}
 
-    def count(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+    def count_operations(part: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
         if isinstance(part, nn.Linear):
             counts["dense"] += 1
             counts["products"] += made.numel() * part.in_features
@@ -119,17 +119,17 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
             counts["convolutions"] += 1
             counts["convolved"] += made.numel() * part.weight[0].numel()  # type: ignore[index]
 
-    def keep(tensor: Tensor) -> Tensor:
+    def count_kept(tensor: Tensor) -> Tensor:
         counts["kept"] += tensor.numel()
         return tensor
 
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            part.register_forward_hook(count)
-    with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
+            part.register_forward_hook(count_operations)
+    with torch.enable_grad(), saved_tensors_hooks(count_kept, lambda tensor: tensor):
         module(torch.zeros(1, *inputs.shape[1:], dtype=inputs.dtype))
     kept = max(counts["kept"] - model.parameters_size, 0)
-    return Cost(
+    return StepCost(
         weights=model.size,
         dense=counts["dense"],
         convolutions=counts["convolutions"],
@@ -139,7 +139,7 @@ def cost_of(model: FlatModel, inputs: Tensor, batch: int) -> Cost:
     )
 
 
-def cheapest(cost: Cost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
+def fastest_plan(cost: StepCost, clients: int, chunk: int, device: torch.device) -> TrainingPlan:
     """Return the strategy expected to be faster for about `clients` at a time, equal on all machines of that kind."""
     together = max(1, min(clients, chunk))
     if device.type == "cuda":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dpfed.clients.optimisers import Adam, Sgd
-from dpfed.clients.task import Departure, Walk
+from dpfed.clients.task import RoundStart, Walk
 from dpfed.compress.largest import Sparsity, purge
 from dpfed.errors import ConfigError
 
@@ -45,14 +45,14 @@ class PrunedSgd:
     def size(self) -> int:
         return self.sgd.size
 
-    def begin(self, start: Departure) -> PrunedWalk:
+    def begin(self, start: RoundStart) -> PrunedWalk:
         return PrunedWalk(self, self.sgd.begin(start), start)
 
 
 class PrunedWalk(Walk):
     """Clients in training by SGD with purged entries held at zero."""
 
-    def __init__(self, course: PrunedSgd, walk: Walk, start: Departure) -> None:
+    def __init__(self, course: PrunedSgd, walk: Walk, start: RoundStart) -> None:
         self._course, self._walk, self._start = course, walk, start
         self.room, self.rate = walk.room, walk.rate
         self._purged = course.prunable[start.broadcast[course.prunable] == 0]

@@ -72,7 +72,7 @@ class RecordLevel:
             round=number,
             steps=tuple(
                 Steps(
-                    mechanism=step_of(self.noise, batches, int(size)),
+                    mechanism=step_release(self.noise, batches, int(size)),
                     count=batches.count(int(size)),
                     clients=tuple(map(int, clients[sizes == size])),
                 )
@@ -95,7 +95,7 @@ class RecordLevel:
         (round, client, step).
         """
         if self.integers is not None:
-            return self._exact(self.integers, slopes, batch, expected=expected, path=path)
+            return self._integer_slope(self.integers, slopes, batch, expected=expected, path=path)
         total = torch.zeros(size, device=batch.device)
         replay = replayed.current_replay()
         for rows in torch.split(batch, max(1, _MOST_NUMBERS // size)) if len(batch) else ():
@@ -112,7 +112,7 @@ class RecordLevel:
             noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
         return noisy.div_(expected)
 
-    def _exact(
+    def _integer_slope(
         self,
         integers: IntegerRecords,
         slopes: Callable[[Tensor], Tensor],
@@ -146,7 +146,7 @@ def gaussian_noise(noise_multiplier: float) -> Gaussian:
     return Gaussian(noise_multiplier=noise_multiplier, adjacency=Adjacency.ADD_REMOVE)
 
 
-def step_of(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
+def step_release(noise: Gaussian | DiscreteGaussian, batches: PoissonBatches, size: int) -> SingleRelease:
     """Return the accountant's description of one step of a client with `size` records, `size` at least one."""
     return subsample(noise, PoissonSampling(probability=batches.probability(size)))
 
@@ -180,7 +180,7 @@ class RecordGradients:
         with torch.enable_grad():
             with within or nullcontext():
                 outputs = self._module(wanted)
-            loss = self._loss.of_records(outputs, labels).sum()
+            loss = self._loss.record_losses(outputs, labels).sum()
         sought = [*self._parameters, wanted] if wanted.requires_grad else self._parameters
         totals = torch.autograd.grad(loss, sought, allow_unused=True)
         rows = [

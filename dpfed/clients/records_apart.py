@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dpfed.clients import records
 from dpfed.clients.losses import Loss
-from dpfed.clients.network_randomness import OwnRandomness, draws_random_numbers
+from dpfed.clients.network_randomness import ClientRandomness, draws_random_numbers
 from dpfed.clients.records import RecordGradients
 from dpfed.config.own_code import error_text
 from dpfed.errors import ConfigError
@@ -70,25 +70,25 @@ def _try_records(
     natural, labels = inputs[places], targets[places]
     if natural.is_floating_point():  # with equal numbers, rounding would decide in a pooling layer
         noised = natural + 0.05 * float(natural.std()) * torch.randn(natural.shape, generator=generator)
-        natural = noised if trial.attempt(noised[:1], labels[:1]) is not None else natural
+        natural = noised if trial.attempt_batch(noised[:1], labels[:1]) is not None else natural
     compared, others = scale * natural[:count] if scale != 1 else natural[:count], natural[count:]
-    if scale != 1 and trial.attempt(compared[:1], labels[:1]) is None:
+    if scale != 1 and trial.attempt_batch(compared[:1], labels[:1]) is None:
         return
-    alone = [trial.run(compared[i : i + 1], labels[i : i + 1]) for i in range(count)]
-    _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _AT_ONCE)
+    alone = [trial.run_batch(compared[i : i + 1], labels[i : i + 1]) for i in range(count)]
+    _require_equal_rows(trial, alone[:1], trial.run_batch(compared[:1], labels[:1]), _AT_ONCE)
     if most == 1:
         return
-    drawn: list[_Seen] = []
+    drawn: list[_BatchOutputs] = []
     for some, gradients in _other_records(others, most - count):
         rows = torch.cat([compared, some])
-        seen = trial.attempt(rows, labels[: len(rows)], gradients=gradients and scale == 1)
+        seen = trial.attempt_batch(rows, labels[: len(rows)], gradients=gradients and scale == 1)
         if seen is not None:
-            _compare(trial, alone, seen, _TOGETHER)
+            _require_equal_rows(trial, alone, seen, _TOGETHER)
         if trial.random and seen is not None and len(some) == min(_OTHERS, most - count):
-            now = trial.run(rows, labels[: len(rows)], gradients=False, fixed=False)
+            now = trial.run_batch(rows, labels[: len(rows)], gradients=False, fixed=False)
             drawn = drawn or now.rows(count)
-            _compare(trial, drawn, now, _TOGETHER)
-    _compare(trial, alone[:1], trial.run(compared[:1], labels[:1]), _LATER)
+            _require_equal_rows(trial, drawn, now, _TOGETHER)
+    _require_equal_rows(trial, alone[:1], trial.run_batch(compared[:1], labels[:1]), _LATER)
 
 
 def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
@@ -106,7 +106,7 @@ def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Seen:
+class _BatchOutputs:
     """Outputs and gradients of one batch. calls: (name, input rows, output rows [b, ...]) of every module, in the order
     in which the calls ended; None instead of rows if there is no tensor of rows."""
 
@@ -114,19 +114,19 @@ class _Seen:
     gradients: Tensor | None
     calls: list[tuple[str, Tensor | None, Tensor | None]] = field(default_factory=list)
 
-    def row(self, i: int) -> _Seen:
+    def row(self, i: int) -> _BatchOutputs:
         calls = [
             (name, None if given is None else given[i : i + 1], None if made is None else made[i : i + 1])
             for name, given, made in self.calls
         ]
         gradients = None if self.gradients is None else self.gradients[i : i + 1]
-        return _Seen(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
+        return _BatchOutputs(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
 
-    def rows(self, count: int) -> list[_Seen]:
+    def rows(self, count: int) -> list[_BatchOutputs]:
         return [self.row(i) for i in range(count)]
 
 
-class _Checked(RecordGradients):
+class _CheckedGradients(RecordGradients):
     """Per-record gradients that raise ConfigError unless they add up to the gradient of the batch."""
 
     names: dict[nn.Parameter, str]
@@ -148,14 +148,14 @@ class _Trial:
         self._model, self._loss, self._weights, self._seeds = model, loss, weights, seeds
         self.random = seeds is not None
         self._calls: list[tuple[str, Any, Any]] = []
-        self._prepare()
+        self._build_module()
 
-    def _prepare(self) -> None:
+    def _build_module(self) -> None:
         """Build a fresh module, because hooks of a module whose forward pass has raised may hold its tensors."""
         self._room = self._weights.clone()
         self._module = self._model.bind(self._room)
         try:
-            self._records = _Checked(self._module, loss=self._loss)
+            self._records = _CheckedGradients(self._module, loss=self._loss)
         except Exception as error:  # Opacus refuses some layers, by several classes of errors
             raise ConfigError(
                 f"[local.record]: no per-record gradients of this network: {error_text(error)}."
@@ -166,27 +166,29 @@ class _Trial:
         self.kinds = {name: type(part).__name__ for name, part in self._module.named_modules()}
 
     def _rows_hook(self, name: str) -> Any:
-        def note(part: nn.Module, given: Any, made: Any) -> None:
+        def record_call(part: nn.Module, given: Any, made: Any) -> None:
             self._calls.append((name, given, made))
 
-        return note
+        return record_call
 
-    def attempt(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Seen | None:
-        """Run a batch as `run`; return None if the network raises an error, as it may for scaled integer inputs."""
+    def attempt_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _BatchOutputs | None:
+        """Run a batch as `run_batch`; return None if the network raises, as it may for scaled integers."""
         try:
-            return self._run(inputs, targets, gradients, fixed=True)
+            return self._run_batch(inputs, targets, gradients, fixed=True)
         except ConfigError:
             raise
         except Exception:  # a user's network may raise any exception
-            self._prepare()
+            self._build_module()
             return None
 
-    def run(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Seen:
+    def run_batch(
+        self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True
+    ) -> _BatchOutputs:
         """Return outputs and gradients of a batch; with `fixed`, all random draws of the network are equal. Raises
         ConfigError.
         """
         try:
-            return self._run(inputs, targets, gradients, fixed)
+            return self._run_batch(inputs, targets, gradients, fixed)
         except ConfigError:
             raise
         except Exception as error:  # a user's network may raise any exception
@@ -194,29 +196,32 @@ class _Trial:
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
             ) from error
 
-    def _run(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Seen:
+    def _run_batch(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _BatchOutputs:
         self._room.copy_(self._weights)
         self._model.rebind(self._module, self._room)
         self._calls.clear()
         found: Tensor | None = None
         if gradients:
-            found = self._records(inputs, targets, self._draws(fixed, len(inputs)))
+            found = self._records(inputs, targets, self._random_draws(fixed, len(inputs)))
         else:
-            with torch.no_grad(), self._draws(fixed, len(inputs)):
+            with torch.no_grad(), self._random_draws(fixed, len(inputs)):
                 self._module(inputs)
-        calls = [(name, _rows(given, len(inputs)), _rows(made, len(inputs))) for name, given, made in self._calls]
+        calls = [
+            (name, _record_rows(given, len(inputs)), _record_rows(made, len(inputs)))
+            for name, given, made in self._calls
+        ]
         outputs = calls[-1][2]
         assert outputs is not None
-        return _Seen(outputs=outputs, gradients=found, calls=calls)
+        return _BatchOutputs(outputs=outputs, gradients=found, calls=calls)
 
-    def _draws(self, fixed: bool, count: int) -> AbstractContextManager[object]:
+    def _random_draws(self, fixed: bool, count: int) -> AbstractContextManager[object]:
         if self._seeds is None:
             return nullcontext()
-        kind = _EqualDraws if fixed else OwnRandomness
+        kind = _EqualDraws if fixed else ClientRandomness
         return kind(self._seeds, "records.trial", number=0, clients=[0], step=0, records=np.arange(count))
 
 
-class _EqualDraws(OwnRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
+class _EqualDraws(ClientRandomness):  # type: ignore[no-untyped-call]  # torch's has no types
     """Uniform numbers that are all 0, so that the draws are equal for batches of two sizes."""
 
     def _uniforms(self, shape: Sequence[int], device: torch.device) -> Tensor:
@@ -235,7 +240,7 @@ _ADVICE = (
 )
 
 
-def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -> None:
+def _require_equal_rows(trial: _Trial, expected: Sequence[_BatchOutputs], seen: _BatchOutputs, when: str) -> None:
     """Raise ConfigError if the recorded rows differ from the expected ones, one for each record."""
     pairs = list(zip(expected, seen.rows(len(expected)), strict=True))
     largest = max(float(one.outputs.abs().nan_to_num(0.0, 0.0, 0.0).max()) for one in expected)
@@ -250,12 +255,12 @@ def _compare(trial: _Trial, expected: Sequence[_Seen], seen: _Seen, when: str) -
     if any(outputs) or all(gradients):
         what, i = ("output", outputs.index(True)) if any(outputs) else ("gradient", 0)
         raise ConfigError(
-            f"[local.record]: {_named(trial, _mixing_module(*pairs[i]))} gives a record another {what} {when}: "
+            f"[local.record]: {_layer_name(trial, _mixing_module(*pairs[i]))} gives a record another {what} {when}: "
             f"{_CAUSE[when]}, and clipping each record does not bound what one of them changes. {_ADVICE}"
         )
 
 
-def _mixing_module(expected: _Seen, found: _Seen) -> str | None:
+def _mixing_module(expected: _BatchOutputs, found: _BatchOutputs) -> str | None:
     """Return the first module with different output rows for equal input rows; None if there is none."""
     for (name, given, made), (other, given_now, made_now) in zip(expected.calls, found.calls, strict=False):
         if name != other or made is None or made_now is None:
@@ -266,7 +271,7 @@ def _mixing_module(expected: _Seen, found: _Seen) -> str | None:
     return None
 
 
-def _named(trial: _Trial, name: str | None) -> str:
+def _layer_name(trial: _Trial, name: str | None) -> str:
     if name is None or not name:
         return f"the network ({trial.kinds['']})"
     return f"the network's layer {name!r} ({trial.kinds[name]})"
@@ -283,12 +288,12 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
     return float((found - expected).norm()) > relative * float(expected.norm()) + absolute
 
 
-def _rows(values: Any, batch: int) -> Tensor | None:
+def _record_rows(values: Any, batch: int) -> Tensor | None:
     """Return the first tensor in `values` as one row per record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()
         return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None
     if isinstance(values, dict):
         values = list(values.values())
-    found = (_rows(one, batch) for one in values) if isinstance(values, list | tuple) else ()
+    found = (_record_rows(one, batch) for one in values) if isinstance(values, list | tuple) else ()
     return next((one for one in found if one is not None), None)

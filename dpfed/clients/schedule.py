@@ -64,7 +64,7 @@ class PoissonBatches:
 
     def draw(self, partition: Holdings, clients: NDArray[np.int64], randomness: Randomness, *, number: int) -> Schedule:
         """Return the batches of `clients` [c] in a round."""
-        drawn = [self._client(partition.of(int(client)), int(client), randomness, number) for client in clients]
+        drawn = [self._client_batches(partition.of(int(client)), int(client), randomness, number) for client in clients]
         counts = np.array([len(batches) for batches in drawn], dtype=np.int64)
         width = max((len(batch) for batches in drawn for batch in batches), default=0)
         shape = (len(clients), int(counts.max(initial=0)), max(width, 1))
@@ -77,7 +77,7 @@ class PoissonBatches:
         expected = np.minimum(partition.sizes[clients], self.batch_size)
         return Schedule(samples=samples, real=real, steps=counts, expected=expected)
 
-    def _client(
+    def _client_batches(
         self, rows: NDArray[np.int64], client: int, randomness: Randomness, number: int
     ) -> list[NDArray[np.int64]]:
         size, count = len(rows), self.count(len(rows))
@@ -124,13 +124,13 @@ def draw_schedule(
     for size in np.unique(sizes[sizes > 0]):
         rows = np.flatnonzero(sizes == size)
         count = int(counts[rows[0]])
-        places, filled = _batches(seeds, purpose, number, clients[rows], int(size), count, width)
+        places, filled = _shuffled_batches(seeds, purpose, number, clients[rows], int(size), count, width)
         samples[rows, :count] = partition.at(clients[rows], places)
         real[rows, :count] = filled
     return Schedule(samples=samples, real=real, steps=counts)
 
 
-def _batches(
+def _shuffled_batches(
     seeds: Seeds, purpose: str, number: int, ids: NDArray[np.int64], size: int, count: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the samples' positions in clients of equal size, and the mask of real ones: [len(ids), count, width]."""

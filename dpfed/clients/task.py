@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfed.clients.losses import CROSS_ENTROPY, Loss
-from dpfed.clients.network_randomness import OwnRandomness
+from dpfed.clients.network_randomness import ClientRandomness
 from dpfed.clients.plan import Precision
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import Schedule
-from dpfed.clients.state import Moved, State
+from dpfed.clients.state import State, StateChanges
 from dpfed.models.flat import FlatModel
 from dpfed.seeds import Seeds
 
 
-class Start:
+class InitialState:
     """State of a model and a loss before any client trains, shared by all copies of the model.
 
     moved: record of differences, during a trial
@@ -31,14 +31,14 @@ class Start:
 
     def __init__(self, model: FlatModel, loss: Loss, device: torch.device) -> None:
         self._state = State(*(("model", one) for one in model.shared(device)), ("local.loss", loss.each))
-        self.moved: Moved | None = None
+        self.moved: StateChanges | None = None
         self.alone: bool = True
 
     def restore(self) -> None:
         self._state.restore(self.moved)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def restored_around(self) -> Iterator[None]:
         """Context that restores the state at its start and at its end."""
         self.restore()
         try:
@@ -46,15 +46,15 @@ class Start:
         finally:
             self.restore()
 
-    def shares(self, moved: Moved) -> bool:
+    def shared_between_modules(self, moved: StateChanges) -> bool:
         """Return True if a changed object belongs to several modules."""
-        return self._state.holds(moved.objects)
+        return self._state.reaches_any(moved.objects)
 
 
-class Held:
+class ModuleState:
     """State of a module from `FlatModel.bind` and of the loss, restored before each client; empty without `start`."""
 
-    def __init__(self, start: Start | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
+    def __init__(self, start: InitialState | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
         self._start = start
         roots = ("model", module), ("local.loss", loss.each)
         self._state = None if start is None else State(*roots, trained=model.trained(module))
@@ -68,7 +68,7 @@ _NOTHING = nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Departure:
+class RoundStart:
     """Clients [c] at the start of a round, all with the broadcast [n]; client i will take steps[i] batches."""
 
     broadcast: Tensor
@@ -81,7 +81,7 @@ class Departure:
 class ClientUniforms:
     """Uniform numbers from one stream per client, which depends on (seeds, purpose, round, client) only."""
 
-    def __init__(self, start: Departure, purpose: str) -> None:
+    def __init__(self, start: RoundStart, purpose: str) -> None:
         device = str(start.broadcast.device)
         self._streams = [
             start.seeds.tensors(purpose, start.number, int(client), device=device) for client in start.clients
@@ -136,7 +136,7 @@ class Course(Protocol):
     def size(self) -> int:
         """Number n of entries in the broadcast, and in the result of training."""
 
-    def begin(self, start: Departure) -> Walk: ...
+    def begin(self, start: RoundStart) -> Walk: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,10 +165,10 @@ class LocalTask:
     random: str | None = None
     channels_last: bool = False
     precision: Precision = "float32"
-    start: Start | None = None
+    start: InitialState | None = None
     failed: set[tuple[int, ...]] | None = None
 
-    def forgives(self, error: BaseException) -> bool:
+    def forgives_error(self, error: BaseException) -> bool:
         """Return True if training continues after this exception, so that it does not reveal whose samples raised it.
 
         Interrupts and lack of memory always end training.
@@ -186,7 +186,7 @@ class LocalTask:
         if self.random is None:
             return _NOTHING
         clients, number = self.clients[places].tolist(), self.round
-        return OwnRandomness(
+        return ClientRandomness(
             self.seeds,
             self.random,
             number=number,
@@ -195,12 +195,12 @@ class LocalTask:
             records=records,
         )
 
-    def put_back(self) -> None:
+    def restore_shared_state(self) -> None:
         """Restore the state shared by all copies of the model."""
         if self.start is not None:
             self.start.restore()
 
-    def images(self, rows: Tensor) -> Tensor:
+    def batch_inputs(self, rows: Tensor) -> Tensor:
         """Return the inputs of a batch in the memory layout that is fastest for the model."""
         inputs = self.inputs[rows]
         return inputs.clone(memory_format=torch.channels_last) if self.channels_last else inputs
@@ -209,7 +209,7 @@ class LocalTask:
         """Return the clients at the positions `rows` of the schedule, at the start of the round."""
         steps = self.schedule.steps[rows]
         return self.course.begin(
-            Departure(
+            RoundStart(
                 broadcast=self.broadcast, clients=self.clients[rows], steps=steps, number=self.round, seeds=self.seeds
             )
         )

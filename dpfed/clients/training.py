@@ -20,17 +20,17 @@ from dpfed.clients.plan import (
     Precision,
     Strategy,
     TrainingPlan,
-    cheapest,
     check_strategy,
     chunk_within,
-    cost_of,
     default_budget,
+    fastest_plan,
+    step_cost,
     takes_channels_last,
 )
 from dpfed.clients.records import RecordLevel
 from dpfed.clients.schedule import PoissonBatches, count_steps, draw_schedule
-from dpfed.clients.side_by_side import Chunk, train_side_by_side
-from dpfed.clients.task import Course, LocalTask, Start
+from dpfed.clients.side_by_side import ChunkSize, train_side_by_side
+from dpfed.clients.task import Course, InitialState, LocalTask
 from dpfed.compress.tf32 import tf32
 from dpfed.data.partition import Holdings, Partition
 from dpfed.errors import ConfigError
@@ -87,7 +87,7 @@ class LocalTraining:
     at_once: int = 100
     precision: Precision = "float32"
     record: RecordLevel | None = None
-    start: Start | None = None
+    start: InitialState | None = None
     not_together: str | None = None
 
     def __post_init__(self) -> None:
@@ -173,13 +173,13 @@ class LocalTraining:
             seeds=seeds,
             loss=self.loss,
             record=self.record,
-            random=f"{purpose}.network" if self._random else None,
+            random=f"{purpose}.network" if self._draws_random_numbers else None,
             channels_last=self._channels_last,
             precision=self.precision,
             start=self.start,
             failed=failed,
         )
-        kept = nullcontext() if self.start is None else self.start.kept()
+        kept = nullcontext() if self.start is None else self.start.restored_around()
         silence = nullcontext() if failed is None else warnings.catch_warnings(action="ignore")
         with tf32(self.precision == "tf32", self.inputs.device), silence, kept:
             if self._chunk is None:
@@ -209,7 +209,7 @@ class LocalTraining:
         return trainer.train(broadcast, np.zeros(1, dtype=np.int64), number=number, seeds=seeds, purpose=purpose)[0]
 
     @cached_property
-    def _random(self) -> bool:
+    def _draws_random_numbers(self) -> bool:
         return draws_random_numbers(self.model, self.inputs, training=True)
 
     @cached_property
@@ -219,14 +219,14 @@ class LocalTraining:
     @property
     def plan(self) -> TrainingPlan:
         """Current training plan; its chunks are halved when memory runs out."""
-        return self._planned if self._chunk is None else replace(self._planned, chunk=self._chunk.clients)
+        return self._initial_plan if self._chunk is None else replace(self._initial_plan, chunk=self._chunk.clients)
 
     @cached_property
-    def _chunk(self) -> Chunk | None:
-        return None if self._planned.chunk is None else Chunk(self._planned.chunk)
+    def _chunk(self) -> ChunkSize | None:
+        return None if self._initial_plan.chunk is None else ChunkSize(self._initial_plan.chunk)
 
     @cached_property
-    def _planned(self) -> TrainingPlan:
+    def _initial_plan(self) -> TrainingPlan:
         """The plan, which depends on configuration and memory only, not on any client's number of samples.
 
         So a resumed run keeps its plan, and the plan in a report reveals no client.
@@ -243,12 +243,12 @@ class LocalTraining:
             return TrainingPlan(
                 strategy="loop", chunk=None, why="recurrent layers have fused kernels, for one client only"
             )
-        cost, device = cost_of(self.model, self.inputs, self.batch_size), self.inputs.device
+        cost, device = step_cost(self.model, self.inputs, self.batch_size), self.inputs.device
         budget = default_budget(device) if self.memory is None else self.memory * 1_000_000
         chunk = self.chunk or chunk_within(budget, cost.bytes(self.course.size), device)
         if self.strategy != "auto":
             return TrainingPlan(strategy=self.strategy, chunk=chunk, why="as local.strategy says")
-        return cheapest(cost, self.at_once, chunk, device)
+        return fastest_plan(cost, self.at_once, chunk, device)
 
 
 def _check_call(training: LocalTraining, broadcast: Tensor, clients: NDArray[np.int64]) -> None:

@@ -142,19 +142,19 @@ class RoundWatch:
     def gather(self, ranks: Ranks, now: Round) -> None:
         """Add up the measures and the noise of all ranks."""
         at = now.reference.device
-        self.draws = int(ranks.total(torch.tensor([self.draws])))
-        self.largest_norm = ranks.largest(self.largest_norm or 0.0)
-        self._norms = ranks.total(self._norms)
-        self._rounded = ranks.total(self._rounded)
+        self.draws = int(ranks.sum_over_ranks(torch.tensor([self.draws])))
+        self.largest_norm = ranks.largest_over_ranks(self.largest_norm or 0.0)
+        self._norms = ranks.sum_over_ranks(self._norms)
+        self._rounded = ranks.sum_over_ranks(self._rounded)
         dtype = self._stages.summed_as
         if self._stages.noise_in_rows:
             none = torch.zeros(self._stages.width, dtype=dtype, device=at)
-            self.shares = ranks.total(none if self.shares is None else self.shares)
+            self.shares = ranks.sum_over_ranks(none if self.shares is None else self.shares)
         if self._bounded:
-            self.longest_added = ranks.largest(self.longest_added or 0.0)
+            self.longest_added = ranks.largest_over_ranks(self.longest_added or 0.0)
             kind = torch.float64 if dtype.is_floating_point else torch.int64
             mine = torch.zeros((), dtype=kind) if self.added_probe is None else self.added_probe
-            self.added_probe = ranks.total(mine.to(at))
+            self.added_probe = ranks.sum_over_ranks(mine.to(at))
 
     def noise_record(self) -> SumNoise | None:
         """Return statistics of the noise in the sum; None if no noise was observed."""

@@ -10,7 +10,7 @@ import torch
 
 from dpfed.clients.masked_noise import MaskedNoise
 from dpfed.clients.masks import Forward, MaskTraining
-from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, linear, listed, step
+from dpfed.clients.optimisers import Adam, Sgd, constant, cosine, factors_by_round, linear, step
 from dpfed.clients.pruned import PrunedSgd
 from dpfed.compress.mask_schemes import FedMrn, random_noise
 from dpfed.config.server_tables import AdamServer, PosteriorServer, StepServer
@@ -92,7 +92,9 @@ class TrainingParts:
             chosen = step(local.schedule_rounds, local.learning_rate_decay)
         elif isinstance(local, ScheduledLocal):
             falls = {"cosine": cosine, "linear": linear}
-            chosen = falls[local.schedule](rounds) if isinstance(local.schedule, str) else listed(local.schedule)
+            chosen = (
+                falls[local.schedule](rounds) if isinstance(local.schedule, str) else factors_by_round(local.schedule)
+            )
         else:
             decay = local.learning_rate_decay
             return {"learning_rate": local.learning_rate, "learning_rate_decay": decay, "schedule": constant}

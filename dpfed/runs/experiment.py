@@ -10,10 +10,10 @@ import torch
 from accounting.caveats import default_delta
 from accounting.errors import AccountingError
 from dpfed import compress, data, models, replayed
-from dpfed.aggregation.ranks import Alone, Ranks
+from dpfed.aggregation.ranks import Ranks, SingleProcess
 from dpfed.clients.records_apart import require_records_apart
 from dpfed.clients.state import State
-from dpfed.clients.task import Start
+from dpfed.clients.task import InitialState
 from dpfed.config import registered
 from dpfed.config.own_code import OwnFile, error_text, load_own_code, own_files
 from dpfed.config.server_tables import PosteriorServer
@@ -100,7 +100,7 @@ class Experiment:
 def check(config: Config, ranks: Ranks | None = None, own: Own | None = None) -> MethodSpecification:
     """Return the method's specification, after all checks that need no data: ConfigError as in `build`."""
     load_own_code()
-    refuse_ranks(config, ranks or Alone())
+    refuse_ranks(config, ranks or SingleProcess())
     chosen = method(config.method.name)
     if own is None or own.data is None:
         data.check_name(config.data.name)
@@ -126,7 +126,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     ConfigError for a choice that cannot work, with the nearest one that does; AccountingError for one that no account
     of privacy covers.
     """
-    ranks, own = Alone() if ranks is None else ranks, Own() if own is None else own
+    ranks, own = SingleProcess() if ranks is None else ranks, Own() if own is None else own
     if (replay := replayed.current_replay()) is not None:
         own = replay.own(own, config)
     if own.loss is not None:
@@ -146,7 +146,7 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     objective = objective_of(config, dataset, model, own.loss, own.metrics)
     if unused is not None:
         unused.restore()
-    start = None if unused is None else Start(model, objective.loss, device)
+    start = None if unused is None else InitialState(model, objective.loss, device)
     refuse_network(config, specification, model)
     network = frozen_network(config, model, seeds, device) if specification.coins else None
     randomness = randomness_of(config.run.randomness, seeds)

@@ -110,7 +110,7 @@ def follow(experiment: Experiment) -> None:
     """Train this process's part of every round that rank 0 leads."""
     method, seeds = experiment.method, experiment.seeds
     with training_errors("a round"):
-        for task in method.ranks.follow(experiment.start):
+        for task in method.ranks.received_tasks(experiment.start):
             run_share_of_round(task, method, TrainedClients(seeds=seeds), seeds)
 
 

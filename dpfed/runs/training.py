@@ -18,9 +18,9 @@ from torch import nn
 from dpfed import models, replayed
 from dpfed.aggregation.ranks import Ranks, local_device
 from dpfed.clients.losses import LOSSES, Loss, OfSamples
-from dpfed.clients.task import Course, Start
+from dpfed.clients.task import Course, InitialState
 from dpfed.clients.training import LocalTraining
-from dpfed.clients.trial import SECONDS, tried, tried_together
+from dpfed.clients.trial import SECONDS, training_after_trial, training_after_vmap_trial
 from dpfed.config.tables import Config
 from dpfed.config.training_tables import Mask
 from dpfed.data.dataset import Dataset
@@ -153,7 +153,7 @@ def is_custom(config: Config, own: Own) -> bool:
 
 
 def after_trial(
-    config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: Start
+    config: Config, clients: LocalTraining, broadcast: torch.Tensor, dataset: Dataset, start: InitialState
 ) -> LocalTraining:
     """Return the local training of a custom network or loss, tried on test samples.
 
@@ -161,8 +161,8 @@ def after_trial(
     """
     samples = torch.from_numpy(dataset.test_inputs), torch.from_numpy(dataset.test_labels)
     if config.privacy is None and config.local.record is None:
-        return tried_together(clients, broadcast, samples, start)
-    return tried(clients, broadcast, samples, start, cohort=config.federation.cohort)
+        return training_after_vmap_trial(clients, broadcast, samples, start)
+    return training_after_trial(clients, broadcast, samples, start, cohort=config.federation.cohort)
 
 
 def start_of_rounds(

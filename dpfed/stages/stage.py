@@ -56,9 +56,9 @@ class Tally:
         """Add up the counts of all ranks, since an adaptive clip norm follows the whole cohort's count."""
         counts = [self.trained, self.inside, self.outside, self.not_finite, self.failed]
         sizes = [self.uplink_bytes or 0, self.mask_entropy or 0]
-        measured = ranks.largest(float(self.uplink_bytes is not None)) > 0
-        masks = ranks.largest(float(self.mask_entropy is not None)) > 0
-        total = ranks.total(torch.tensor([*counts, *sizes])).tolist()
+        measured = ranks.largest_over_ranks(float(self.uplink_bytes is not None)) > 0
+        masks = ranks.largest_over_ranks(float(self.mask_entropy is not None)) > 0
+        total = ranks.sum_over_ranks(torch.tensor([*counts, *sizes])).tolist()
         self.trained, self.inside, self.outside, self.not_finite, self.failed, uplink, entropy = total
         self.uplink_bytes = uplink if measured else None
         self.mask_entropy = entropy if masks else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.server import Server
 
@@ -27,7 +27,7 @@ class SecureRound:
 
     def __post_init__(self):
         self.ids = np.arange(self.clients) * 3
-        self.terms = agree(
+        self.terms = agree_on_terms(
             self.ids,
             size=self.size,
             bits=self.bits,

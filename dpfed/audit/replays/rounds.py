@@ -337,8 +337,8 @@ class RoundsWorld(World):
         if self._sum is None:
             floating = self._method.stages.summed_as.is_floating_point
             self._sum = np.zeros(self._method.stages.width, dtype=np.float64 if floating else np.int64)
-        self._sum = ranks.total(torch.from_numpy(self._sum)).numpy()
-        self._added = int(ranks.total(torch.tensor([self._added])))
+        self._sum = ranks.sum_over_ranks(torch.from_numpy(self._sum)).numpy()
+        self._added = int(ranks.sum_over_ranks(torch.tensor([self._added])))
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:
         pass

@@ -65,11 +65,11 @@ class Inbox:
         for some in [replies] if len(asked) <= at_once else ([reply] for reply in replies):
             by_client = {asked[node]: reply for node, reply in only_once(some, asked) if asked[node] not in arrived}
             arrived |= {client for client, reply in sorted(by_client.items()) if self._accept(client, reply)}
-        self.lose(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
+        self.record_dropouts(np.array(sorted(set(asked.values()) - arrived), dtype=np.int64))
 
-    def lose(self, clients: NDArray[np.int64]) -> None:
+    def record_dropouts(self, clients: NDArray[np.int64]) -> None:
         """Record that these clients dropped out."""
-        self._opened.total.lose(clients)
+        self._opened.total.record_dropouts(clients)
 
     def _accept(self, client: int, reply: Message) -> bool:
         opened, stages, ids = self._opened, self._opened.method.stages, np.array([client], dtype=np.int64)

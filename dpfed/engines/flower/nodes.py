@@ -52,7 +52,7 @@ class Nodes:
         present, inbox = present_canaries(method, now.number), Inbox(opened)
         if sees_rows(opened):
             opened.add_canaries(np.intersect1d(total.senders, present))
-        inbox.lose(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
+        inbox.record_dropouts(np.setdiff1d(total.senders, [*asked.values(), *present.tolist()]))
         replies = self._grid.send_and_receive(self._instructions(opened, asked), timeout=self._timeout)
         inbox.take(asked, replies, at_once=most_at_once(len(now.broadcast)))
         if isinstance(total, NodeSum):

@@ -47,7 +47,7 @@ def share(experiment: Experiment, client: int, number: int, message: bytes, cont
 def masked(experiment: Experiment, client: int, number: int, message: bytes, payload: bytes, context: Context) -> bytes:
     """Run step 2: send the row of integers, under masks."""
     one, terms = _recall_client(experiment, client, number, context)
-    one.hold(message)
+    one.store_shares(message)
     agreement = _agreement(experiment, number, terms)
     words = unpack(memoryview(payload), agreement.size, agreement.bits)
     upload = one.upload(words.astype(np.uint32))
@@ -69,7 +69,7 @@ def _agreement(experiment: Experiment, number: int, terms: bytes) -> Agreement:
         raise WireError(f"terms of {len(terms)} bytes: must be participants of 8 bytes each and a session of 16.")
     participants = np.frombuffer(terms[:-_SESSION], dtype="<i8").astype(np.int64)
     _require_clients_of(experiment, participants)
-    agreement = method.aggregation.agreed(participants, size=method.stages.width, number=number)
+    agreement = method.aggregation.agreed_terms(participants, size=method.stages.width, number=number)
     return replace(agreement, session=terms[-_SESSION:])
 
 

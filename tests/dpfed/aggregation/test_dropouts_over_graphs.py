@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.graph import random_circle
 from dpfed.aggregation.protocol import MaskedSum, ProtocolSum
 from dpfed.aggregation.steps import ProtocolStep
@@ -26,7 +26,7 @@ REACHES = {
 
 def play(kind, ids, rows, lost, *, bits=17, threshold=0.6, neighbours=None, seed=7):
     terms = {"size": rows.shape[1], "bits": bits, "threshold": threshold, "neighbours": neighbours, "graph_seed": seed}
-    one = kind(agree(ids, **terms), dropouts=lost)
+    one = kind(agree_on_terms(ids, **terms), dropouts=lost)
     one.add(ids[: len(ids) // 2], rows[: len(ids) // 2])
     one.add(ids[len(ids) // 2 :], rows[len(ids) // 2 :])
     return one.close()
@@ -127,7 +127,7 @@ def test_a_sum_in_two_parts_is_not_given(kind):
 def test_a_client_that_shared_its_keys_and_left_must_be_recovered(kind):
     """Its masks are in its neighbours' rows. Two of its five holders of shares are left where three are needed."""
     ids = np.arange(7) * 11
-    circle = agree(ids, size=5, bits=1, threshold=0.51, neighbours=4, graph_seed=7).graph.circle
+    circle = agree_on_terms(ids, size=5, bits=1, threshold=0.51, neighbours=4, graph_seed=7).graph.circle
     lost = {circle[2]: ProtocolStep.UPLOAD, circle[3]: ProtocolStep.ADVERTISE, circle[4]: ProtocolStep.ADVERTISE}
     with pytest.raises(
         SecureSumAborted, match=f"of 5 holders of shares of client {circle[2]} 2 answered, 3 are needed"

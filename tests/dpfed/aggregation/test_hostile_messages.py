@@ -69,7 +69,7 @@ def test_a_client_goes_on_or_refuses(step):
     for _ in range(100):
         round_ = SecureRound(clients=3).run_to(step)
         client = round_.client[3]
-        act = {"share": client.share, "upload": client.hold, "unmask": client.unmask}[step]
+        act = {"share": client.share, "upload": client.store_shares, "unmask": client.unmask}[step]
         with contextlib.suppress(WireError, SecureSumAborted):
             act(tampered(round_.told[said_before][3], generator))
 
@@ -217,29 +217,29 @@ def test_shares_of_another_round_are_refused():
     old, new = (SecureRound().run_to("upload") for _ in range(2))
     message = old.told["share"][3]
     with pytest.raises(WireError, match="another round"):
-        new.client[3].hold(message)
+        new.client[3].store_shares(message)
     new = SecureRound().run_to("upload")
     relabelled = message[:5] + new.terms.session + message[21:]
     with pytest.raises(WireError, match="do not open"):
-        new.client[3].hold(relabelled)
+        new.client[3].store_shares(relabelled)
 
 
 def test_shares_for_another_client_are_refused():
     round_ = SecureRound().run_to("upload")
     with pytest.raises(WireError, match="for another client"):
-        round_.client[3].hold(round_.told["share"][0])
+        round_.client[3].store_shares(round_.told["share"][0])
     round_ = SecureRound().run_to("upload")
     theirs = read_table(round_.told["share"][0], MessageKind.FORWARD, round_.terms.session, most=3)
     swapped = write_table(MessageKind.FORWARD, round_.terms.session, 3, {0: theirs[6], 6: theirs[6], 9: theirs[9]})
     with pytest.raises(WireError, match="do not open"):
-        round_.client[3].hold(swapped)
+        round_.client[3].store_shares(swapped)
 
 
 def test_another_key_or_direction_does_not_open():
     one, two, three = (X25519PrivateKey.generate() for _ in range(3))
     public = {key: key.public_key().public_bytes_raw() for key in (one, two, three)}
-    sealed = cryptography.encrypt(b"shares", cryptography.exchange(one, public[two]), b"s" * 16, 4, 5)
-    assert cryptography.decrypt(sealed, cryptography.exchange(two, public[one]), b"s" * 16, 4, 5) == b"shares"
+    sealed = cryptography.encrypt(b"shares", cryptography.exchange_keys(one, public[two]), b"s" * 16, 4, 5)
+    assert cryptography.decrypt(sealed, cryptography.exchange_keys(two, public[one]), b"s" * 16, 4, 5) == b"shares"
     for own, other, session, sender, receiver in [
         (three, one, b"s" * 16, 4, 5),
         (two, three, b"s" * 16, 4, 5),
@@ -248,7 +248,7 @@ def test_another_key_or_direction_does_not_open():
         (two, one, b"s" * 16, 4, 6),
     ]:
         with pytest.raises(WireError, match="do not open"):
-            cryptography.decrypt(sealed, cryptography.exchange(own, public[other]), session, sender, receiver)
+            cryptography.decrypt(sealed, cryptography.exchange_keys(own, public[other]), session, sender, receiver)
 
 
 def test_both_ends_find_the_same_seed_and_nobody_else():

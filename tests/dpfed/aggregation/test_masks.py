@@ -17,7 +17,7 @@ BITS = pytest.mark.parametrize("bits", [1, 2, 3, 7, 8, 9, 16, 17, 24, 31, 32])
 
 def stream(seed, size, word=np.uint32, start=0):
     words = np.empty(size, word)
-    MaskStream(seed, words.dtype, start=start).into(words)
+    MaskStream(seed, words.dtype, start=start).fill_buffer(words)
     return words
 
 

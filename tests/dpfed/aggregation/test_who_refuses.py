@@ -65,4 +65,4 @@ def test_a_client_sends_no_row_among_too_few():
     with pytest.raises(
         SecureSumAborted, match="at step share: of 4 holders of shares of client 3 1 answered, 3 are needed"
     ):
-        round_.client[3].hold(write_table(MessageKind.FORWARD, round_.terms.session, 3, {}))
+        round_.client[3].store_shares(write_table(MessageKind.FORWARD, round_.terms.session, 3, {}))

@@ -88,7 +88,7 @@ def test_descent_in_place_is_a_step_of_sgd(name: str) -> None:
     for _ in range(3):
         step = expected(model, room, inputs, labels)[: model.parameters_size]
         before = room[: model.parameters_size].clone()
-        taker.descend(cross_entropy(module(inputs), labels), 0.3)
+        taker.subtract_gradient(cross_entropy(module(inputs), labels), 0.3)
         torch.testing.assert_close(room[: model.parameters_size], before - 0.3 * step, rtol=1e-5, atol=1e-6)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpfed.aggregation.agreement import agree
+from dpfed.aggregation.agreement import agree_on_terms
 from dpfed.aggregation.server import Server
 from dpfed.config.tables import parse
 from dpfed.errors import DpfedError, SecureSumAborted, WireError
@@ -34,7 +34,7 @@ class Hostile:
         """The sum that it gets: of `named`, of whom it lets go on at each step only those given."""
         method = self.experiment.method
         sums = method.aggregation
-        agreement = agree(
+        agreement = agree_on_terms(
             np.array(sorted(named)),
             size=method.stages.width,
             bits=sums.bits,
@@ -129,7 +129,7 @@ def test_as_many_as_the_noise_is_sized_for_are_summed(hostile):
 def test_over_a_graph_of_few_neighbours_the_sum_is_refused_by_those_who_lack_nobody(hostile):
     """Dropped clients may be no neighbours of who is asked: it counts all that are to be unmasked."""
     server = hostile("aggregation.neighbours=8")
-    graph = agree(
+    graph = agree_on_terms(
         np.arange(20), size=1, bits=8, threshold=0.6, neighbours=8,
         graph_seed=server.experiment.method.aggregation.seeds.integer("secagg.graph", 0),
     ).graph  # fmt: skip

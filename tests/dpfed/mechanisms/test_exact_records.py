@@ -17,7 +17,7 @@ from accounting.integers.fixed_point import rounded_l2
 from accounting.ledger import LocalRelease
 from accounting.ledger.entries import lacks_noise
 from accounting.mechanisms import PoissonSampling, subsample
-from dpfed.clients.records import RecordLevel, gaussian_noise, step_of
+from dpfed.clients.records import RecordLevel, gaussian_noise, step_release
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords, integer_noise
@@ -183,10 +183,10 @@ def test_two_coordinates_by_enumeration():
 def test_at_usual_sizes_epsilon_is_that_of_the_gaussian_and_one_per_cent_of_noise():
     batches = PoissonBatches(batch_size=32, epochs=1)
     code = integers(1.1, size=2410)
-    steps = step_of(code.noise, batches, 1000)
+    steps = step_release(code.noise, batches, 1000)
     exact = accountant.epsilon(Composed(parts=((steps, 60),)), delta=1e-5)
     for z, below in ((1.1, True), (1.1 / 1.0102, False)):
-        step = step_of(gaussian_noise(z), batches, 1000)
+        step = step_release(gaussian_noise(z), batches, 1000)
         found = accountant.epsilon(Composed(parts=((step, 60),)), delta=1e-5)
         assert (found <= exact) == below
 
