@@ -24,7 +24,7 @@ from dpfed.aggregation.cryptography import (
 )
 from dpfed.aggregation.messages import MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import pack, word_type
+from dpfed.compress.ring import pack_row, word_type
 from dpfed.errors import WireError
 
 
@@ -111,7 +111,7 @@ class Client:
         """Step 2: return row [d] modulo 2^b, under this client's own mask and the masks shared with its neighbours."""
         self._advance_step("upload", "unmask")
         words = masked_row(row, self._masks(), self._agreement.bits)
-        return self._write_message(MessageKind.UPLOAD, {self.client: pack(words, self._agreement.bits)})
+        return self._write_message(MessageKind.UPLOAD, {self.client: pack_row(words, self._agreement.bits)})
 
     def unmask(self, message: bytes) -> bytes:
         """Step 3: return one share for every neighbour: of its own mask if its row is in the sum, else of its mask key.

@@ -45,8 +45,7 @@ class SecureSums:
 
     def agreed_terms(self, participants: NDArray[np.int64], *, size: int, number: int) -> Agreement:
         """Return the terms of a round, as server and clients compute them from the configuration. The session is not
-        one
-        of them: the server draws it."""
+        one of them: the server draws it."""
         return agree_on_terms(
             participants,
             size=size,

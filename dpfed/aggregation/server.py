@@ -11,7 +11,7 @@ from dpfed.aggregation.agreement import Agreement, ModularTotal
 from dpfed.aggregation.cryptography import SeededMask, apply_masks, combine_shares, mask_seed, reduce_modulo
 from dpfed.aggregation.messages import WIDTHS, MessageKind, Reveal, party_of, read_table, write_table
 from dpfed.aggregation.steps import ProtocolStep
-from dpfed.compress.ring import packed_bytes, unpack, word_type
+from dpfed.compress.ring import packed_bytes, unpack_row, word_type
 from dpfed.errors import WireError
 
 _EXPECTED = {
@@ -125,7 +125,7 @@ class Server:
         rows = self._read_rows(message, MessageKind.UPLOAD, most=1, width=packed_bytes(size, bits))
         if rows.keys() != {sender} or sender not in self._sharers or sender in self._survivors:
             raise WireError(f"a row from client {sender}: not of this sum, for another client, or sent twice; refused.")
-        self._total += unpack(rows[sender], size, bits)
+        self._total += unpack_row(rows[sender], size, bits)
         self._survivors.add(sender)
 
     def _close_upload(self) -> dict[int, bytes]:

@@ -125,7 +125,7 @@ def draw_schedule(
         rows = np.flatnonzero(sizes == size)
         count = int(counts[rows[0]])
         places, filled = _shuffled_batches(seeds, purpose, number, clients[rows], int(size), count, width)
-        samples[rows, :count] = partition.at(clients[rows], places)
+        samples[rows, :count] = partition.rows_at(clients[rows], places)
         real[rows, :count] = filled
     return Schedule(samples=samples, real=real, steps=counts)
 

@@ -112,12 +112,12 @@ def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
     known = _known_schemes()
     if name not in known:
         raise ConfigError(f"compressor {name!r}: known are {', '.join(known)}.{did_you_mean(name, known)}")
-    scheme, kinds = known[name], _kinds(known[name])
+    scheme, kinds = known[name], _option_types(known[name])
     for option, value in options.items():
         if option not in kinds:
             allowed = ", ".join(kinds) or "none"
             raise ConfigError(f"option {option}={value!r} of {name}: not one of its options ({allowed}).")
-        if not _is_a(value, kinds[option]):
+        if not _has_type(value, kinds[option]):
             raise ConfigError(f"option {option}={value!r} of {name}: must be {_options_text(kinds[option])}.")
     with errors_of_user_code(f"{name} with {dict(options)}"):  # scheme and options may come from a user or attacker
         try:
@@ -129,15 +129,15 @@ def _make_scheme(name: str, options: Mapping[str, Any]) -> Scheme:
 
 
 @functools.cache
-def _kinds(scheme: Any) -> Mapping[str, type]:
+def _option_types(scheme: Any) -> Mapping[str, type]:
     """Return the types of a scheme's options, by which options in a message are checked."""
     hints = typing.get_type_hints(scheme)
     return {one.name: hints[one.name] for one in dataclasses.fields(scheme) if one.init}
 
 
-def _is_a(value: object, kind: type) -> bool:
+def _has_type(value: object, kind: type) -> bool:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return any(_is_a(value, one) for one in typing.get_args(kind))
+        return any(_has_type(value, one) for one in typing.get_args(kind))
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if kind is float:

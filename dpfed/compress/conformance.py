@@ -78,7 +78,7 @@ class Conformance:
         return {"scheme": self.scheme, "passed": self.passed, "findings": list(map(dataclasses.asdict, self.findings))}
 
 
-class _Broken(Exception):
+class _ClaimBroken(Exception):
     """Failure of a test, with its description."""
 
 
@@ -93,27 +93,25 @@ def check(scheme: Scheme, *, updates: Tensor | None = None, statistics: bool = T
     no test covers are not found, such as a decoder that looks up what the same process has encoded. Raises ConfigError
     for updates of another shape.
     """
-    x = _updates() if updates is None else updates
+    x = _default_updates() if updates is None else updates
     if x.dim() != 2 or len(x) != _CLIENTS:
         raise ConfigError(f"updates {list(x.shape)}: must be [{_CLIENTS}, d], a row for each client.")
     trials: list[tuple[Subject, Callable[[Scheme, Tensor], str]]] = [
-        ("bits", _bits),
-        ("inverse", _inverse),
-        ("reading", _reading),
-        ("batch", _batch),
-        ("seed", _seed),
-        *([("edges", _edges)] if updates is None else []),  # type: ignore[list-item]
-        *([("unbiased", _unbiased)] if statistics and scheme.unbiased else []),  # type: ignore[list-item]
+        ("bits", _test_bits),
+        ("inverse", _test_inverse),
+        ("reading", _test_reading),
+        ("batch", _test_batch),
+        ("seed", _test_seed),
+        *([("edges", _test_edges)] if updates is None else []),  # type: ignore[list-item]
+        *([("unbiased", _test_unbiased)] if statistics and scheme.unbiased else []),  # type: ignore[list-item]
     ]
-    return Conformance(
-        scheme=_scheme_text(scheme), findings=tuple(_tried_finding(*trial, scheme, x) for trial in trials)
-    )
+    return Conformance(scheme=_scheme_text(scheme), findings=tuple(_run_test(*trial, scheme, x) for trial in trials))
 
 
-def _tried_finding(subject: Subject, trial: Callable[[Scheme, Tensor], str], scheme: Scheme, x: Tensor) -> Finding:
+def _run_test(subject: Subject, trial: Callable[[Scheme, Tensor], str], scheme: Scheme, x: Tensor) -> Finding:
     try:
         return Finding(subject=subject, passed=True, detail=trial(scheme, x))
-    except _Broken as found:
+    except _ClaimBroken as found:
         return Finding(subject=subject, passed=False, detail=str(found))
     except DpfedError as error:
         return Finding(subject=subject, passed=False, detail=f"refused: {error}")
@@ -121,65 +119,67 @@ def _tried_finding(subject: Subject, trial: Callable[[Scheme, Tensor], str], sch
         return Finding(subject=subject, passed=False, detail=f"raises {error_text(error)}")
 
 
-def _bits(scheme: Scheme, x: Tensor) -> str:
+def _test_bits(scheme: Scheme, x: Tensor) -> str:
     longest, layout = 0, scheme.layout(x.shape[1])
     for rows in (x, x * 0, x.sign(), x * x.abs(), x * (x.abs() > x.abs().amax(dim=1, keepdim=True) / 2)):
-        for payload in scheme.encode(rows, seed=_seeds(scheme)):
+        for payload in scheme.encode(rows, seed=_client_seeds(scheme)):
             for name, part in layout.items():
                 content, written = payload.fields[name], part.write(payload.fields[name]).content
                 if len(content) != part.count:
-                    raise _Broken(f"{name} has {len(content)} values, its layout states {part.count}.")
+                    raise _ClaimBroken(f"{name} has {len(content)} values, its layout states {part.count}.")
                 if len(written) > part.most_bytes:
-                    raise _Broken(f"{name} takes {len(written)} bytes, its layout states at most {part.most_bytes}.")
+                    raise _ClaimBroken(
+                        f"{name} takes {len(written)} bytes, its layout states at most {part.most_bytes}."
+                    )
             longest = max(longest, len(payload.to_bytes()))
             if payload.size().bits != 8 * len(payload.to_bytes()) or payload.byte_count() != len(payload.to_bytes()):
-                raise _Broken(f"states {payload.size().bits} bits and sends {8 * len(payload.to_bytes())}.")
+                raise _ClaimBroken(f"states {payload.size().bits} bits and sends {8 * len(payload.to_bytes())}.")
     return f"at most {longest} bytes for {x.shape[1]} coordinates; {most_bytes(scheme, x.shape[1])} are stated."
 
 
-def _inverse(scheme: Scheme, x: Tensor) -> str:
-    payloads = scheme.encode(x, seed=_seeds(scheme))
-    decoded = _decoded(scheme, payloads, x.shape)
+def _test_inverse(scheme: Scheme, x: Tensor) -> str:
+    payloads = scheme.encode(x, seed=_client_seeds(scheme))
+    decoded = _decode(scheme, payloads, x.shape)
     messages = [payload.to_bytes() for payload in payloads]
-    scheme.encode(-2 * x if bool((x < 0).any()) else 1 - x, seed=[seed // 2 for seed in _seeds(scheme)])
+    scheme.encode(-2 * x if bool((x < 0).any()) else 1 - x, seed=[seed // 2 for seed in _client_seeds(scheme)])
     other = _second_scheme(scheme)
-    parsed = [_parsed(scheme, message, x.shape[1]) for message in messages]
+    parsed = [_parse(scheme, message, x.shape[1]) for message in messages]
     for place, (payload, back) in enumerate(zip(payloads, parsed, strict=True)):
         if back != payload:
             names = [name for name, kept in payload.fields.items() if not np.array_equal(kept, back.fields[name])]
-            raise _Broken(f"client {place}: parsed bytes differ in {', '.join(names) or 'options or seed'}.")
+            raise _ClaimBroken(f"client {place}: parsed bytes differ in {', '.join(names) or 'options or seed'}.")
     for how, rows in (("after bytes", scheme), ("by another object", other)):
-        if not torch.equal(_decoded(rows, list(reversed(parsed)), x.shape).flip(0), decoded):
-            raise _Broken(f"a payload decodes to another update {how} than before it was sent.")
+        if not torch.equal(_decode(rows, list(reversed(parsed)), x.shape).flip(0), decoded):
+            raise _ClaimBroken(f"a payload decodes to another update {how} than before it was sent.")
     return f"{len(x)} payloads decode to equal updates after bytes, by another object, in another order."
 
 
-def _reading(scheme: Scheme, x: Tensor) -> str:
+def _test_reading(scheme: Scheme, x: Tensor) -> str:
     tried = 0
-    for message, whole in _damaged(scheme, x):
+    for message, whole in _damaged_messages(scheme, x):
         tried += 1
         try:
-            payload = _parsed(scheme, message, x.shape[1])
+            payload = _parse(scheme, message, x.shape[1])
         except WireError:
             continue
         if len(message) != whole:
             how = "truncated" if len(message) < whole else "one byte longer"
-            raise _Broken(f"a message of {whole} bytes that is {how} is read as a payload: it must be refused.")
+            raise _ClaimBroken(f"a message of {whole} bytes that is {how} is read as a payload: it must be refused.")
         try:
             rows = scheme.decode([payload])
         except WireError:
             continue
         if rows.shape != (1, x.shape[1]):
-            raise _Broken(f"damaged content decodes to {list(rows.shape)}, not [1, {x.shape[1]}].")
+            raise _ClaimBroken(f"damaged content decodes to {list(rows.shape)}, not [1, {x.shape[1]}].")
     return f"{tried} damaged messages are refused, or read as other payloads of their length."
 
 
-def _damaged(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
+def _damaged_messages(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
     """Yield (frame, length of the undamaged message): frames with a correct checksum around content that is truncated,
     longer, or changed in one byte."""
     draws = np.random.default_rng(1)
-    for payload in scheme.encode(x, seed=_seeds(scheme)):
-        (header, content), whole = _taken_apart(scheme, payload), len(payload.to_bytes())
+    for payload in scheme.encode(x, seed=_client_seeds(scheme)):
+        (header, content), whole = _split_message(scheme, payload), len(payload.to_bytes())
         cuts = {0, len(content) // 2, *draws.integers(0, len(content), 8), len(content) - 1}
         for cut in sorted(int(one) for one in cuts if 0 <= one < len(content)):
             yield write_frame(header, content[:cut]), whole
@@ -190,45 +190,47 @@ def _damaged(scheme: Scheme, x: Tensor) -> Iterator[tuple[bytes, int]]:
             yield write_frame(header, bytes(flipped)), whole
 
 
-def _batch(scheme: Scheme, x: Tensor) -> str:
-    seeds = _seeds(scheme)
+def _test_batch(scheme: Scheme, x: Tensor) -> str:
+    seeds = _client_seeds(scheme)
     payloads = scheme.encode(x, seed=seeds)
-    decoded = _decoded(scheme, payloads, x.shape)
+    decoded = _decode(scheme, payloads, x.shape)
     places = [3, 0, 4, 2, 1]
     moved = scheme.encode(x[places], seed=[seeds[place] for place in places])
     for place in range(len(x)):
         alone = scheme.encode(x[place : place + 1], seed=[seeds[place]])
         if alone[0] != payloads[place] or moved[places.index(place)] != payloads[place]:
-            raise _Broken(f"client {place} sends another payload alone, or at another position, than among the others.")
-        if not torch.equal(_decoded(scheme, [payloads[place]], (1, x.shape[1]))[0], decoded[place]):
-            raise _Broken(f"client {place}'s payload decodes to another update alone than among the others.")
+            raise _ClaimBroken(
+                f"client {place} sends another payload alone, or at another position, than among the others."
+            )
+        if not torch.equal(_decode(scheme, [payloads[place]], (1, x.shape[1]))[0], decoded[place]):
+            raise _ClaimBroken(f"client {place}'s payload decodes to another update alone than among the others.")
     return "a client's payload is equal alone, at another position, and among other clients."
 
 
-def _seed(scheme: Scheme, x: Tensor) -> str:
-    first = list(scheme.encode(x, seed=_seeds(scheme)))
+def _test_seed(scheme: Scheme, x: Tensor) -> str:
+    first = list(scheme.encode(x, seed=_client_seeds(scheme)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(99)
         before = torch.get_rng_state()
-        again = list(scheme.encode(x, seed=_seeds(scheme)))
+        again = list(scheme.encode(x, seed=_client_seeds(scheme)))
         drew = not torch.equal(before, torch.get_rng_state())
     if again != first:
-        raise _Broken("the same rows and seeds give other payloads the second time: draw from the seeds alone.")
+        raise _ClaimBroken("the same rows and seeds give other payloads the second time: draw from the seeds alone.")
     if drew:
-        raise _Broken("draws from torch's own generator: draw from the seeds (`dpfed.compress.counter`).")
+        raise _ClaimBroken("draws from torch's own generator: draw from the seeds (`dpfed.compress.counter`).")
     return "the same rows and seeds give the same payloads."
 
 
-def _edges(scheme: Scheme, x: Tensor) -> str:
+def _test_edges(scheme: Scheme, x: Tensor) -> str:
     for name, rows in _edge_updates(x.shape[1], largest_entry(scheme)).items():
         try:
             (payload,) = scheme.encode(rows, seed=[7])
         except ConfigError as error:
-            raise _Broken(f"{name}: is refused, so one client could end a round: {error}") from None
-        arrived = scheme.decode([_parsed(scheme, payload.to_bytes(), rows.shape[1])])
+            raise _ClaimBroken(f"{name}: is refused, so one client could end a round: {error}") from None
+        arrived = scheme.decode([_parse(scheme, payload.to_bytes(), rows.shape[1])])
         if arrived.shape != rows.shape or not bool(arrived.isfinite().all()):
             wrong = int((~arrived.isfinite()).sum())
-            raise _Broken(f"{name}: decodes to {list(arrived.shape)} with {wrong} entries that are not finite.")
+            raise _ClaimBroken(f"{name}: decodes to {list(arrived.shape)} with {wrong} entries that are not finite.")
     for name in ("nan", "infinity"):
         rows = x[:1].clone()
         rows[0, -1] = float(name)
@@ -236,7 +238,7 @@ def _edges(scheme: Scheme, x: Tensor) -> str:
             scheme.encode(rows, seed=[7])
         except ConfigError:
             continue
-        raise _Broken(f"{name}: is encoded; an update with such an entry must be refused (ConfigError).")
+        raise _ClaimBroken(f"{name}: is encoded; an update with such an entry must be refused (ConfigError).")
     return f"edge cases are encoded, with entries up to {largest_entry(scheme):g}; NaN and infinity are refused."
 
 
@@ -253,7 +255,7 @@ def _edge_updates(dimension: int, largest: float) -> dict[str, Tensor]:
     }
 
 
-def _unbiased(scheme: Scheme, x: Tensor) -> str:
+def _test_unbiased(scheme: Scheme, x: Tensor) -> str:
     """Test that y_n = <decoded_n - x, u> has mean zero for six unit vectors u, by means of blocks of 128 payloads."""
     row = x[0].double()
     directions = _directions(row)
@@ -265,34 +267,34 @@ def _unbiased(scheme: Scheme, x: Tensor) -> str:
     worst = int((excess / allowed).argmax())
     sizes = f"{float(excess[worst] / row.norm()):.2g} of ||x||, beyond {float(allowed[worst] / row.norm()):.2g}"
     if bool((excess > allowed).any()):
-        raise _Broken(f"claims to be unbiased: the mean of decoded payloads misses x by {sizes}.")
+        raise _ClaimBroken(f"claims to be unbiased: the mean of decoded payloads misses x by {sizes}.")
     largest = float((allowed / row.norm()).max())
     return f"no bias in {len(directions)} directions; a bias of {largest:.2g} of ||x|| would have been found."
 
 
 def _mean_errors(scheme: Scheme, row: Tensor, block: int) -> Tensor:
     """Return the mean error [d] of a block of payloads of one row."""
-    count = _A_BLOCK // 8 if _one_seed(scheme) else _A_BLOCK  # encoding one at a time is eight times as slow
+    count = _A_BLOCK // 8 if _needs_one_seed(scheme) else _A_BLOCK  # encoding one at a time is eight times as slow
     seeds = [(1 + block * count + place) * _ODD % (1 << 64) for place in range(count)]
     rows = row.expand(count, -1).contiguous()
-    if not _one_seed(scheme):
+    if not _needs_one_seed(scheme):
         decoded = scheme.decode(scheme.encode(rows, seed=seeds))
     else:
-        drawn = [(_with_seed(scheme, seed), seed) for seed in seeds]
+        drawn = [(_set_seed(scheme, seed), seed) for seed in seeds]
         decoded = torch.cat([one.decode(one.encode(rows[:1], seed=[seed])) for one, seed in drawn])
     return decoded.double().mean(dim=0) - row.double()
 
 
-def _seeds(scheme: Scheme) -> list[int]:
+def _client_seeds(scheme: Scheme) -> list[int]:
     """Return one seed for each client; all equal if the scheme's clients must share a seed."""
     return [7] * _CLIENTS if getattr(scheme, "one_seed", False) else [3, -9, 2**63, 5, 11]
 
 
-def _one_seed(scheme: Scheme) -> bool:
+def _needs_one_seed(scheme: Scheme) -> bool:
     return getattr(scheme, "one_seed", False) or getattr(scheme, "shared_seed", None) is not None
 
 
-def _with_seed(scheme: Scheme, seed: int) -> Scheme:
+def _set_seed(scheme: Scheme, seed: int) -> Scheme:
     if getattr(scheme, "shared_seed", None) is None:
         return scheme
     return dataclasses.replace(scheme, shared_seed=seed >> 1)  # type: ignore[type-var]
@@ -309,7 +311,7 @@ def _directions(row: Tensor) -> Tensor:
     return torch.nn.functional.normalize(rows, dim=1)
 
 
-def _updates() -> Tensor:
+def _default_updates() -> Tensor:
     """Return five rows: normal, heavy-tailed, a few large entries, all entries equal, one entry twenty times the
     others."""
     draws = torch.Generator().manual_seed(2)
@@ -321,12 +323,12 @@ def _updates() -> Tensor:
     return x
 
 
-def _decoded(scheme: Scheme, payloads: Payloads | list[Payload], shape: tuple[int, ...]) -> Tensor:
+def _decode(scheme: Scheme, payloads: Payloads | list[Payload], shape: tuple[int, ...]) -> Tensor:
     rows = scheme.decode(payloads)
     if rows.shape != shape or rows.dtype != torch.float32:
-        raise _Broken(f"decode gives {rows.dtype} {list(rows.shape)}; must be float32 {list(shape)}.")
+        raise _ClaimBroken(f"decode gives {rows.dtype} {list(rows.shape)}; must be float32 {list(shape)}.")
     if not bool(rows.isfinite().all()):
-        raise _Broken("an encoded update decodes to NaN or infinity.")
+        raise _ClaimBroken("an encoded update decodes to NaN or infinity.")
     return rows
 
 
@@ -336,11 +338,11 @@ def _second_scheme(scheme: Scheme) -> Scheme:
     return dataclasses.replace(scheme)  # type: ignore[type-var]
 
 
-def _parsed(scheme: Scheme, message: bytes, dimension: int) -> Payload:
+def _parse(scheme: Scheme, message: bytes, dimension: int) -> Payload:
     return parse(message, lambda name, options: _second_scheme(scheme), dimension=dimension)
 
 
-def _taken_apart(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
+def _split_message(scheme: Scheme, payload: Payload) -> tuple[FrameHeader, bytes]:
     header = FrameHeader(name=scheme.name, options=wire_options(scheme), dimension=payload.dimension, seed=payload.seed)
     start = len(write_frame(header, b"")) - 4
     return header, payload.to_bytes()[start:-4]

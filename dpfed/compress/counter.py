@@ -78,21 +78,21 @@ def _seed_word(seed: SupportsIndex) -> int:
 
 def bits(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
     """Return random 64-bit integers, int64 [c, count]: numbers start .. start + count - 1 of every client's stream."""
-    return _draw(seeds, purpose, start, count, _WORDS)
+    return _draw_numbers(seeds, purpose, start, count, _WORDS)
 
 
 def uniform(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
     """Return uniforms on {0, 1, ..., 2^24 - 1} / 2^24, float32 [c, count], equal on all devices."""
-    return _draw(seeds, purpose, start, count, _UNIFORM)
+    return _draw_numbers(seeds, purpose, start, count, _UNIFORM)
 
 
 def rademacher(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor:
     """Return +1 or -1 with probability 1/2, float32 [c, count]; one bit each, so several times faster than
     `uniform`."""
-    return _draw(seeds, purpose, start, count, _SIGNS)
+    return _draw_numbers(seeds, purpose, start, count, _SIGNS)
 
 
-def with_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
+def multiply_by_signs(values: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
     """Return values [c, count], float32, times `rademacher`, bitwise equal: a new tensor with flipped sign bits."""
     flipped = torch.empty(values.shape, dtype=torch.int32, device=values.device)
     before = values.view(torch.int32)
@@ -107,7 +107,7 @@ def normal(seeds: Tensor, purpose: str, count: int, *, start: int = 0) -> Tensor
 
     The random bits are equal on all devices; logarithm, sine and cosine of two devices may differ in the last bit.
     """
-    return _draw(seeds, purpose, start, count, _NORMAL)
+    return _draw_numbers(seeds, purpose, start, count, _NORMAL)
 
 
 def coins(probabilities: Tensor, seeds: Tensor, purpose: str, *, start: int = 0) -> Tensor:
@@ -132,7 +132,7 @@ def at_least(left: Tensor, right: Tensor | float, *, or_equal: bool = True) -> T
     return left >= right if or_equal else left > right
 
 
-def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
+def random_subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
     """Return `kept` of `size` coordinates, uniform without replacement, sorted, int64 [c, kept].
 
     Chosen are the coordinates with the smallest random keys. The low bits of a key are replaced by the coordinate, so
@@ -142,7 +142,7 @@ def subset(seeds: Tensor, purpose: str, size: int, kept: int) -> Tensor:
         raise ConfigError(f"{kept} of {size} coordinates: must be from 0 to all of them.")
     low = (1 << max(size - 1, 0).bit_length()) - 1
     chosen = seeds.new_empty(len(seeds), kept)
-    at_once = max(1, _chunk(seeds.device) // max(size, 1))
+    at_once = max(1, _chunk_size(seeds.device) // max(size, 1))
     for first in range(0, len(seeds) if kept else 0, at_once):
         group = seeds[first : first + at_once]
         if seeds.device.type == "cpu" and size > _CHUNK_WORDS:
@@ -207,7 +207,7 @@ def _smallest_between(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Numbers:
+class _NumberKind:
     """Kind of random numbers: r rows of m·`words` 64-bit integers, contiguous, give [r, m·numbers] numbers."""
 
     words: int
@@ -251,15 +251,15 @@ def _normals_of(words: Tensor) -> Tensor:
     return torch.stack((radii * angles.cos(), radii * angles.sin()), dim=2).view(len(words), -1)
 
 
-_WORDS = _Numbers(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
-_STEPS_OF_24_BITS = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
-_UNIFORM = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
-_NORMAL = _Numbers(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
-_SIGNS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
-_FLIPS = _Numbers(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
+_WORDS = _NumberKind(words=1, numbers=1, dtype=torch.int64, make=lambda words: words)
+_STEPS_OF_24_BITS = _NumberKind(words=1, numbers=2, dtype=torch.float32, make=_steps_of_24_bits)
+_UNIFORM = _NumberKind(words=1, numbers=2, dtype=torch.float32, make=_uniform_of)
+_NORMAL = _NumberKind(words=1, numbers=2, dtype=torch.float32, make=_normals_of)
+_SIGNS = _NumberKind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.float32, make=_signs_of)
+_FLIPS = _NumberKind(words=_SIGN_LANES // 2, numbers=32 * _SIGN_LANES, dtype=torch.int32, make=_flips_of)
 
 
-def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -> Tensor:
+def _draw_numbers(seeds: Tensor, purpose: str, start: int, count: int, kind: _NumberKind) -> Tensor:
     """Return numbers start .. start + count - 1 of every stream, [c, count]."""
     drawn = torch.empty(len(seeds), max(count, 0), dtype=kind.dtype, device=seeds.device)
     for rows, first, last, numbers in _drawn_pieces(seeds, purpose, start, count, kind):
@@ -268,35 +268,35 @@ def _draw(seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers) -
 
 
 def _drawn_pieces(
-    seeds: Tensor, purpose: str, start: int, count: int, kind: _Numbers
+    seeds: Tensor, purpose: str, start: int, count: int, kind: _NumberKind
 ) -> Iterator[tuple[slice, int, int, Tensor]]:
     """Yield the drawn numbers in pieces: rows, the first number, the end (exclusive), and the numbers."""
     if start < 0 or count < 0:
         raise ConfigError(f"start={start}, count={count} of the stream {purpose!r}: must not be negative.")
-    states = _states(seeds, purpose)
-    units = max(1, _chunk(seeds.device) // kind.words)
+    states = _stream_starts(seeds, purpose)
+    units = max(1, _chunk_size(seeds.device) // kind.words)
     unit_range = (start // kind.numbers, -(-(start + count) // kind.numbers))
-    for rows, first, last in _chunks(len(seeds), *unit_range, units):
+    for rows, first, last in _chunk_ranges(len(seeds), *unit_range, units):
         starts = states[rows, None] + _signed(first * kind.words * _GOLDEN % (1 << 64))
-        numbers = kind.make(_mixed_in_place(starts + _steps((last - first) * kind.words, seeds.device)))
+        numbers = kind.make(_mixed_in_place(starts + _counter_steps((last - first) * kind.words, seeds.device)))
         begin, end = max(start, first * kind.numbers), min(start + count, last * kind.numbers)
         yield rows, begin, end, numbers[:, begin - first * kind.numbers : end - first * kind.numbers]
 
 
-def _states(seeds: Tensor, purpose: str) -> Tensor:
+def _stream_starts(seeds: Tensor, purpose: str) -> Tensor:
     """Return the start of every seed's stream, int64 [c]; the tensor must not be written to."""
     if seeds.device.type == "cpu" and len(seeds) <= _FEW_SEEDS:
-        return _few_states(tuple(seeds.tolist()), purpose)
+        return _cached_starts(tuple(seeds.tolist()), purpose)
     return _mixed_in_place(_mixed(seeds) + _purpose_word(purpose))
 
 
 @lru_cache(maxsize=64)
-def _few_states(seeds: tuple[int, ...], purpose: str) -> Tensor:
+def _cached_starts(seeds: tuple[int, ...], purpose: str) -> Tensor:
     """Return the starts of the seeds' streams, cached because blocks of a vector draw one after the other."""
     return _mixed_in_place(_mixed(torch.tensor(seeds, dtype=torch.int64)) + _purpose_word(purpose))
 
 
-def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
+def _chunk_ranges(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice, int, int]]:
     """Yield pieces (rows, first, last) of [rows, first..last) with at most `size` positions, or part of one row."""
     columns = max(1, min(size, last - first))
     height = max(1, size // columns)
@@ -305,7 +305,7 @@ def _chunks(rows: int, first: int, last: int, size: int) -> Iterator[tuple[slice
             yield slice(row, row + height), column, min(column + columns, last)
 
 
-def _chunk(device: torch.device) -> int:
+def _chunk_size(device: torch.device) -> int:
     return _CHUNK_WORDS if device.type == "cpu" else _CHUNK_WORDS_GPU
 
 
@@ -314,9 +314,9 @@ def _steps_up_to(count: int, device: torch.device) -> Tensor:
     return torch.arange(1, count + 1, device=device).mul_(_GOLDEN)
 
 
-def _steps(count: int, device: torch.device) -> Tensor:
+def _counter_steps(count: int, device: torch.device) -> Tensor:
     """Return G, 2 G, ... count G; the tensor must not be written to."""
-    return _steps_up_to(max(_chunk(device), count), device)[:count]
+    return _steps_up_to(max(_chunk_size(device), count), device)[:count]
 
 
 def _mixed(words: Tensor) -> Tensor:

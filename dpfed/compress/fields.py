@@ -20,9 +20,9 @@ from dpfed.compress.symbols import (
     encode_symbols,
     entropy_bits,
     group_weights,
-    occurrences,
     pack_bits,
     packed_bytes,
+    symbol_counts,
     unpack_bits,
 )
 from dpfed.errors import WireError
@@ -49,7 +49,7 @@ class Reader:
     content: bytes
     at: int = 0
 
-    def take(self, count: int, what: str) -> bytes:
+    def take_bytes(self, count: int, what: str) -> bytes:
         left = len(self.content) - self.at
         if count > left:
             raise WireError(f"{what}: needs {count} bytes, but {left} are left; the message is truncated or forged.")
@@ -57,7 +57,7 @@ class Reader:
         return self.content[self.at - count : self.at]
 
     def integer(self, width: int, what: str) -> int:
-        return int.from_bytes(self.take(width, what), "little")
+        return int.from_bytes(self.take_bytes(width, what), "little")
 
 
 class Field(Protocol):
@@ -100,7 +100,7 @@ class Floats:
         return FieldBytes(content=values.astype(self.dtype).tobytes(), coded=False)
 
     def read(self, reader: Reader) -> Values:
-        content = reader.take(self.count * self.dtype.itemsize, f"{self.count} floats")
+        content = reader.take_bytes(self.count * self.dtype.itemsize, f"{self.count} floats")
         values = np.frombuffer(content, dtype=self.dtype)
         limit = float(np.finfo(np.float16).max) if self.half else LARGEST
         if len(values) and not (-limit <= values.min() and values.max() <= limit):
@@ -145,21 +145,21 @@ class SymbolField:
 
     def write(self, values: Values) -> FieldBytes:
         values = values.astype(self.dtype, copy=False)
-        counts = occurrences(values, self.alphabet)
+        counts = symbol_counts(values, self.alphabet)
         coded_bound = self._counts_bytes + 4 + math.ceil(entropy_bits(counts) / 8)
         if coded_bound < self._packed_bytes:
-            coded = self._coded(values, counts)
+            coded = self._encode(values, counts)
             if len(coded) < self._packed_bytes:
                 return FieldBytes(content=bytes([_CODED]) + coded, coded=True)
-        return FieldBytes(content=bytes([_PACKED]) + self._packed(values), coded=False)
+        return FieldBytes(content=bytes([_PACKED]) + self._pack(values), coded=False)
 
     def read(self, reader: Reader) -> Values:
         what = f"{self.count} symbols of {self.alphabet}"
         flag = reader.integer(1, what)
         if flag == _PACKED:
-            values = self._unpacked(reader.take(self._packed_bytes, what))
+            values = self._unpack(reader.take_bytes(self._packed_bytes, what))
         elif flag == _CODED:
-            values = self._decoded(reader, what)
+            values = self._decode(reader, what)
         else:
             raise WireError(f"{what}: marked {flag}, which is neither packed ({_PACKED}) nor coded ({_CODED}).")
         if len(values) and int(values.max()) >= self.alphabet:
@@ -167,7 +167,7 @@ class SymbolField:
         return values
 
     @property
-    def _group(self) -> int:
+    def _group_size(self) -> int:
         """Number of symbols in a byte."""
         group = 1
         while self.alphabet > 1 and self.alphabet ** (group + 1) <= 256:
@@ -175,8 +175,8 @@ class SymbolField:
         return group
 
     @property
-    def _groups(self) -> int:
-        return -(-self.count // self._group)
+    def _group_count(self) -> int:
+        return -(-self.count // self._group_size)
 
     @property
     def _bits(self) -> int:
@@ -184,11 +184,11 @@ class SymbolField:
 
     @property
     def _whole_bytes(self) -> bool:
-        return self.alphabet <= 256 and self._bits * self._group >= 8
+        return self.alphabet <= 256 and self._bits * self._group_size >= 8
 
     @property
     def _packed_bytes(self) -> int:
-        return self._groups if self._whole_bytes else packed_bytes(self.count, self._bits)
+        return self._group_count if self._whole_bytes else packed_bytes(self.count, self._bits)
 
     @property
     def _count_width(self) -> int:
@@ -198,44 +198,44 @@ class SymbolField:
     def _counts_bytes(self) -> int:
         return (self.alphabet - 1) * self._count_width
 
-    def _packed(self, values: Values) -> bytes:
+    def _pack(self, values: Values) -> bytes:
         if self._whole_bytes:
-            return self._grouped(values).tobytes()
+            return self._group_symbols(values).tobytes()
         return pack_bits(values, self._bits)
 
-    def _unpacked(self, content: bytes) -> Values:
+    def _unpack(self, content: bytes) -> Values:
         if not self._whole_bytes:
             return unpack_bits(content, self._bits, self.count).astype(self.dtype)
-        return self._ungrouped(np.frombuffer(content, dtype=np.uint8))
+        return self._ungroup_symbols(np.frombuffer(content, dtype=np.uint8))
 
-    def _coded(self, values: Values, counts: NDArray[np.int64]) -> bytes:
+    def _encode(self, values: Values, counts: NDArray[np.int64]) -> bytes:
         groups = SymbolGroups.of(counts)
-        joined = groups.join(values, fill=int(counts.argmax()))
-        words = encode_symbols(joined, group_weights(counts[groups.held], groups.together))
+        joined = groups.join_symbols(values, fill=int(counts.argmax()))
+        words = encode_symbols(joined, group_weights(counts[groups.symbol_range], groups.together))
         table = b"".join(int(count).to_bytes(self._count_width, "little") for count in counts[:-1])
         return table + len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
 
-    def _decoded(self, reader: Reader, what: str) -> Values:
+    def _decode(self, reader: Reader, what: str) -> Values:
         width = self._count_width
-        table = reader.take(self._counts_bytes, f"the counts of {what}")
+        table = reader.take_bytes(self._counts_bytes, f"the counts of {what}")
         counts = [int.from_bytes(table[at : at + width], "little") for at in range(0, len(table), width)]
         counts.append(self.count - sum(counts))
         if counts[-1] < 0 or not self.count:
             raise WireError(f"{what}: their counts add up to {self.count - counts[-1]}.")
         model = np.array(counts, dtype=np.int64)
         length = reader.integer(4, f"the length of {what}")
-        words = np.frombuffer(reader.take(4 * length, what), dtype="<u4").astype(np.uint32)
+        words = np.frombuffer(reader.take_bytes(4 * length, what), dtype="<u4").astype(np.uint32)
         groups = SymbolGroups.of(model)
-        weights = group_weights(model[groups.held], groups.together)
+        weights = group_weights(model[groups.symbol_range], groups.together)
         joined = decode_symbols(words, weights, -(-self.count // groups.together))
-        values = groups.split(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
-        if not np.array_equal(occurrences(values, self.alphabet), model):
+        values = groups.split_numbers(joined, self.count, fill=int(model.argmax())).astype(self.dtype)
+        if not np.array_equal(symbol_counts(values, self.alphabet), model):
             raise WireError(f"{what}: the symbols do not occur as often as their counts state; the message is forged.")
         return values
 
-    def _grouped(self, values: Values) -> Values:
-        """Return symbols [count] as bytes of `_group` symbols each, the first the lowest digit, padded with 0."""
-        group = self._group
+    def _group_symbols(self, values: Values) -> Values:
+        """Return symbols [count] as bytes of `_group_size` symbols each, the first the lowest digit, padded with 0."""
+        group = self._group_size
         if group == 1:
             return values
         missing = -self.count % group
@@ -249,9 +249,9 @@ class SymbolField:
             grouped += digits[:, place]
         return grouped
 
-    def _ungrouped(self, grouped: NDArray[np.uint8]) -> Values:
+    def _ungroup_symbols(self, grouped: NDArray[np.uint8]) -> Values:
         """Return the symbols of grouped bytes; raise WireError unless padding is 0 and every byte encodes a group."""
-        group = self._group
+        group = self._group_size
         if group == 1:
             return grouped
         if self.alphabet == 2:
@@ -259,16 +259,16 @@ class SymbolField:
         else:
             if len(grouped) and int(grouped.max()) >= self.alphabet**group:
                 raise WireError(f"a byte {int(grouped.max())} does not encode {group} symbols of {self.alphabet}.")
-            full = np.take(self._digits, grouped, axis=0).reshape(-1)
+            full = np.take(self._digit_table, grouped, axis=0).reshape(-1)
         if full[self.count :].any():
             raise WireError(f"{self.count} symbols of {self.alphabet}: the padding bits of the last byte are not zero.")
         return full[: self.count]
 
     @property
-    def _digits(self) -> NDArray[np.uint8]:
+    def _digit_table(self) -> NDArray[np.uint8]:
         """Return the table from a byte to its digits, [alphabet^group, group]."""
-        powers = self.alphabet ** np.arange(self._group)
-        numbers = np.arange(self.alphabet**self._group)[:, None]
+        powers = self.alphabet ** np.arange(self._group_size)
+        numbers = np.arange(self.alphabet**self._group_size)[:, None]
         return (numbers // powers % self.alphabet).astype(np.uint8)
 
 
@@ -305,7 +305,7 @@ class Indices:
         what = f"{self.count} coordinates of {self.size}"
         flag = reader.integer(1, what)
         if flag == _PACKED:
-            values = unpack_bits(reader.take(packed_bytes(self.count, self._bits), what), self._bits, self.count)
+            values = unpack_bits(reader.take_bytes(packed_bytes(self.count, self._bits), what), self._bits, self.count)
         elif flag == _CODED:
             values = np.flatnonzero(self._bitmap.read(reader))
         else:

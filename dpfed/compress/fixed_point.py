@@ -33,14 +33,14 @@ _DOUBT = 2.0**-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Encoded:
+class EncodedRows:
     """Integers int32 [c, padded] on the CPU, and the number of rows replaced by zeros: not finite, or always too long.
 
-    `gave_up` depends on the rows: it is for the operator only, and no epsilon covers it.
+    `zeroed_rows` depends on the rows: it is for the operator only, and no epsilon covers it.
     """
 
     integers: Tensor
-    gave_up: int
+    zeroed_rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,10 @@ class FixedPoint:
     """Code y = s R x rounded to integers, s = `steps_per_unit`; x has `size` = d entries, y has `padded` = n.
 
     rotate: True: R = H D / √n, with the Hadamard matrix H and random signs D from the round's public seed, equal for
-    all
-            clients, and n = the next power of two. R is an isometry. For x chosen before the signs, a coordinate of R x
-            is subgaussian with variance ||x||² / n, so that the sum needs few bits
-            (`accounting.integers.fixed_point.sum_bits`). One factor H D is enough for that bound. False: R = 1 and n
-            = d.
+            all clients, and n = the next power of two. R is an isometry. For x chosen before the signs, a coordinate of
+            R x is subgaussian with variance ||x||² / n, so that the sum needs few bits
+            (`accounting.integers.fixed_point.sum_bits`). One factor H D is enough for that bound. False: R = 1 and n =
+            d.
     """
 
     size: int
@@ -95,7 +94,7 @@ class FixedPoint:
         names: NDArray[np.int64],
         path: tuple[int, ...],
         purpose: str = "fixed-point.rounding",
-    ) -> Encoded:
+    ) -> EncodedRows:
         """Return rows [c, size] of norm at most `clip_norm` as integers whose mean over the random roundings is s R x.
 
         Claim: every returned row y has ||y||² <= `largest_squared_norm(clip_norm)`, checked in integers, for any input.
@@ -110,15 +109,15 @@ class FixedPoint:
         largest = self.largest_squared_norm(clip_norm)
         signs = self._signs(rotation_seed, rows)
         integers = np.zeros((len(rows), self.padded), dtype=np.int32)
-        gave_up = 0
+        zeroed_rows = 0
         for row, out, name in zip(rows, integers, names, strict=True):
-            rotated = self._rotated(row, signs)
-            steps = self._steps(rotated, clip_norm)
+            rotated = self._rotate_row(row, signs)
+            steps = self._row_factor(rotated, clip_norm)
             values = rotated.cpu().numpy()
-            gave_up += steps is None or not _round_within(
+            zeroed_rows += steps is None or not _round_within(
                 values, largest, out, randomness, purpose, *path, int(name), steps=steps
             )
-        return Encoded(integers=torch.from_numpy(integers), gave_up=gave_up)
+        return EncodedRows(integers=torch.from_numpy(integers), zeroed_rows=zeroed_rows)
 
     def decode(self, total: Tensor, *, rotation_seed: int) -> Tensor:
         """Return the sum of rows, float32 [size], from the noisy sum of integers [padded], on the same device."""
@@ -130,7 +129,7 @@ class FixedPoint:
     def _signs(self, rotation_seed: int, like: Tensor) -> Tensor:
         return _signs_of(rotation_seed, self.padded).to(like) if self.rotate else torch.ones(1).to(like)
 
-    def _rotated(self, row: Tensor, signs: Tensor) -> Tensor:
+    def _rotate_row(self, row: Tensor, signs: Tensor) -> Tensor:
         """Return R x: H of n = p q is H of p applied to the H of q of every part; parts of padding stay zeros."""
         if not self.rotate:
             return row.float()
@@ -144,7 +143,7 @@ class FixedPoint:
         with tf32(False, row.device):
             return (outer @ inner).view(-1)
 
-    def _steps(self, row: Tensor, clip_norm: float) -> float | None:
+    def _row_factor(self, row: Tensor, clip_norm: float) -> float | None:
         """Return the factor of a row: s, or less if the row is longer than the clip norm; None if it is not finite.
 
         Privacy does not depend on this bound. It avoids needless redraws of rows that float32 has lengthened.
@@ -176,13 +175,13 @@ def _round_within(
         squares, unsure = 0, []
         for first in range(0, len(values), _AT_ONCE):
             place = slice(first, first + _AT_ONCE)
-            out[place], square, open_places = _rounded(values[place], heads[place], steps)
+            out[place], square, open_places = _round_by_8_bits(values[place], heads[place], steps)
             squares += square
             unsure.append(open_places + first)
         chosen = np.concatenate(unsure)
         rest = randomness.bits(len(chosen), purpose + ".rest", *path, attempt)
         settled = _rounded_in_doubles(values[chosen], heads[chosen], rest, steps)
-        squares += _square(settled) - _square(out[chosen].astype(np.int64))
+        squares += _squared_norm(settled) - _squared_norm(out[chosen].astype(np.int64))
         out[chosen] = settled
         if squares <= largest:
             return True
@@ -190,7 +189,7 @@ def _round_within(
     return False
 
 
-def _rounded(
+def _round_by_8_bits(
     values: NDArray[np.floating], heads: NDArray[np.uint8], steps: float
 ) -> tuple[NDArray[np.floating], int, NDArray[np.int64]]:
     """Round v = steps · values up if a uniform U is below its fraction, else down: to the least integer >= v - U.
@@ -214,7 +213,7 @@ def _rounded(
         if square < exact:
             break
     np.subtract(rounded, lower, out=lower)
-    whole = int(square) if square < exact else _square(rounded.astype(np.int64))
+    whole = int(square) if square < exact else _squared_norm(rounded.astype(np.int64))
     return rounded, whole, np.flatnonzero(lower <= _COIN + 2 * _DOUBT)
 
 
@@ -228,17 +227,16 @@ def _rounded_in_doubles(
     return (down + (coins < scaled - down)).astype(np.int64)
 
 
-def _square(integers: NDArray[np.int64]) -> int:
+def _squared_norm(integers: NDArray[np.int64]) -> int:
     """Return the squared norm, which is below 2^62 by largest_squared_norm."""
     return int(integers @ integers)
 
 
-def saturated(total: Tensor, bits: int) -> int:
+def count_near_ends(total: Tensor, bits: int) -> int:
     """Return the number of entries of a sum in the outer 1/64 of the ring, at least one value at either end.
 
-    total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.compress.ring.centred`), with the clients' noise. The server's
-    noise
-           is not in it yet, so the count is for the operator only and no epsilon covers it.
+    total: int64 in [-2^(bits-1), 2^(bits-1)) (`dpfed.compress.ring.centre_residues`), with the clients' noise. The
+           server's noise is not in it yet, so the count is for the operator only and no epsilon covers it.
 
     The count estimates wraps, which cannot be counted: a sum that has wrapped around looks like any other. But entries
     beyond the ends of the ring have neighbours near the ends. A count above zero means that some entries have probably

@@ -63,13 +63,13 @@ def _kth_largest(magnitudes: NDArray[np.float32], kept: int) -> np.float32:
     return threshold
 
 
-def scattered(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
+def scatter_values(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
     """Return [c, dimension] with the values [c, k] at indices [c, k], and zeros elsewhere."""
     return values.new_zeros(len(values), dimension).scatter_(1, indices, values)
 
 
-def scattered_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
-    """Return the mean over clients of `scattered`, [dimension], without building `scattered`."""
+def scatter_mean(values: Tensor, indices: Tensor, dimension: int) -> Tensor:
+    """Return the mean over clients of `scatter_values`, [dimension], without building `scatter_values`."""
     total = values.new_zeros(dimension)
     return total.index_add_(0, indices.reshape(-1), values.reshape(-1)).div_(len(values))
 

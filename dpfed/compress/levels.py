@@ -30,7 +30,7 @@ from dpfed.compress.payload import (
     Payloads,
     Scheme,
     Seed,
-    batched,
+    as_batch,
     checked_updates,
 )
 from dpfed.errors import ConfigError
@@ -66,10 +66,10 @@ class Dense(Scheme):
         return Payloads.of(self, x.shape[1], values=values)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        return batched(payloads, self)["values"].to(torch.float32)
+        return as_batch(payloads, self)["values"].to(torch.float32)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        return batched(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
+        return as_batch(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
 
 
 _MOST_LEVELS = 1 << 14
@@ -99,14 +99,14 @@ class TernGrad(Scheme):
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         if self.clip is not None:
-            x = clipped(x, self.clip)
+            x = clamp_coordinates(x, self.clip)
         scale = x.abs().amax(dim=1, keepdim=True)
         up = coins(x.abs().div_(_divisors(scale)), seeds, "terngrad").view(torch.uint8)
         trits = 1 - up + 2 * (up & at_least(x, 0.0).view(torch.uint8))
         return Payloads.of(self, x.shape[1], scale=scale, trits=trits)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         return sent["trits"].to(torch.float32).sub_(1).mul_(sent["scale"])
 
 
@@ -138,13 +138,13 @@ class Qsgd(Scheme):
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         norms = self._norms(x)
-        spread = self._spread(_divisors(norms), x.shape[1])
+        spread = self._spread_buckets(_divisors(norms), x.shape[1])
         return Payloads.of(self, x.shape[1], norms=norms, levels=rounded_levels(x, spread, self.levels, seeds, "qsgd"))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         steps = sent["levels"].to(torch.float32).sub_(self.levels)
-        return steps.div_(self.levels).mul_(self._spread(sent["norms"], sent.dimension))
+        return steps.div_(self.levels).mul_(self._spread_buckets(sent["norms"], sent.dimension))
 
     def _bucket(self, dimension: int) -> int:
         return min(self.bucket or dimension, dimension)
@@ -160,7 +160,7 @@ class Qsgd(Scheme):
         lengths: Tensor = torch.linalg.vector_norm(full, dim=2, dtype=torch.float64)
         return lengths.to(x.dtype).maximum(largest)
 
-    def _spread(self, norms: Tensor, dimension: int) -> Tensor:
+    def _spread_buckets(self, norms: Tensor, dimension: int) -> Tensor:
         """Return [c, d] with the number of each coordinate's bucket."""
         return norms.repeat_interleave(self._bucket(dimension), dim=1)[:, :dimension]
 
@@ -191,7 +191,7 @@ def _whole_numbers(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype)
 
 
-def clipped(x: Tensor, deviations: float) -> Tensor:
+def clamp_coordinates(x: Tensor, deviations: float) -> Tensor:
     """Return coordinates clamped to ±deviations·σ, σ = sqrt(mean x²) of each row of [c, d].
 
     σ is computed about zero, not about the mean: a constant vector (as any with d = 1) must not become zero.

@@ -43,13 +43,15 @@ class MaskCoder:
         The size is about the cross-entropy in bits, plus at most 64 bits and 1e-4 bits per entry.
         """
         entries = mask.view(np.uint8) if mask.dtype == np.bool_ else mask.astype(np.uint8)
-        symbols = np.packbits(entries[self._grouped], bitorder="little").astype(np.int32)
+        symbols = np.packbits(entries[self._grouped_entries], bitorder="little").astype(np.int32)
         encoder = constriction.stream.queue.RangeEncoder()
         for first, last, model in self._models:
             encoder.encode(symbols[first:last], model)
-        if len(self._group_order):
+        if len(self._single_entries):
             encoder.encode(
-                entries[self._group_order].astype(np.int32), _coin(), self._steps[self._group_order] / PROBABILITY_STEPS
+                entries[self._single_entries].astype(np.int32),
+                _bit_model(),
+                self._steps[self._single_entries] / PROBABILITY_STEPS,
             )
         words: bytes = encoder.get_compressed().astype("<u4").tobytes()
         return words
@@ -67,18 +69,20 @@ class MaskCoder:
                 "The upload is damaged or forged; drop it."
             )
         decoder = constriction.stream.queue.RangeDecoder(np.frombuffer(content, dtype="<u4").astype(np.uint32))
-        symbols = np.empty(len(self._grouped) // _GROUP, dtype=np.uint8)
+        symbols = np.empty(len(self._grouped_entries) // _GROUP, dtype=np.uint8)
         mask = np.empty(count, dtype=np.uint8)
         try:
             for first, last, model in self._models:
                 symbols[first:last] = decoder.decode(model, last - first)
-            if len(self._group_order):
-                mask[self._group_order] = decoder.decode(_coin(), self._steps[self._group_order] / PROBABILITY_STEPS)
+            if len(self._single_entries):
+                mask[self._single_entries] = decoder.decode(
+                    _bit_model(), self._steps[self._single_entries] / PROBABILITY_STEPS
+                )
         except (AssertionError, ValueError) as error:
             raise WireError(f"a mask of {len(content)} bytes: not a coded mask ({error}). Drop it.") from None
         if not decoder.maybe_exhausted():
             raise WireError(f"a mask of {len(content)} bytes: more than its {count} entries need. Drop it.")
-        mask[self._grouped] = np.unpackbits(symbols, bitorder="little")
+        mask[self._grouped_entries] = np.unpackbits(symbols, bitorder="little")
         return mask.view(np.bool_)
 
     @cached_property
@@ -87,33 +91,33 @@ class MaskCoder:
         return np.clip(steps, 1, PROBABILITY_STEPS - 1).astype(np.uint16)
 
     @cached_property
-    def _sorted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _context_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The entries ordered by context, and the start of each context in this order, with the end."""
         contexts = _CONTEXTS[self._steps]
         starts = np.concatenate([[0], np.cumsum(np.bincount(contexts, minlength=int(_CONTEXTS.max()) + 1))])
         return np.argsort(contexts, kind="stable"), starts
 
     @cached_property
-    def _grouped(self) -> NDArray[np.int64]:
+    def _grouped_entries(self) -> NDArray[np.int64]:
         """The entries that are coded eight at a time, in order."""
-        order, starts = self._sorted
+        order, starts = self._context_order
         return np.concatenate([order[a : b - (b - a) % _GROUP] for a, b in pairwise(starts)])
 
     @cached_property
-    def _group_order(self) -> NDArray[np.int64]:
-        order, starts = self._sorted
+    def _single_entries(self) -> NDArray[np.int64]:
+        order, starts = self._context_order
         return np.concatenate([order[b - (b - a) % _GROUP : b] for a, b in pairwise(starts)])
 
     @cached_property
     def _models(self) -> list[tuple[int, int, constriction.stream.model.Categorical]]:
         """For every context, the (first, end) of its symbols and their model."""
-        order, starts = self._sorted
+        order, starts = self._context_order
         models, first = [], 0
         for a, b in pairwise(starts.tolist()):
             last = first + (b - a) // _GROUP
             if last > first:
                 total = int(self._steps[order[a:b]].sum(dtype=np.int64))
-                models.append((first, last, _eight_samples(total * _MEAN_STEPS // (PROBABILITY_STEPS * (b - a)))))
+                models.append((first, last, _byte_model(total * _MEAN_STEPS // (PROBABILITY_STEPS * (b - a)))))
             first = last
         return models
 
@@ -128,11 +132,11 @@ def mask_from_bytes(content: bytes, probabilities: NDArray[np.float32]) -> NDArr
     return MaskCoder(probabilities=probabilities).decode(content)
 
 
-def _coin() -> constriction.stream.model.Bernoulli:
+def _bit_model() -> constriction.stream.model.Bernoulli:
     return constriction.stream.model.Bernoulli(perfect=False)
 
 
-def _eight_samples(ones: int) -> constriction.stream.model.Categorical:
+def _byte_model(ones: int) -> constriction.stream.model.Categorical:
     """Return the model of a byte of eight Bernoulli samples with mean ones / 65,536; weights in whole numbers."""
     shift = 16 * _GROUP - _WEIGHT_BITS
     by_ones = [max(1, ones**k * (_MEAN_STEPS - ones) ** (_GROUP - k) >> shift) for k in range(_GROUP + 1)]
@@ -140,10 +144,10 @@ def _eight_samples(ones: int) -> constriction.stream.model.Categorical:
     return constriction.stream.model.Categorical(weights, perfect=False)
 
 
-def _context(steps: int) -> int:
+def _context_of_steps(steps: int) -> int:
     below = min(steps, PROBABILITY_STEPS - steps)
     place = math.isqrt(2 * below)
     return place if steps == below else 2 * math.isqrt(PROBABILITY_STEPS) - place
 
 
-_CONTEXTS = np.array([_context(steps) for steps in range(PROBABILITY_STEPS + 1)], dtype=np.uint8)
+_CONTEXTS = np.array([_context_of_steps(steps) for steps in range(PROBABILITY_STEPS + 1)], dtype=np.uint8)

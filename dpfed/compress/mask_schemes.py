@@ -22,7 +22,17 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import SymbolField
-from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, refuse_rows
+from dpfed.compress.payload import (
+    Batch,
+    Layout,
+    Payload,
+    Payloads,
+    Scheme,
+    Seed,
+    as_batch,
+    checked_updates,
+    refuse_rows,
+)
 from dpfed.errors import ConfigError
 
 NOISES = ("uniform", "gaussian", "bernoulli")
@@ -73,32 +83,32 @@ class FedMrn(Scheme):
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
         masks = torch.empty_like(x, dtype=torch.uint8)
-        for rows, columns, noise in self._pieces(seeds, *x.shape):
+        for rows, columns, noise in self._noise_pieces(seeds, *x.shape):
             chances = mask_probabilities(x[rows, columns], noise, signed=self.signed)
             masks[rows, columns] = counter.coins(chances, seeds[rows], "masked_noise.coins", start=columns.start)
         return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, mask=masks)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         decoded = torch.empty_like(sent["mask"], dtype=torch.float32)
-        for rows, columns, part in self._decoded(sent):
+        for rows, columns, part in self._decoded_pieces(sent):
             decoded[rows, columns] = part
         return decoded
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         total = torch.zeros(sent.dimension, dtype=torch.float32, device=sent.seeds.device)
-        for _, columns, part in self._decoded(sent):
+        for _, columns, part in self._decoded_pieces(sent):
             total[columns] += part.sum(dim=0)
         return total.div_(len(sent))
 
-    def _decoded(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _decoded_pieces(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield ranges of clients and of coordinates, with their masked noise."""
         masks = sent["mask"]
-        for rows, columns, noise in self._pieces(sent.seeds, *masks.shape):
+        for rows, columns, noise in self._noise_pieces(sent.seeds, *masks.shape):
             yield rows, columns, mask_weights(masks[rows, columns].float(), signed=self.signed) * noise
 
-    def _pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _noise_pieces(self, seeds: Tensor, clients: int, dimension: int) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield ranges of clients and of coordinates, with their noise [rows, coordinates], or [1, coordinates] if it
         is shared."""
         room = _AT_ONCE if seeds.device.type == "cpu" else _AT_ONCE_GPU
@@ -108,9 +118,9 @@ class FedMrn(Scheme):
             columns = slice(first, min(first + width, dimension))
             for row in range(0, clients, height):
                 rows = slice(row, min(row + height, clients))
-                yield rows, columns, self._noise_of(seeds[rows], columns.stop - first, start=first)
+                yield rows, columns, self._noise_entries(seeds[rows], columns.stop - first, start=first)
 
-    def _noise_of(self, seeds: Tensor, count: int, *, start: int) -> Tensor:
+    def _noise_entries(self, seeds: Tensor, count: int, *, start: int) -> Tensor:
         """Return entries start .. start + count - 1 of the noise; the tensor must not be written to."""
         if self.shared_seed is not None:
             seeds = client_seeds([self.shared_seed], 1).to(seeds.device)
@@ -190,7 +200,7 @@ class FedPm(Scheme):
         return Payloads.of(self, x.shape[1], mask=self._masks(x, seed).byte())
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        return batched(payloads, self)["mask"].float()
+        return as_batch(payloads, self)["mask"].float()
 
     def _masks(self, x: Tensor, seed: Seed) -> Tensor:
         return counter.coins(x, client_seeds(seed, len(x)).to(x.device), "fedpm.coins")

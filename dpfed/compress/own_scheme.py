@@ -32,7 +32,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates, form_of
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates, type_and_shape
 from dpfed.config import registered
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.errors import ConfigError, WireError
@@ -49,15 +49,15 @@ def register(name: str, *, taken: Sequence[str]) -> Callable[[Given], Given]:
     """Return a decorator that registers a class as the scheme `name`, and returns the scheme. Raise ConfigError for an
     unsuitable class, for a name in `taken`, and for a name that is registered already."""
 
-    def known(given: Given) -> Given:
-        made: Given = _scheme(name, given)
+    def add_scheme(given: Given) -> Given:
+        made: Given = _scheme_class(name, given)
         registered.add("scheme", name, made, taken=taken)
         return made
 
-    return known
+    return add_scheme
 
 
-def _scheme(name: str, given: Any) -> Any:
+def _scheme_class(name: str, given: Any) -> Any:
     if not isinstance(given, type):
         raise ConfigError(f"scheme {name!r}: is {type(given).__name__}; must be a class with {', '.join(_SMALL)}.")
     whole = hasattr(given, "layout")
@@ -70,7 +70,9 @@ def _scheme(name: str, given: Any) -> Any:
         raise ConfigError(f"scheme {name!r}: {given.__name__} is a mutable dataclass. Give it frozen=True.")
     claims = {claim: False for claim in ("linear", "unbiased") if not hasattr(given, claim)}
     return type(
-        given.__name__, (given,), _kept_names(given) | claims | {"name": name} | ({} if whole else _wrapped(given))
+        given.__name__,
+        (given,),
+        _kept_names(given) | claims | {"name": name} | ({} if whole else _protocol_methods(given)),
     )
 
 
@@ -79,7 +81,7 @@ def _kept_names(given: type) -> dict[str, object]:
     return {"__module__": given.__module__, "__qualname__": given.__qualname__, "__doc__": given.__doc__}
 
 
-def _wrapped(given: Any) -> dict[str, object]:
+def _protocol_methods(given: Any) -> dict[str, object]:
     """Return the protocol's methods, which call those of a user's class."""
 
     def layout(self: Scheme, dimension: int) -> Layout:
@@ -93,15 +95,15 @@ def _wrapped(given: Any) -> dict[str, object]:
         return Payloads.of(self, x.shape[1], **own, **_checked_fields(self, fields, x))
 
     def decode(self: Scheme, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         try:
             rows = given.decode(self, sent)
         except Exception as error:  # content may come from an attacker, and a user's code may raise any exception
             raise WireError(f"{self.name}: a payload that its decode cannot take: {error_text(error)}.") from error
         if not isinstance(rows, Tensor) or rows.shape != (len(sent), sent.dimension):
             raise WireError(
-                f"{self.name}: decode gives {form_of(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], a row "
-                "for each payload."
+                f"{self.name}: decode gives {type_and_shape(rows)}; must be a tensor [{len(sent)}, {sent.dimension}], "
+                "a row for each payload."
             )
         return rows.to(torch.float32)
 
@@ -142,25 +144,26 @@ def _checked_fields(scheme: Scheme, fields: object, x: Tensor) -> dict[str, Tens
         given = ", ".join(map(str, fields)) if isinstance(fields, Mapping) else type(fields).__name__
         raise ConfigError(f"scheme {scheme.name!r}: encode gives {given}; its bits are {', '.join(layout)}.")
     return {
-        name: _content(f"scheme {scheme.name!r}: its {name}", part, fields[name], x) for name, part in layout.items()
+        name: _checked_content(f"scheme {scheme.name!r}: its {name}", part, fields[name], x)
+        for name, part in layout.items()
     }
 
 
-def _content(what: str, part: Field, values: object, x: Tensor) -> Tensor:
+def _checked_content(what: str, part: Field, values: object, x: Tensor) -> Tensor:
     if not isinstance(values, Tensor) or values.numel() != len(x) * part.count or values.shape[:1] != x.shape[:1]:
-        raise ConfigError(f"{what} are {form_of(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
+        raise ConfigError(f"{what} are {type_and_shape(values)}; must be a tensor [{len(x)}, {part.count}] ({part}).")
     values = values.reshape(len(x), part.count)
     match part:
         case Floats():
-            return _floats(what, part, values)
+            return _checked_floats(what, part, values)
         case SymbolField():
-            return _symbols(what, part, values)
+            return _checked_symbols(what, part, values)
         case Indices():
-            return _indices(what, part, values)
+            return _checked_indices(what, part, values)
     return values
 
 
-def _floats(what: str, part: Floats, values: Tensor) -> Tensor:
+def _checked_floats(what: str, part: Floats, values: Tensor) -> Tensor:
     values = values.to(torch.float16 if part.half else torch.float32)
     limit = float(torch.finfo(torch.float16).max) if part.half else LARGEST
     if not bool((values.abs() <= limit).all()):
@@ -170,7 +173,7 @@ def _floats(what: str, part: Floats, values: Tensor) -> Tensor:
     return values
 
 
-def _symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
+def _checked_symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
     if values.is_floating_point() or values.is_complex():
         raise ConfigError(f"{what} are {values.dtype}; symbols must be whole numbers of an integer type.")
     values = values.to(torch.int64)
@@ -182,7 +185,7 @@ def _symbols(what: str, part: SymbolField, values: Tensor) -> Tensor:
     return values.to(torch.uint8 if part.alphabet <= 256 else torch.int32)
 
 
-def _indices(what: str, part: Indices, values: Tensor) -> Tensor:
+def _checked_indices(what: str, part: Indices, values: Tensor) -> Tensor:
     values = values.to(torch.int64)
     inside = bool(((values >= 0) & (values < part.size)).all())
     if not inside or not bool((values.diff(dim=1) > 0).all()):

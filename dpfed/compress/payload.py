@@ -109,7 +109,7 @@ class Payload:
 
     def to_bytes(self) -> bytes:
         """Return the bytes that the client sends; `dpfed.compress.from_bytes` is the inverse."""
-        return self._framed(self._blocks())
+        return self._frame(self._blocks())
 
     def byte_count(self) -> int:
         """Return the length of `to_bytes`."""
@@ -118,7 +118,7 @@ class Payload:
     def size(self) -> Size:
         """Return the length of `to_bytes`, split into header, raw content and entropy-coded content."""
         blocks = self._blocks()
-        total, coded = len(self._framed(blocks)), sum(len(block.content) for block in blocks if block.coded)
+        total, coded = len(self._frame(blocks)), sum(len(block.content) for block in blocks if block.coded)
         raw = sum(len(block.content) for block in blocks if not block.coded)
         return Size(header_bytes=total - raw - coded, raw_bits=8 * raw, coded_bits=8 * coded)
 
@@ -136,7 +136,7 @@ class Payload:
         layout = self.scheme.layout(self.dimension)
         return [part.write(self.fields[name]) for name, part in layout.items()]
 
-    def _framed(self, blocks: list[FieldBytes]) -> bytes:
+    def _frame(self, blocks: list[FieldBytes]) -> bytes:
         return write_frame(self._header(), b"".join(block.content for block in blocks))
 
     def _header(self) -> FrameHeader:
@@ -211,7 +211,7 @@ def largest_entry(scheme: Scheme) -> float:
     return float(getattr(scheme, "largest_entry", LARGEST_ENTRY))
 
 
-def batched(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
+def as_batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
     """Return payloads as one batch. Raise WireError unless there is at least one, all of this scheme and equal d."""
     if not len(payloads):
         raise WireError(f"{scheme.name}: no payload to decode; at least one client must have sent a payload.")
@@ -292,14 +292,14 @@ def checked_updates(x: Tensor) -> Tensor:
     >= 1]."""
     if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise ConfigError(
-            f"x is {form_of(x)}: must be a floating tensor [clients, d] with at least one client and d >= 1."
+            f"x is {type_and_shape(x)}: must be a floating tensor [clients, d] with at least one client and d >= 1."
         )
     x = x.detach().to(torch.float32).contiguous()
     refuse_rows(~torch.isfinite(x.abs().amax(dim=1)), "NaN or infinity in its update", "replace it by zeros")
     return x
 
 
-def form_of(values: object) -> str:
+def type_and_shape(values: object) -> str:
     """Return type and shape of a value, for messages."""
     return f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
 
@@ -310,7 +310,7 @@ def refuse_rows(wrong: Tensor, why: str, instead: str) -> None:
         raise ConfigError(f"client {int(wrong.int().argmax())} (row of x): {why}; {instead} before it is compressed.")
 
 
-def encoded_with_feedback(scheme: Scheme, x: Tensor, error: Tensor, *, seed: Seed) -> tuple[Payloads, Tensor]:
+def encode_with_feedback(scheme: Scheme, x: Tensor, error: Tensor, *, seed: Seed) -> tuple[Payloads, Tensor]:
     """Return payloads of x + error, and the next error [clients, d], a new tensor, for error feedback.
 
     The part of an update that a biased scheme does not send is added to the next update. Seide et al. (Interspeech

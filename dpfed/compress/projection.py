@@ -12,7 +12,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
 from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 
@@ -70,10 +70,10 @@ class FedScalar(Scheme):
     def encode(self, x: Tensor, *, seed: Seed = 0) -> Payloads:
         x = checked_updates(x)
         seeds = self._seeds(client_seeds(seed, len(x)).to(x.device))
-        scalars = self.products(x, seeds)
+        scalars = self.inner_products(x, seeds)
         return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, scalars=scalars)
 
-    def products(self, x: Tensor, seeds: Tensor | None = None) -> Tensor:
+    def inner_products(self, x: Tensor, seeds: Tensor | None = None) -> Tensor:
         """Return r_k = <x, v_k>, float32 [c, p], along the directions of the seeds [c], or of the shared seed."""
         own = self._seeds(client_seeds(0, len(x)).to(x.device)) if seeds is None else seeds
         scalars = torch.zeros(len(x), self.projections, dtype=torch.float64, device=x.device)
@@ -82,14 +82,14 @@ class FedScalar(Scheme):
         return scalars.float()
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         decoded = sent["scalars"].new_zeros(len(sent), sent.dimension)
         for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(sent), sent.dimension):
             decoded[rows, columns] += sent["scalars"][rows, number, None] * vectors
         return decoded.div_(self.projections)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         scalars = sent["scalars"] / (len(sent) * self.projections)
         if self.linear:
             scalars = scalars.sum(dim=0, keepdim=True)

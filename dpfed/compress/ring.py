@@ -22,7 +22,7 @@ def to_ring(integers: Tensor, bits: int) -> NDArray[np.uint32]:
     return (words & ((1 << bits) - 1)).astype(np.uint32)
 
 
-def centred(total: Tensor, bits: int) -> Tensor:
+def centre_residues(total: Tensor, bits: int) -> Tensor:
     """Return residues [...] (or a sum not yet reduced) as int64 in [-2^(bits-1), 2^(bits-1))."""
     half = 1 << (bits - 1)
     return ((total.to(torch.int64) + half) & ((1 << bits) - 1)) - half
@@ -30,7 +30,7 @@ def centred(total: Tensor, bits: int) -> Tensor:
 
 def ring_to_bytes(rows: Tensor, bits: int) -> list[bytes]:
     """Return a message for each row [c, k] of whole numbers."""
-    return [pack(row, bits) for row in to_ring(rows, bits)]
+    return [pack_row(row, bits) for row in to_ring(rows, bits)]
 
 
 def ring_from_bytes(messages: Sequence[bytes], *, size: int, bits: int) -> Tensor:
@@ -38,7 +38,7 @@ def ring_from_bytes(messages: Sequence[bytes], *, size: int, bits: int) -> Tenso
     the right length is a row."""
     rows = np.empty((len(messages), size), dtype=np.int64)
     for row, message in zip(rows, messages, strict=True):
-        row[:] = unpack(memoryview(message), size, bits)
+        row[:] = unpack_row(memoryview(message), size, bits)
     return torch.from_numpy(rows)
 
 
@@ -52,21 +52,21 @@ def packed_bytes(size: int, bits: int) -> int:
     return bits // 8 * size + bits % 8 * -(-size // 8)
 
 
-def pack(words: NDArray[np.unsignedinteger], bits: int) -> bytes:
+def pack_row(words: NDArray[np.unsignedinteger], bits: int) -> bytes:
     """Return integers [d] of the ring, modulo 2^b, as bytes."""
-    return b"".join(_parts(words, bits))
+    return b"".join(_packed_parts(words, bits))
 
 
-def unpack(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
-    """Return the integers [d] of `pack`. Raise WireError for any other length."""
+def unpack_row(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
+    """Return the integers [d] of `pack_row`. Raise WireError for any other length."""
     if len(content) != packed_bytes(size, bits):
         raise WireError(
             f"{len(content)} bytes for {size} coordinates of {bits} bits: must be {packed_bytes(size, bits)}."
         )
-    return _words(content, size, bits)
+    return _unpacked_words(content, size, bits)
 
 
-def _parts(words: NDArray[np.unsignedinteger], bits: int) -> list[bytes]:
+def _packed_parts(words: NDArray[np.unsignedinteger], bits: int) -> list[bytes]:
     word = word_type(bits)
     words = words.astype(word, copy=False)
     if bits == 8 * word.itemsize:
@@ -74,10 +74,10 @@ def _parts(words: NDArray[np.unsignedinteger], bits: int) -> list[bytes]:
     if word.itemsize == 1:
         return [np.packbits(words & np.uint8(1 << plane)).tobytes() for plane in range(bits)]
     half = 4 * word.itemsize
-    return _parts(words, half) + _parts(words >> word.type(half), bits - half)
+    return _packed_parts(words, half) + _packed_parts(words >> word.type(half), bits - half)
 
 
-def _words(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
+def _unpacked_words(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinteger]:
     word = word_type(bits)
     if bits == 8 * word.itemsize:
         return np.frombuffer(content, word.newbyteorder("<"), size).astype(word, copy=False)
@@ -87,7 +87,7 @@ def _words(content: memoryview, size: int, bits: int) -> NDArray[np.unsignedinte
             words |= np.unpackbits(its_bits, count=size) << np.uint8(plane)
         return words
     half = 4 * word.itemsize
-    words = _words(content[packed_bytes(size, half) :], size, bits - half).astype(word)
+    words = _unpacked_words(content[packed_bytes(size, half) :], size, bits - half).astype(word)
     words <<= word.type(half)
-    words |= _words(content[: packed_bytes(size, half)], size, half)
+    words |= _unpacked_words(content[: packed_bytes(size, half)], size, half)
     return words

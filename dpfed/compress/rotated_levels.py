@@ -23,8 +23,16 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
-from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
+from dpfed.compress.rotation import (
+    RotatedBlock,
+    block_sizes,
+    blocks,
+    check_rotation,
+    client_blocks,
+    rotate,
+    rotate_back,
+)
 from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
@@ -80,35 +88,39 @@ class _RotatedLevels(Scheme, Protocol):
         seeds, dimension = client_seeds(seed, len(x)).to(x.device), x.shape[1]
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
         scales = x.new_empty(len(x), self.scales(dimension), dtype=torch.float32)
-        for rows, block, place in self._places(len(x), dimension, x.device):
-            held = x[rows, block.held].float().reshape(-1, block.length // block.count)
+        for rows, block, place in self._symbol_places(len(x), dimension, x.device):
+            held = x[rows, block.coordinate_range].float().reshape(-1, block.length // block.count)
             part, scale = in_unit_range(held)
             rotated = rotate(part.view(-1, block.length), seeds[rows], block, self.rounds)
             chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
             symbols[rows, place] = chosen
-            scales[rows, block.numbers] = (unit_scale * scale).view(-1, block.count).float()
+            scales[rows, block.block_range] = (unit_scale * scale).view(-1, block.count).float()
         return Payloads.of(self, dimension, seeds=seeds, symbols=symbols, scales=scales)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         decoded = sent["scales"].new_empty(len(sent), sent.dimension)
-        for rows, held, part in self._parts(sent):
+        for rows, held, part in self._decoded_parts(sent):
             decoded[rows, held] = part
         return decoded
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         """Return the mean of the decoded updates [d], computed a few clients and blocks at a time."""
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         total = sent["scales"].new_zeros(sent.dimension)
-        for _, held, part in self._parts(sent):
+        for _, held, part in self._decoded_parts(sent):
             total[held] += part.sum(dim=0)
         return total.div_(len(sent))
 
-    def _parts(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
+    def _decoded_parts(self, sent: Batch) -> Iterator[tuple[slice, slice, Tensor]]:
         """Yield ranges of clients and of coordinates, with their decoded values."""
         symbols, scales = sent["symbols"], sent["scales"]
-        for rows, block, place in self._places(len(sent), sent.dimension, scales.device):
-            yield rows, block.held, self._decoded(symbols[rows, place], scales[rows], sent.seeds[rows], block)
+        for rows, block, place in self._symbol_places(len(sent), sent.dimension, scales.device):
+            yield (
+                rows,
+                block.coordinate_range,
+                self._decode_block(symbols[rows, place], scales[rows], sent.seeds[rows], block),
+            )
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
         """Return symbols [c, count · kept] and scales [c · count] float64 of [c, count · n]; a zero row gets scale
@@ -116,54 +128,54 @@ class _RotatedLevels(Scheme, Protocol):
         kept, rows = self._symbol_count(block.size), rotated.view(-1, block.size)
         whole = row_sums(rows.square())
         if kept < block.size:
-            rows = rotated.gather(1, self._chosen(seeds, block)).view(-1, kept)
+            rows = rotated.gather(1, self._sent_coordinates(seeds, block)).view(-1, kept)
         # The one threshold of two levels is zero, whatever the standardising factor is.
         standardised = rows if len(self.levels) == 2 else rows * _standardising(whole, block.size)[:, None]
-        symbols = nearest(standardised, self.levels)
+        symbols = nearest_levels(standardised, self.levels)
         if self.scale == UNBIASED:
             squares = whole if kept == block.size else row_sums(rows.square())
-            overlap = self._overlap(symbols, rows)
+            overlap = self._inner_products(symbols, rows)
             scale = squares / torch.where(overlap > 0, overlap, 1.0) * (block.size / kept)
         else:
-            scale = self._overlap(symbols, rows) / row_sums(self._levels(symbols).square())
+            scale = self._inner_products(symbols, rows) / row_sums(self._levels(symbols).square())
         return symbols.view(len(rotated), -1), scale
 
-    def _overlap(self, symbols: Tensor, rows: Tensor) -> Tensor:
+    def _inner_products(self, symbols: Tensor, rows: Tensor) -> Tensor:
         """Return <c, y> of every row, float64."""
         if len(self.levels) == 2:
             return self.levels[1] * row_sums(rows.abs())
         return row_sums(self._levels(symbols) * rows)
 
-    def _decoded(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
+    def _decode_block(self, symbols: Tensor, scales: Tensor, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """Return decoded coordinates [c, length] of one block, or of several of equal size."""
         levels = self._levels(symbols)
         if levels.shape[1] < block.count * block.size:
             zeros = levels.new_zeros(len(levels), block.count * block.size)
-            levels = zeros.scatter_(1, self._chosen(seeds, block), levels)
+            levels = zeros.scatter_(1, self._sent_coordinates(seeds, block), levels)
         # The scale is applied last: even an extreme scale does not make the rotation overflow.
         coordinates = rotate_back(levels, seeds, block, self.rounds)
-        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.numbers, None])
+        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.block_range, None])
         return coordinates
 
-    def _places(
+    def _symbol_places(
         self, clients: int, dimension: int, device: torch.device
     ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
         """Yield pieces (clients, block), each with the positions of its symbols."""
         starts = list(
             accumulate((self._symbol_count(block.size) for block in blocks(dimension, self.block)), initial=0)
         )
-        for rows, block in pieces(clients, dimension, self.block, device):
+        for rows, block in client_blocks(clients, dimension, self.block, device):
             yield rows, block, slice(starts[block.number], starts[block.number + block.count])
 
     def _symbol_count(self, size: int) -> int:
         """Return the number of symbols of a block."""
         return max(1, round(self.share * size))
 
-    def _chosen(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
+    def _sent_coordinates(self, seeds: Tensor, block: RotatedBlock) -> Tensor:
         """Return the rotated coordinates that are sent, [c, count · kept]."""
         kept, chosen = self._symbol_count(block.size), []
         for place in range(block.count):
-            own = counter.subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
+            own = counter.random_subset(seeds, f"rotated_levels.kept.{block.number + place}", block.size, kept)
             chosen.append(own + place * block.size)
         return torch.cat(chosen, dim=1)
 
@@ -180,7 +192,7 @@ def _standardising(squares: Tensor, size: int) -> Tensor:
     return (size / torch.where(squares > 0, squares, 1.0)).sqrt().float()
 
 
-def nearest(values: Tensor, levels: tuple[float, ...]) -> Tensor:
+def nearest_levels(values: Tensor, levels: tuple[float, ...]) -> Tensor:
     """Return the index of the nearest level, uint8; a midpoint is rounded up."""
     symbols: Tensor | None = None
     for low, high in pairwise(levels):  # a few comparisons are faster than a search
@@ -206,8 +218,7 @@ class Drive(_RotatedLevels):
             clients in a mean; equal to EDEN with one bit. Or "min-mse", S = ||y||_1 / n, error 1 - 2/π = .363, but
             every coordinate shrinks by 2/π, which no mean over clients corrects.
     rounds: number of rounds of the randomised Hadamard rotation of 2^16 coordinates; smaller blocks have more rounds,
-    for
-            equal quality. With one round the unbiased scale is biased on spiky vectors.
+            for equal quality. With one round the unbiased scale is biased on spiky vectors.
     block:  number of coordinates rotated together, a power of two. Vectors are cut into blocks: d = 1025 takes 1025
             bits.
     """

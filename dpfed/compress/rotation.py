@@ -11,7 +11,7 @@ divides the bias by about √n / 3. The worst relative bias of one bit found, at
 
     n                64     128    256    1024   4096   65536
     two rounds       .147   .102   .070   .034   .018   .004
-    as used here   .003   .001   .002   .003   .001   .004  (6, 5, 4, 3, 3, 2 rounds; see `rounds_of`)
+    as used here   .003   .001   .002   .003   .001   .004  (6, 5, 4, 3, 3, 2 rounds; see `rounds_for_size`)
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class RotatedBlock:
     count: int = 1
 
     @property
-    def held(self) -> slice:
+    def coordinate_range(self) -> slice:
         return slice(self.first, self.first + self.length)
 
     @property
-    def rotated(self) -> slice:
+    def rotated_range(self) -> slice:
         return slice(self.first, self.first + self.count * self.size)
 
     @property
-    def numbers(self) -> slice:
+    def block_range(self) -> slice:
         return slice(self.number, self.number + self.count)
 
 
@@ -105,7 +105,9 @@ def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
         raise ConfigError(f"{scheme}: block={block}: must be a power of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}.")
 
 
-def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> Iterator[tuple[slice, RotatedBlock]]:
+def client_blocks(
+    clients: int, dimension: int, largest: int, device: torch.device
+) -> Iterator[tuple[slice, RotatedBlock]]:
     """Yield every block for every group of clients; a group has the number of clients that fits a core's cache."""
     room = _AT_ONCE if device.type == "cpu" else _AT_ONCE_GPU
     for block in blocks(dimension, largest, max(1, room // largest)):
@@ -114,7 +116,7 @@ def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> 
             yield slice(row, min(row + height, clients)), block
 
 
-def rounds_of(size: int, rounds: int) -> int:
+def rounds_for_size(size: int, rounds: int) -> int:
     """Return the rounds in a block of `size` = 2^k: `rounds` from 2^16 on, more in smaller blocks, for similar bias.
 
     1 + ceil(13 / (k - 3)) (rounds - 1); `rounds` = 1 gives 1 for every size, to measure its bias.
@@ -129,7 +131,7 @@ def rotate(coordinates: Tensor, seeds: Tensor, block: RotatedBlock, rounds: int)
     rotated = pad(coordinates, (0, missing)) if missing else coordinates
     if block.size == 1:
         return rotated.clone()
-    for round in range(rounds_of(block.size, rounds)):
+    for round in range(rounds_for_size(block.size, rounds)):
         rotated = _hadamards(_with_signs(rotated, seeds, block, round), block)
     return rotated
 
@@ -138,7 +140,7 @@ def rotate_back(rotated: Tensor, seeds: Tensor, block: RotatedBlock, rounds: int
     """Return the inverse rotation R^T of [c, count · size], as [c, length], float32."""
     if block.size == 1:
         return rotated
-    for round in reversed(range(rounds_of(block.size, rounds))):
+    for round in reversed(range(rounds_for_size(block.size, rounds))):
         rotated = _with_signs(_hadamards(rotated, block), seeds, block, round)
     return rotated[:, : block.length]
 
@@ -147,9 +149,8 @@ def hadamard(rows: Tensor, *, scale: float = 1.0) -> Tensor:
     """Return scale H x of every row of [..., n], n a power of two, by the fast Walsh-Hadamard transform; H H = n.
 
     H[i, j] = (-1)^(number of ones in the bits of i & j), Sylvester's order. The result is a new tensor. It is
-    computed in
-    products with matrices of 16 x 16, 4 n log2 n multiplications: faster than n log2 n additions. The last bit may
-    depend on the machine's matrix product.
+    computed in products with matrices of 16 x 16, 4 n log2 n multiplications: faster than n log2 n additions. The last
+    bit may depend on the machine's matrix product.
     """
     size = rows.shape[-1]
     step = min(size, _RADIX)
@@ -177,4 +178,4 @@ def _hadamards(rows: Tensor, block: RotatedBlock) -> Tensor:
 
 
 def _with_signs(rows: Tensor, seeds: Tensor, block: RotatedBlock, number: int) -> Tensor:
-    return counter.with_signs(rows, seeds, f"rotation.{number}", start=block.first)
+    return counter.multiply_by_signs(rows, seeds, f"rotation.{number}", start=block.first)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
 from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
@@ -60,13 +60,13 @@ class SignSgd(Scheme):
         return Payloads.of(self, dimension, scale=scale.to(torch.float32), bits=at_least(x, 0.0).view(torch.uint8))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         return sent["scale"] * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         if not self.majority:
             return super().mean(payloads)
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         return sent["scale"].mean() * majority_of(sent["bits"])
 
 
@@ -75,8 +75,7 @@ class StochasticSign(Scheme):
     """B times a random sign of mean x/B. `bound`: "linf", "l2", or a public constant.
 
     With a constant the sum of the bits decodes to the sum of decoded updates. Its bits are then randomised responses,
-    but
-    the random numbers here are not cryptographic: no differential privacy may be claimed for them.
+    but the random numbers here are not cryptographic: no differential privacy may be claimed for them.
     """
 
     name: ClassVar[str] = "stochastic-sign"
@@ -85,7 +84,7 @@ class StochasticSign(Scheme):
     majority: bool = False
 
     def __post_init__(self) -> None:
-        if self._constant is not None and not 0 < self._constant <= _LARGEST_BOUND:
+        if self._constant_bound is not None and not 0 < self._constant_bound <= _LARGEST_BOUND:
             raise ConfigError(f"bound={self.bound} of stochastic-sign: must be 'l2', 'linf' or in (0, 1e30].")
 
     @property
@@ -94,10 +93,10 @@ class StochasticSign(Scheme):
 
     @property
     def linear(self) -> bool:
-        return self._constant is not None
+        return self._constant_bound is not None
 
     @property
-    def _constant(self) -> float | None:
+    def _constant_bound(self) -> float | None:
         """Public constant bound, equal for all clients; None if each client sends its bound."""
         return None if isinstance(self.bound, str) else self.bound
 
@@ -108,24 +107,24 @@ class StochasticSign(Scheme):
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
         seeds = client_seeds(seed, len(x)).to(x.device)
-        bounds = self._bounds(x)
+        bounds = self._client_bounds(x)
         return Payloads.of(self, x.shape[1], scale=bounds, bits=random_signs(x, bounds, seeds))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        scale = sent["scale"] if self._constant is None else self._constant
+        sent = as_batch(payloads, self)
+        scale = sent["scale"] if self._constant_bound is None else self._constant_bound
         return scale * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         if self.majority:
-            scale = sent["scale"].mean() if self._constant is None else self._constant
+            scale = sent["scale"].mean() if self._constant_bound is None else self._constant_bound
             return scale * majority_of(sent["bits"])
-        if self._constant is None:
+        if self._constant_bound is None:
             return super().mean(payloads)
-        return self._constant * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
+        return self._constant_bound * (2 * sent["bits"].mean(dim=0, dtype=torch.float32) - 1)
 
-    def _bounds(self, x: Tensor) -> Tensor:
+    def _client_bounds(self, x: Tensor) -> Tensor:
         """Return B of every client, [c, 1]: a constant, or at least max |x| after rounding to float32."""
         largest = x.abs().amax(dim=1, keepdim=True)
         if self.bound == "linf":

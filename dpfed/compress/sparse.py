@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfed.compress.counter import client_seeds, subset
+from dpfed.compress.counter import client_seeds, random_subset
 from dpfed.compress.fields import Floats, Indices
-from dpfed.compress.largest import largest_indices, purged_count, scattered, scattered_mean
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batched, checked_updates
+from dpfed.compress.largest import largest_indices, purged_count, scatter_mean, scatter_values
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
 from dpfed.errors import ConfigError, WireError
 
 
@@ -54,12 +54,12 @@ class _LargestCoordinates(Scheme, Protocol):
         return Payloads.of(self, x.shape[1], indices=indices, values=x.gather(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        return scattered(sent["values"], sent["indices"], sent.dimension)
+        sent = as_batch(payloads, self)
+        return scatter_values(sent["values"], sent["indices"], sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        return scattered_mean(sent["values"], sent["indices"], sent.dimension)
+        sent = as_batch(payloads, self)
+        return scatter_mean(sent["values"], sent["indices"], sent.dimension)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class TopK(_LargestCoordinates):
         _check_kept(self.name, self.keep, self.k)
 
     def kept(self, dimension: int) -> int:
-        return _kept_of(dimension, self.keep, self.k)
+        return _kept_count(dimension, self.keep, self.k)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class RandK(Scheme):
         return self.scaled
 
     def layout(self, dimension: int) -> Layout:
-        return {"values": Floats(count=_kept_of(dimension, self.keep, self.k))}
+        return {"values": Floats(count=_kept_count(dimension, self.keep, self.k))}
 
     def encode(self, x: Tensor, *, seed: Seed) -> Payloads:
         x = checked_updates(x)
@@ -128,22 +128,22 @@ class RandK(Scheme):
         return Payloads.of(self, x.shape[1], seeds=seeds, values=values)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        values = self._scaled(sent["values"], sent.dimension)
-        return scattered(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
+        sent = as_batch(payloads, self)
+        values = self._scale_values(sent["values"], sent.dimension)
+        return scatter_values(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
-        values = self._scaled(sent["values"], sent.dimension)
-        return scattered_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
+        sent = as_batch(payloads, self)
+        values = self._scale_values(sent["values"], sent.dimension)
+        return scatter_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
-    def _scaled(self, values: Tensor, dimension: int) -> Tensor:
+    def _scale_values(self, values: Tensor, dimension: int) -> Tensor:
         return values * (dimension / values.shape[-1]) if self.scaled else values
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
-        kept = _kept_of(dimension, self.keep, self.k)
+        kept = _kept_count(dimension, self.keep, self.k)
         if seeds.device.type != "cpu":
-            return subset(seeds, "randk", dimension, kept)
+            return random_subset(seeds, "randk", dimension, kept)
         return _last_subset(tuple(seeds.tolist()), dimension, kept)
 
 
@@ -167,21 +167,21 @@ class SharedRandK(RandK):
         return Payloads.of(self, x.shape[1], seeds=seeds, values=x.index_select(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
         decoded = sent["values"].new_zeros(len(sent), sent.dimension)
-        return decoded.index_copy_(1, indices, self._scaled(sent["values"], sent.dimension))
+        return decoded.index_copy_(1, indices, self._scale_values(sent["values"], sent.dimension))
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = batched(payloads, self)
+        sent = as_batch(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
-        mean = self._scaled(sent["values"].mean(dim=0), sent.dimension)
+        mean = self._scale_values(sent["values"].mean(dim=0), sent.dimension)
         return mean.new_zeros(sent.dimension).index_copy_(0, indices, mean)
 
     def _indices(self, seeds: Tensor, dimension: int) -> Tensor:
         if bool((seeds != seeds[0]).any()):
             raise WireError("payloads of shared-randk with different seeds: all clients of a round must have one seed.")
-        return subset(seeds[:1], "shared-randk", dimension, _kept_of(dimension, self.keep, self.k))[0]
+        return random_subset(seeds[:1], "shared-randk", dimension, _kept_count(dimension, self.keep, self.k))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,15 +228,15 @@ class SharedTopK(Scheme):
         return Payloads.of(self, x.shape[1], values=x.index_select(1, self._indices(x.device)))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        values, dimension = self._sent(payloads)
+        values, dimension = self._sent_values(payloads)
         return values.new_zeros(len(values), dimension).index_copy_(1, self._indices(values.device), values)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        values, dimension = self._sent(payloads)
+        values, dimension = self._sent_values(payloads)
         return values.new_zeros(dimension).index_copy_(0, self._indices(values.device), values.mean(dim=0))
 
-    def _sent(self, payloads: Sequence[Payload]) -> tuple[Tensor, int]:
-        sent = batched(payloads, self)
+    def _sent_values(self, payloads: Sequence[Payload]) -> tuple[Tensor, int]:
+        sent = as_batch(payloads, self)
         try:
             self.layout(sent.dimension)
         except ConfigError as error:
@@ -254,10 +254,10 @@ class SharedTopK(Scheme):
 @lru_cache(maxsize=1)
 def _last_subset(seeds: tuple[int, ...], dimension: int, kept: int) -> Tensor:
     """Return the subsets, cached from the encoder to the decoder of a process; the tensor must not be written to."""
-    return subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
+    return random_subset(torch.tensor(seeds, dtype=torch.int64), "randk", dimension, kept)
 
 
-def _kept_of(dimension: int, keep: float, k: int | None) -> int:
+def _kept_count(dimension: int, keep: float, k: int | None) -> int:
     """Return k, or the fraction `keep` of d coordinates, at least one; raise ConfigError for more than d."""
     kept = k if k is not None else max(1, round(keep * dimension))
     if kept > dimension:

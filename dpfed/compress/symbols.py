@@ -52,7 +52,7 @@ def group_weights(counts: NDArray[np.int64], together: int) -> NDArray[np.float6
 def encode_symbols(symbols: Values, weights: NDArray[np.float64]) -> NDArray[np.uint32]:
     """Return symbols [n], each below len(weights), as 32-bit integers."""
     coder = constriction.stream.stack.AnsCoder()
-    coder.encode_reverse(symbols.astype(np.int32), _model(weights))
+    coder.encode_reverse(symbols.astype(np.int32), _coder_model(weights))
     words: NDArray[np.uint32] = coder.get_compressed()
     return words
 
@@ -66,7 +66,7 @@ def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], coun
     if len(words) and not words[-1]:
         raise WireError("entropy-coded symbols: the last word is zero, which no encoder writes.")
     coder = constriction.stream.stack.AnsCoder(words)
-    model = _model(weights)
+    model = _coder_model(weights)
     symbols = np.empty(count, dtype=np.uint16)
     for first in range(0, count, _AT_ONCE):
         last = min(first + _AT_ONCE, count)
@@ -76,7 +76,7 @@ def decode_symbols(words: NDArray[np.uint32], weights: NDArray[np.float64], coun
     return symbols
 
 
-def _model(weights: NDArray[np.float64]) -> constriction.stream.model.Categorical:
+def _coder_model(weights: NDArray[np.float64]) -> constriction.stream.model.Categorical:
     return constriction.stream.model.Categorical(weights, perfect=False)
 
 
@@ -102,7 +102,7 @@ class SymbolGroups:
         return cls(low=low, span=max(2, int(present[-1]) - low + 1))
 
     @property
-    def held(self) -> slice:
+    def symbol_range(self) -> slice:
         return slice(self.low, self.low + self.span)
 
     @property
@@ -112,7 +112,7 @@ class SymbolGroups:
             together *= 2
         return together
 
-    def join(self, symbols: Values, *, fill: int) -> Values:
+    def join_symbols(self, symbols: Values, *, fill: int) -> Values:
         """Return numbers [n / together], rounded up, of symbols [n]; missing symbols are `fill`."""
         missing = np.full(-len(symbols) % self.together, fill, dtype=symbols.dtype)
         numbers: Values = np.concatenate([symbols, missing]) - symbols.dtype.type(self.low)
@@ -125,22 +125,24 @@ class SymbolGroups:
             bits, base = 2 * bits, base * base
         return numbers
 
-    def split(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
-        """Return the `count` symbols of `join`; raise WireError unless all further symbols are `fill`."""
-        symbols: NDArray[np.uint16] = np.take(_digits(self.low, self.span, self.together), numbers, axis=0).reshape(-1)
+    def split_numbers(self, numbers: NDArray[np.uint16], count: int, *, fill: int) -> NDArray[np.uint16]:
+        """Return the `count` symbols of `join_symbols`; raise WireError unless all further symbols are `fill`."""
+        symbols: NDArray[np.uint16] = np.take(
+            _digit_table(self.low, self.span, self.together), numbers, axis=0
+        ).reshape(-1)
         if (symbols[count:] != fill).any():
             raise WireError(f"{count} symbols: the padding of the last group of {self.together} is wrong.")
         return symbols[:count]
 
 
 @lru_cache(maxsize=8)
-def _digits(low: int, base: int, count: int) -> NDArray[np.uint16]:
+def _digit_table(low: int, base: int, count: int) -> NDArray[np.uint16]:
     """Return the table from a number to low plus each of its `count` digits, the lowest first, [base^count, count]."""
     digits = np.arange(base**count)[:, None] // base ** np.arange(count) % base
     return (digits + low).astype(np.uint16)
 
 
-def occurrences(values: Values, alphabet: int) -> NDArray[np.int64]:
+def symbol_counts(values: Values, alphabet: int) -> NDArray[np.int64]:
     """Return the number of occurrences of each symbol of 0 .. alphabet - 1; int64 [alphabet]."""
     counts = np.zeros(alphabet, dtype=np.int64)
     if not len(values):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 
-def _switches() -> list[tuple[object, str, object, object]]:
+def _tf32_switches() -> list[tuple[object, str, object, object]]:
     """Return (object, attribute, value with TF32, value without) for products, convolutions and recurrent layers.
 
     Torch since 2.9 has one switch for each kind of operation. Reading an older switch raises RuntimeError as soon as a
@@ -30,7 +30,7 @@ def tf32(wanted: bool, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    switches, products = _switches(), torch.backends.cuda.matmul
+    switches, products = _tf32_switches(), torch.backends.cuda.matmul
     before = [getattr(one, name) for one, name, *_ in switches]
     reduced = products.allow_bf16_reduced_precision_reduction
     for one, name, on, off in switches:

@@ -78,8 +78,8 @@ def read_frame(message: bytes, *, dimension: int | None) -> tuple[FrameHeader, R
     version = reader.integer(1, "the version")
     if version != VERSION:
         raise WireError(f"a message of version {version}: this program reads version {VERSION}.")
-    name = reader.take(reader.integer(1, "the name's length"), "the name")
-    options = reader.take(reader.integer(1, "the options' length"), "the options")
+    name = reader.take_bytes(reader.integer(1, "the name's length"), "the name")
+    options = reader.take_bytes(reader.integer(1, "the options' length"), "the options")
     header = FrameHeader(
         name=name.decode("ascii", "backslashreplace"),
         options=_options_from_bytes(options),

@@ -23,9 +23,9 @@ from dpfed.data.dataset import (
     exact_floats,
     finite_numbers,
     names_of,
-    undeclared,
+    undeclared_label,
 )
-from dpfed.data.parts import Inputs, packed, parts_of
+from dpfed.data.parts import Inputs, pack_parts, parts_of
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -68,7 +68,9 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
         )
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
-    return _dataset(path.stem, _of_numbers(arrays, path), str(path), _declared(path, declared, classes))
+    return _make_dataset(
+        path.stem, _checked_arrays(arrays, path), str(path), _declared_classes(path, declared, classes)
+    )
 
 
 def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
@@ -93,8 +95,8 @@ def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
     """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
-        with zipfile.ZipFile(path) as packed:
-            if sum(one.file_size for one in packed.infolist()) > LARGEST_ARRAYS:
+        with zipfile.ZipFile(path) as pack_parts:
+            if sum(one.file_size for one in pack_parts.infolist()) > LARGEST_ARRAYS:
                 raise ValueError(f"unpacks to more than {LARGEST_ARRAYS:,} bytes")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -119,19 +121,19 @@ def _target_dataset(path: Path, arrays: dict[str, Numbers], declared: str | None
             f"{path}: has {' and '.join(_TARGETS)}, which are not classes, but a number of classes is declared. "
             "Rename them train_labels and test_labels, or remove data.classes."
         )
-    arrays = {name.replace("targets", "labels"): a for name, a in _of_numbers(arrays, path).items()}
-    return _dataset(path.stem, arrays, str(path), None)
+    arrays = {name.replace("targets", "labels"): a for name, a in _checked_arrays(arrays, path).items()}
+    return _make_dataset(path.stem, arrays, str(path), None)
 
 
-def _of_numbers(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
+def _checked_arrays(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers]:
     """Return the arrays of a file. Raise DataError unless its clients are whole numbers or texts."""
     clients = arrays.get("train_clients")
     if clients is not None and clients.dtype.kind != "U":
-        arrays["train_clients"] = _integers(clients, f"{path}, train_clients")
+        arrays["train_clients"] = _checked_integers(clients, f"{path}, train_clients")
     return arrays
 
 
-def _declared(path: Path, in_file: str | None, given: int | None) -> int:
+def _declared_classes(path: Path, in_file: str | None, given: int | None) -> int:
     """Return the number of classes declared by the file's metadata, else by the configuration. Raise DataError."""
     if in_file is None and given is None:
         raise DataError(
@@ -180,9 +182,9 @@ def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tup
     try:
         if rows and isinstance(rows[0], Mapping):
             parts, labels = parts_of(rows, where)
-            return parts, _stacked(labels, of_classes=of_classes)
-        inputs = np.stack(alike([np.asarray(x) for x, _ in rows], where)) if rows else np.zeros((0, 1))
-        return inputs, _stacked([y for _, y in rows], of_classes=of_classes)
+            return parts, _stack_labels(labels, of_classes=of_classes)
+        inputs = np.stack(join_types([np.asarray(x) for x, _ in rows], where)) if rows else np.zeros((0, 1))
+        return inputs, _stack_labels([y for _, y in rows], of_classes=of_classes)
     except DataError:
         raise
     except OverflowError:
@@ -194,7 +196,7 @@ def rows_of(rows: Sequence[Any], where: str, *, of_classes: bool = False) -> tup
         ) from None
 
 
-def _stacked(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
+def _stack_labels(labels: Sequence[Any], *, of_classes: bool) -> Numbers:
     """Return labels as integers; other targets as numbers of one shape, or text."""
     if not labels:
         return np.zeros(0, dtype=np.int64)
@@ -216,7 +218,7 @@ def from_arrays(
     inputs = [inputs_of(half[0], f"{where}, {which} inputs") for which, half in (("train", train), ("test", test))]
     named = [one for one in inputs if isinstance(one, Mapping)]
     if len(named) == 2:
-        arrays, parts = packed(named[0], named[1], where)
+        arrays, parts = pack_parts(named[0], named[1], where)
     elif named:
         raise DataError(f"{where}: samples of one half have named parts, of the other none. Give both one form.")
     else:
@@ -225,8 +227,8 @@ def from_arrays(
     for half, (_, labels) in (("train", train), ("test", test)):
         given[f"{half}_labels"] = array_of(labels, f"{where}, {half} labels")
     if clients is not None:
-        given["train_clients"] = _named(clients, name)
-    return replace(_dataset(name, given, where, classes), parts=tuple(parts))
+        given["train_clients"] = _client_names(clients, name)
+    return replace(_make_dataset(name, given, where, classes), parts=tuple(parts))
 
 
 def inputs_of(values: object, where: str) -> Inputs:
@@ -244,7 +246,7 @@ def array_of(values: object, where: str) -> Numbers:
         raise DataError(f"{where}: is not an array of numbers ({type(error).__name__}). Convert it.") from None
 
 
-def _named(clients: Sequence[object], name: str) -> Numbers:
+def _client_names(clients: Sequence[object], name: str) -> Numbers:
     """Return the client of each sample: whole numbers, texts, or other sortable values. Raise DataError."""
     try:
         array = np.asarray(clients)
@@ -261,26 +263,26 @@ def _named(clients: Sequence[object], name: str) -> Numbers:
         ) from None
 
 
-def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes) -> Dataset:
+def _make_dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes) -> Dataset:
     names = names_of(classes, where)
     number: Any = classes if names is None else len(names)
     if names is not None:
         for half in ("train_labels", "test_labels"):
-            arrays[half] = _places(arrays[half], names, where)
+            arrays[half] = _class_positions(arrays[half], names, where)
     if number is None:
-        labels = [_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
+        labels = [_checked_targets(arrays[f"{half}_labels"], f"{where}, {half}_targets") for half in ("train", "test")]
     else:
         check_classes(number, where=where)
         halves = ("train", "test")
-        labels = [_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
+        labels = [_checked_labels(arrays[f"{half}_labels"], f"{where}, {half}_labels", number) for half in halves]
         if any(half.size and (half.min() < 0 or half.max() >= number) for half in labels):
-            raise undeclared(where, number)
+            raise undeclared_label(where, number)
     clients, ids = arrays.get("train_clients"), None
     if clients is not None:
         owners, clients = np.unique(clients, return_inverse=True)
         clients, ids = clients.astype(np.int64), ClientIds.of(owners.tolist())
     inputs = [finite_numbers(arrays[f"{half}_inputs"], f"{where}, {half}_inputs") for half in ("train", "test")]
-    inputs = alike(inputs, f"{where}, inputs")
+    inputs = join_types(inputs, f"{where}, inputs")
     return Dataset(
         name=name,
         train_inputs=inputs[0],
@@ -294,7 +296,7 @@ def _dataset(name: str, arrays: dict[str, Numbers], where: str, classes: Classes
     )
 
 
-def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
+def join_types(arrays: list[Numbers], where: str) -> list[Numbers]:
     """Return arrays of one type, so that they can be joined.
 
     If some are integers of 32 or 64 bits and others are not, all become float32. Raises DataError for integers that
@@ -306,13 +308,13 @@ def alike(arrays: list[Numbers], where: str) -> list[Numbers]:
     return [exact_floats(array, where) if one else array for array, one in zip(arrays, wide, strict=True)]
 
 
-def _integers(array: Numbers, where: str) -> NDArray[np.int64]:
+def _checked_integers(array: Numbers, where: str) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be integers [N]. Convert it.")
     return array.astype(np.int64)
 
 
-def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
+def _checked_labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
     """Return integers unchanged, truth values of 2 classes as 0 and 1, one-hot fractions [N, classes] as class
     numbers.
     """
@@ -334,7 +336,7 @@ def _labels(array: Numbers, where: str, classes: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _places(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
+def _class_positions(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
     """Return the position of each text label among the declared names. Raise DataError for an undeclared label."""
     if labels.dtype.kind not in "UO":
         raise DataError(f"{where}: labels are {labels.dtype}, and classes are declared by name. Declare their number.")
@@ -342,14 +344,14 @@ def _places(labels: Numbers, names: Sequence[str], where: str) -> Numbers:
     try:
         return np.array([places[str(one)] for one in labels.flat], dtype=np.int64).reshape(labels.shape)
     except KeyError:
-        raise undeclared(where, len(names)) from None
+        raise undeclared_label(where, len(names)) from None
 
 
 def _is_one_hot(array: Numbers) -> bool:
     return bool(np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all())
 
 
-def _targets(array: Numbers, where: str) -> Numbers:
+def _checked_targets(array: Numbers, where: str) -> Numbers:
     """Return floats as float32; integers and truth values unchanged, except unsigned types that torch lacks."""
     if array.dtype.kind not in "biuf" or array.ndim < 1:
         raise DataError(f"{where}: {array.dtype} of shape {array.shape}; must be numbers [N, ...]. Convert it.")

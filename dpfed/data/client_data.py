@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dpfed.data.arrays import alike, array_of, from_arrays, inputs_of, rows_of
+from dpfed.data.arrays import array_of, from_arrays, inputs_of, join_types, rows_of
 from dpfed.data.client_ids import ClientIds
 from dpfed.data.dataset import Classes, Columns, Dataset, Numbers
 from dpfed.data.parts import Inputs, parts_of_batch
 from dpfed.errors import DataError
 
-Held = object
+ClientData = object
 """Data of a client: (inputs, labels), or a `torch.utils.data` Dataset, Subset or DataLoader of such pairs, or a
 table.
 """
@@ -22,7 +22,7 @@ table.
 
 def from_clients(
     clients: object,
-    test: Held,
+    test: ClientData,
     *,
     classes: Classes,
     name: str = "own",
@@ -58,7 +58,7 @@ def from_clients(
                 "Give both."
             )
         columns = Columns(inputs=tuple(inputs), label=label, client=client)
-        return _with_ids(_table_dataset(clients, test, columns, classes, name), ids, in_a_list=client is None)
+        return _add_ids(_table_dataset(clients, test, columns, classes, name), ids, in_a_list=client is None)
     if not isinstance(clients, Sequence):
         raise DataError(
             f"dataset {name!r}: clients are {type(clients).__name__}; must be a list with the data of each client. For "
@@ -72,7 +72,7 @@ def from_clients(
         raise DataError(f"dataset {name!r}: no client has a sample. There is nothing to train on.")
     try:
         together = (
-            _joined([one[0] for one in full], f"dataset {name!r}, inputs"),
+            _join_inputs([one[0] for one in full], f"dataset {name!r}, inputs"),
             np.concatenate([one[1] for one in full]),
         )
     except DataError:
@@ -83,10 +83,10 @@ def from_clients(
         ) from None
     made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
     owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
-    return _with_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
+    return _add_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
 
 
-def _with_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bool = True) -> Dataset:
+def _add_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: bool = True) -> Dataset:
     """Return the data set with the ids of its clients. Raise DataError unless there is one id for each client."""
     if ids is None:
         return dataset
@@ -102,7 +102,7 @@ def _with_ids(dataset: Dataset, ids: Sequence[str | int] | None, *, in_a_list: b
     return replace(dataset, client_ids=found)
 
 
-def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
+def pair_of(given: ClientData, where: str) -> tuple[Inputs, Numbers]:
     """Return inputs and labels of a pair, of a dictionary of named parts, or of a `torch.utils.data` data set or
     loader. Raise DataError unless inputs and labels have equal lengths."""
     if hasattr(given, "dataset") and hasattr(given, "batch_size"):
@@ -127,18 +127,18 @@ def pair_of(given: Held, where: str) -> tuple[Inputs, Numbers]:
     )
 
 
-def _joined(several: Sequence[Inputs], where: str) -> Inputs:
+def _join_inputs(several: Sequence[Inputs], where: str) -> Inputs:
     """Return the inputs concatenated. Raise DataError if they have different parts, ValueError if different shapes."""
     arrays = [one for one in several if not isinstance(one, Mapping)]
     named = [one for one in several if isinstance(one, Mapping)]
     if not named:
-        return np.concatenate(alike(arrays, where))
+        return np.concatenate(join_types(arrays, where))
     if arrays or any(set(one) != set(named[0]) for one in named):
         raise DataError(f"{where}: some samples have the parts {list(named[0])!r:.200}, others not. Give all one form.")
-    return {name: np.concatenate(alike([one[name] for one in named], where)) for name in named[0]}
+    return {name: np.concatenate(join_types([one[name] for one in named], where)) for name in named[0]}
 
 
-def _whole_dataset(loader: Any, where: str) -> Held:
+def _whole_dataset(loader: Any, where: str) -> ClientData:
     """Return the data set of a DataLoader that yields each sample once and unchanged; raise DataError for others."""
     sampler, collate = type(loader.sampler).__name__, getattr(loader.collate_fn, "__name__", "")
     plain = sampler == "SequentialSampler" or (
@@ -169,6 +169,8 @@ def _table_dataset(clients: Any, test: object, columns: Columns, classes: Classe
     each = [tables.table_of(one, columns, f"{where}, client {i}", with_client=False) for i, one in enumerate(clients)]
     if not each:
         raise DataError(f"{where}: there is no client. Give a table of each client.")
-    made = tables.of_tables(tables.joined(each, where), test_table, columns, classes=classes, where=where, name=name)
+    made = tables.of_tables(
+        tables.concatenate_tables(each, where), test_table, columns, classes=classes, where=where, name=name
+    )
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return replace(made, train_clients=owners, natural_clients=len(each))

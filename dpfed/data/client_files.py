@@ -22,9 +22,9 @@ def from_leaf(train: str | Path, test: str | Path, *, classes: Classes, name: st
     Each file has "users", and for each user "user_data" with lists "x" and "y". Clients are the users of the training
     half, in the order of the files. classes: as in `from_clients`. Raises DataError.
     """
-    held = [_numbers(one, f"{train}, user {place}") for place, one in enumerate(_leaf_users(Path(train)))]
-    tested = [_numbers(one, f"{test}, user {place}") for place, one in enumerate(_leaf_users(Path(test)))]
-    return from_clients(held, _joined(tested, str(test)), classes=classes, name=name)
+    held = [_user_arrays(one, f"{train}, user {place}") for place, one in enumerate(_leaf_users(Path(train)))]
+    tested = [_user_arrays(one, f"{test}, user {place}") for place, one in enumerate(_leaf_users(Path(test)))]
+    return from_clients(held, _join_samples(tested, str(test)), classes=classes, name=name)
 
 
 def from_hdf5(
@@ -37,7 +37,7 @@ def from_hdf5(
     """
     held = list(_hdf5_clients(Path(train), inputs, label))
     tested = list(_hdf5_clients(Path(test), inputs, label))
-    return from_clients(held, _joined(tested, str(test)), classes=classes, name=name)
+    return from_clients(held, _join_samples(tested, str(test)), classes=classes, name=name)
 
 
 def _leaf_users(path: Path) -> Iterator[Any]:
@@ -62,7 +62,7 @@ def _leaf_users(path: Path) -> Iterator[Any]:
         yield from held.values()
 
 
-def _numbers(user: Any, where: str) -> tuple[Numbers, Numbers]:
+def _user_arrays(user: Any, where: str) -> tuple[Numbers, Numbers]:
     if not isinstance(user, dict) or not {"x", "y"} <= user.keys():
         raise DataError(f'{where}: has no lists "x" and "y".')
     inputs, labels = array_of(user["x"], where), array_of(user["y"], where)
@@ -91,7 +91,7 @@ def _hdf5_clients(path: Path, inputs: str, label: str) -> Iterator[tuple[Numbers
         ) from None
 
 
-def _joined(each: list[tuple[Numbers, Numbers]], where: str) -> tuple[Numbers, Numbers]:
+def _join_samples(each: list[tuple[Numbers, Numbers]], where: str) -> tuple[Numbers, Numbers]:
     full = [one for one in each if len(one[0])]
     if not full:
         raise DataError(f"{where}: has no samples. Give the test half.")

@@ -47,7 +47,7 @@ class ClientIds:
         """Return the lane of each client: its hash modulo the number of lanes."""
         return (self.hashes % np.uint64(count)).astype(np.int64)
 
-    def at(self, places: NDArray[np.int64]) -> ClientIds:
+    def ids_at(self, places: NDArray[np.int64]) -> ClientIds:
         """Return the ids of the clients at these positions."""
         return ClientIds(hashes=self.hashes[places])
 

@@ -92,7 +92,7 @@ class Dataset:
         clients = f", {self.natural_clients} clients" if self.train_clients is not None else ""
         return (
             f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} samples "
-            f"{self._form}, {kind}{clients})"
+            f"{self._form_text}, {kind}{clients})"
         )
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class Dataset:
                 f"dataset {self.name!r}: train samples are {halves[0][0]} {halves[0][1]}, test samples {halves[1][0]} "
                 f"{halves[1][1]}; both must be equal. Load both from one release."
             )
-        _check_alike(self.name, self.train_labels, self.test_labels)
+        _check_equal_forms(self.name, self.train_labels, self.test_labels)
         _check_clients(self.name, self.train_clients, self.natural_clients, len(self.train_labels))
         if self.client_ids is not None and len(self.client_ids) != self.natural_clients:
             raise DataError(
@@ -115,7 +115,7 @@ class Dataset:
             )
 
     @property
-    def _form(self) -> str:
+    def _form_text(self) -> str:
         named = ", ".join(f"{part.name} {list(part.shape)}" for part in self.parts)
         return f"{{{named}}}" if named else str(list(self.input_shape))
 
@@ -152,9 +152,8 @@ class Dataset:
         """Split off `count` training samples, uniformly at random without replacement, as public data.
 
         Returns (this data set without those rows, their inputs, their labels). The guarantee of a run then covers
-        only the
-        remaining samples: calling training samples public is an assumption, and a report must state it.
-        Raises ConfigError unless 0 <= count < N.
+        only the remaining samples: calling training samples public is an assumption, and a report must state it. Raises
+        ConfigError unless 0 <= count < N.
         """
         samples = len(self.train_labels)
         if not 0 <= count < samples:
@@ -164,7 +163,7 @@ class Dataset:
             )
         order = generator.permutation(samples)
         public, kept = np.sort(order[:count]), np.sort(order[count:])
-        return self._with_training(kept), self.train_inputs[public], self.train_labels[public]
+        return self._keep_rows(kept), self.train_inputs[public], self.train_labels[public]
 
     def at_most(self, *, train: int | None, test: int | None, generator: np.random.Generator) -> Dataset:
         """Return the data set with at most `train` training and `test` test samples, drawn uniformly without
@@ -172,13 +171,13 @@ class Dataset:
         """
         smaller = self
         if train is not None and train < len(self.train_labels):
-            smaller = smaller._with_training(_drawn_rows(len(self.train_labels), train, generator))
+            smaller = smaller._keep_rows(_draw_rows(len(self.train_labels), train, generator))
         if test is not None and test < len(self.test_labels):
-            rows = _drawn_rows(len(self.test_labels), test, generator)
+            rows = _draw_rows(len(self.test_labels), test, generator)
             smaller = replace(smaller, test_inputs=self.test_inputs[rows], test_labels=self.test_labels[rows])
         return smaller
 
-    def _with_training(self, rows: NDArray[np.int64]) -> Dataset:
+    def _keep_rows(self, rows: NDArray[np.int64]) -> Dataset:
         clients = None if self.train_clients is None else self.train_clients[rows]
         return replace(
             self,
@@ -243,7 +242,7 @@ def check_classes(classes: object, *, where: str) -> int:
     return classes
 
 
-def undeclared(where: str, classes: int) -> DataError:
+def undeclared_label(where: str, classes: int) -> DataError:
     """Return the error for an undeclared label; its message does not reveal the label or its client."""
     return DataError(
         f"a label of {where} is not among the {classes} declared classes, 0 to {classes - 1}. The labels are damaged "
@@ -251,7 +250,7 @@ def undeclared(where: str, classes: int) -> DataError:
     )
 
 
-def _drawn_rows(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+def _draw_rows(samples: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
     rows: NDArray[np.int64] = np.sort(generator.permutation(samples)[:count])
     return rows
 
@@ -281,10 +280,10 @@ def _check_half(name: str, half: str, inputs: Numbers, labels: Numbers, classes:
             "sample, or several, and at least one sample. Check that both files belong together."
         )
     if classes is not None and (labels.min() < 0 or labels.max() >= classes):
-        raise undeclared(where, classes)
+        raise undeclared_label(where, classes)
 
 
-def _check_alike(name: str, train: Numbers, test: Numbers) -> None:
+def _check_equal_forms(name: str, train: Numbers, test: Numbers) -> None:
     if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
         raise DataError(
             f"dataset {name!r}: train labels are {train.dtype} {train.shape[1:]} per sample, test labels {test.dtype} "

@@ -104,8 +104,7 @@ def image_dataset(
     """Return a data set of images; each half has one or several parts.
 
     Pixels are scaled to [0, 1]; then each channel's mean is subtracted, and the difference divided by its deviation.
-    The
-    constants are published: nothing is computed from private data.
+    The constants are published: nothing is computed from private data.
     """
     return Dataset(
         name=name,

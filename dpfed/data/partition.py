@@ -38,7 +38,7 @@ class Holdings(Protocol):
     def of(self, client: int) -> NDArray[np.int64]:
         """Return the rows of one client."""
 
-    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of clients [c] at positions [c, ...] among their samples."""
 
     def label_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
@@ -104,7 +104,7 @@ class Partition:
             raise ConfigError(f"client={client}: this partition has clients 0..{self.clients - 1}. Choose one of them.")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of clients [c] at positions [c, ...] among their samples."""
         starts = self.offsets[clients].reshape(-1, *[1] * (places.ndim - 1))
         rows: NDArray[np.int64] = self.indices[starts + places]
@@ -119,7 +119,7 @@ class Partition:
         return counts.reshape(self.clients, classes).astype(np.int64)
 
 
-def of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
+def partition_of_lists(rows: Sequence[NDArray[np.int64]]) -> Partition:
     """Return the partition in which client i holds rows[i]."""
     sizes = np.array([len(one) for one in rows], dtype=np.int64)
     indices = np.concatenate([np.empty(0, dtype=np.int64), *rows])
@@ -147,8 +147,8 @@ def natural(
     chosen = np.arange(available) if clients == available else np.sort(generator.permutation(available)[:clients])
     order = np.argsort(owners, kind="stable").astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=available))])
-    dealt = of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
-    return dealt if ids is None else replace(dealt, ids=ids.at(chosen))
+    dealt = partition_of_lists([order[ends[i] : ends[i + 1]] for i in chosen])
+    return dealt if ids is None else replace(dealt, ids=ids.ids_at(chosen))
 
 
 def iid(samples: int, clients: int, generator: np.random.Generator) -> Partition:
@@ -185,7 +185,7 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, generator: 
         shares = generator.dirichlet(np.full(clients, alpha))
         for own, part in zip(held, np.split(rows, _share_ends(shares, len(rows))[:-1]), strict=True):
             own.append(part)
-    return of_lists([np.concatenate(parts) for parts in held])
+    return partition_of_lists([np.concatenate(parts) for parts in held])
 
 
 def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: np.random.Generator) -> Partition:
@@ -196,7 +196,7 @@ def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: n
     is each = 3, or 20 with 100 classes. Raises ConfigError.
     """
     present = np.unique(labels)
-    _check(clients, each, len(present))
+    _check_numbers(clients, each, len(present))
     turn = generator.permutation(clients) % len(present)
     has = np.zeros((clients, len(present)), dtype=np.bool_)
     for client in range(clients):
@@ -208,7 +208,7 @@ def some_labels(labels: NDArray[np.int64], clients: int, each: int, generator: n
         holders = np.flatnonzero(has[:, label]).tolist()
         for holder, part in zip(holders, np.array_split(rows, max(len(holders), 1)), strict=False):
             held[holder].append(part)
-    return of_lists([np.concatenate(parts) for parts in held])
+    return partition_of_lists([np.concatenate(parts) for parts in held])
 
 
 def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np.random.Generator) -> Partition:
@@ -223,7 +223,7 @@ def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np
     this is about 5% of samples on average, with most = 4 under 1%. Raises ConfigError.
     """
     left = _rows_by_label(labels, generator)
-    _check(clients, most, len(left))
+    _check_numbers(clients, most, len(left))
     units = generator.integers(_LEAST_UNITS, _MOST_UNITS + 1, clients)
     wanted = units * len(labels) // units.sum()
     held: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * clients
@@ -238,10 +238,10 @@ def unbalanced(labels: NDArray[np.int64], clients: int, most: int, generator: np
         held[client] = np.concatenate([left[i][:take] for i, take in zip(chosen, takes, strict=True)])
         for i, take in zip(chosen, takes, strict=True):
             left[i] = left[i][take:]
-    return of_lists(held)
+    return partition_of_lists(held)
 
 
-def _check(clients: int, each: int, present: int) -> None:
+def _check_numbers(clients: int, each: int, present: int) -> None:
     if clients < 1 or not 1 <= each <= present:
         raise ConfigError(
             f"clients={clients}, labels={each}: must be at least one client, and from 1 to {present} labels, the "

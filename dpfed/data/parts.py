@@ -25,7 +25,7 @@ def parts_of(rows: Sequence[Mapping[str, object]], where: str) -> tuple[dict[str
         raise DataError(
             f"{where}: samples have different keys; the first one has {names!r:.200}. Give them the same keys."
         )
-    inputs = {name: _stacked([row[name] for row in rows], name, where) for name in names if name != label}
+    inputs = {name: _stack_part([row[name] for row in rows], name, where) for name in names if name != label}
     return inputs, [row[label] for row in rows]
 
 
@@ -45,7 +45,9 @@ def _label_among(names: Sequence[str], where: str) -> str:
     return label
 
 
-def packed(train: Mapping[str, Numbers], test: Mapping[str, Numbers], where: str) -> tuple[list[Numbers], list[Part]]:
+def pack_parts(
+    train: Mapping[str, Numbers], test: Mapping[str, Numbers], where: str
+) -> tuple[list[Numbers], list[Part]]:
     """Return [train inputs, test inputs], one row of numbers per sample, and the layout of its parts.
 
     Integers and truth values stay integers for the network; unsigned integers of 8 and 16 bits, as in images, become
@@ -53,7 +55,7 @@ def packed(train: Mapping[str, Numbers], test: Mapping[str, Numbers], where: str
     """
     if set(train) != set(test):
         raise DataError(f"{where}: training samples have {list(train)!r:.200}, test samples {list(test)!r:.200}.")
-    halves = [{name: _numbers(half[name], name, where) for name in train} for half in (train, test)]
+    halves = [{name: _part_numbers(half[name], name, where) for name in train} for half in (train, test)]
     layout = []
     for name, array in halves[0].items():
         if halves[1][name].shape[1:] != array.shape[1:]:
@@ -61,10 +63,10 @@ def packed(train: Mapping[str, Numbers], test: Mapping[str, Numbers], where: str
         whole = all(half[name].dtype.kind == "i" for half in halves)
         layout.append(Part(name=name, shape=tuple(array.shape[1:]), integers=whole))
     floats = not all(part.integers for part in layout)
-    return [_rows(half, where, floats=floats) for half in halves], layout
+    return [_packed_rows(half, where, floats=floats) for half in halves], layout
 
 
-def _rows(half: Mapping[str, Numbers], where: str, *, floats: bool) -> Numbers:
+def _packed_rows(half: Mapping[str, Numbers], where: str, *, floats: bool) -> Numbers:
     if len({len(array) for array in half.values()}) > 1:
         raise DataError(f"{where}: parts have different numbers of samples. Each sample needs every part.")
     flat = [array.reshape(len(array), math.prod(array.shape[1:])) for array in half.values()]
@@ -72,12 +74,12 @@ def _rows(half: Mapping[str, Numbers], where: str, *, floats: bool) -> Numbers:
     return np.concatenate(whole, axis=1)
 
 
-def _numbers(array: Numbers, name: str, where: str) -> Numbers:
+def _part_numbers(array: Numbers, name: str, where: str) -> Numbers:
     whole = array.astype(np.int64) if array.dtype.kind in "bi" else array
     return finite_numbers(whole, f"{where}, part {name!r}", dimensions=1)
 
 
-def _stacked(values: Sequence[object], name: str, where: str) -> Numbers:
+def _stack_part(values: Sequence[object], name: str, where: str) -> Numbers:
     try:
         return np.stack([np.asarray(value) for value in values])
     except (TypeError, ValueError) as error:

@@ -54,7 +54,7 @@ class Resampled:
         rows: NDArray[np.int64] = self._rows(np.array([client], dtype=np.int64))[0]
         return rows
 
-    def at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows_at(self, clients: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the rows of clients [c] at positions [c, ...] among their samples."""
         rows = self._rows(clients)
         taken: NDArray[np.int64] = np.take_along_axis(rows, places.reshape(len(clients), -1), axis=1)

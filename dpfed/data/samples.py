@@ -66,10 +66,10 @@ def validation_samples(
 
 def whole_data(config: Config) -> Dataset:
     """Return the data set that the configuration names, with all samples."""
-    return _load(config.data, config.data.name)
+    return _load_dataset(config.data, config.data.name)
 
 
-def _load(table: Data, name: str) -> Dataset:
+def _load_dataset(table: Data, name: str) -> Dataset:
     classes = table.classes if data.is_own(name) or name == table.name else None
     columns = None
     if table.inputs and table.label is not None:
@@ -98,7 +98,7 @@ def public_samples(config: Config, whole: Dataset, seeds: Seeds, device: torch.d
         if whole.natural_clients:
             note += ", nor is the information that they share with other samples of their clients"
     else:
-        other = _load(limits, limits.public_from)
+        other = _load_dataset(limits, limits.public_from)
         if other.has_integers != whole.has_integers:
             other, whole = other.as_floats(), whole.as_floats()
         if not _have_one_format(other, whole):

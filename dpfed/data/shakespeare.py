@@ -30,16 +30,16 @@ for _code, _letter in enumerate(VOCABULARY):
     _CODES[ord(_letter)] = _code
 
 
-def codes(text: str) -> NDArray[np.uint8]:
+def character_codes(text: str) -> NDArray[np.uint8]:
     """Return each character's position in VOCABULARY; characters that are not in it count as spaces."""
     points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
     places: NDArray[np.uint8] = _CODES[np.minimum(points, len(_CODES) - 1)]
     return places
 
 
-def windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def text_windows(text: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Return every run of WINDOW characters [n, WINDOW] and the next character [n]; none in a text of up to WINDOW."""
-    places = codes(text)
+    places = character_codes(text)
     if len(places) <= WINDOW:
         return np.empty((0, WINDOW), dtype=np.uint8), np.empty(0, dtype=np.uint8)
     return np.lib.stride_tricks.sliding_window_view(places, WINDOW)[:-1], places[WINDOW:]
@@ -62,14 +62,14 @@ def load_shakespeare(root: Path) -> Dataset:
     are not longer than one window are not clients. A character is in up to 81 windows, so privacy of a record
     ([local.record]) protects one window, not a character or a line. Raises DataError.
     """
-    path = _text_of(root)
-    halves = [_halves(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
-    clients = [(windows(train), windows(test)) for train, test in halves if len(train) > WINDOW]
+    path = _text_path(root)
+    halves = [_train_and_test(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
+    clients = [(text_windows(train), text_windows(test)) for train, test in halves if len(train) > WINDOW]
     if not clients:
         raise DataError(
             f"{path}: no role has more than {WINDOW} characters to train on. Check that it has 'ROLE:' lines."
         )
-    return _dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
+    return _make_dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
 
 
 def load_shakespeare_leaf(root: Path) -> Dataset:
@@ -80,7 +80,7 @@ def load_shakespeare_leaf(root: Path) -> Dataset:
     """
     folder = root / "shakespeare" / "data"
     train, test = _leaf_half(folder / "train"), _leaf_half(folder / "test")
-    return _dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
+    return _make_dataset("shakespeare-leaf", list(train.values()), list(test.values()), folder)
 
 
 def lines_by_role(root: Path) -> dict[str, list[str]]:
@@ -89,7 +89,7 @@ def lines_by_role(root: Path) -> dict[str, list[str]]:
 
     Raises DataError.
     """
-    path = _text_of(root)
+    path = _text_path(root)
     if not path.exists():
         raise DataError(
             f"{path}: not found. Put a text there that has 'ROLE:' on a line before each speech and an empty line "
@@ -112,25 +112,25 @@ def lines_by_role(root: Path) -> dict[str, list[str]]:
     return spoken
 
 
-def _text_of(root: Path) -> Path:
+def _text_path(root: Path) -> Path:
     return root / "shakespeare" / "input.txt"
 
 
-def _halves(lines: list[str]) -> tuple[str, str]:
+def _train_and_test(lines: list[str]) -> tuple[str, str]:
     first_test = int(_TRAIN_SHARE * len(lines))
-    return _joined(lines[:first_test]), _joined(lines[first_test:])
+    return _join_lines(lines[:first_test]), _join_lines(lines[first_test:])
 
 
-def _joined(lines: Iterable[str]) -> str:
+def _join_lines(lines: Iterable[str]) -> str:
     return re.sub(r" {2,}", " ", " ".join(lines))
 
 
-def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path) -> Dataset:
+def _make_dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path) -> Dataset:
     if not sum(len(labels) for _, labels in test):
         raise DataError(f"{path}: no text is left for tests. Use a longer text.")
     sizes = [len(labels) for _, labels in train]
-    train_inputs, train_labels = _stacked(train)
-    test_inputs, test_labels = _stacked(test)
+    train_inputs, train_labels = _stack_samples(train)
+    test_inputs, test_labels = _stack_samples(test)
     return Dataset(
         name=name,
         train_inputs=train_inputs,
@@ -143,7 +143,7 @@ def _dataset(name: str, train: list[_Samples], test: list[_Samples], path: Path)
     )
 
 
-def _stacked(parts: list[_Samples]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _stack_samples(parts: list[_Samples]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     inputs = np.empty((sum(len(labels) for _, labels in parts), WINDOW), dtype=np.float32)
     np.concatenate([seen for seen, _ in parts], out=inputs, casting="safe")
     return inputs, np.concatenate([labels for _, labels in parts]).astype(np.int64)
@@ -184,4 +184,4 @@ def _leaf_samples(user: Mapping[str, Any]) -> _Samples:
     seen, following = user["x"], user["y"]
     if len(seen) != len(following) or any(len(x) != WINDOW for x in seen) or any(len(y) != 1 for y in following):
         raise ValueError(f"x must hold texts of {WINDOW} characters and y one character for each")
-    return codes("".join(seen)).reshape(-1, WINDOW), codes("".join(following))
+    return character_codes("".join(seen)).reshape(-1, WINDOW), character_codes("".join(following))

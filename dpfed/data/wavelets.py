@@ -29,7 +29,7 @@ def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
     _kept.clear()
     features = []
     for images in (dataset.train_inputs, dataset.test_inputs):
-        key = _digest(images), orientations
+        key = _images_digest(images), orientations
         features.append(before[key] if key in before else scattering(images, orientations=orientations))
         _kept[key] = features[-1]
     return replace(dataset, raw_inputs=dataset.train_inputs, train_inputs=features[0], test_inputs=features[1])
@@ -38,7 +38,7 @@ def with_scattering(dataset: Dataset, *, orientations: int) -> Dataset:
 _kept: dict[tuple[str, int], NDArray[np.float32]] = {}
 
 
-def _digest(images: NDArray[np.float32]) -> str:
+def _images_digest(images: NDArray[np.float32]) -> str:
     found = hashlib.sha256(str(images.shape).encode())
     found.update(np.ascontiguousarray(images).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
@@ -92,11 +92,11 @@ class _Filters:
         image = torch.nn.functional.pad(images, self.pads, mode="reflect")[:, :, None]
         spectrum = torch.fft.fft2(image)
         first = torch.fft.ifft2(spectrum * self.fine).abs()
-        second = torch.fft.ifft2(_on_every_second(spectrum, self.coarse)).abs()
+        second = torch.fft.ifft2(_fold_spectrum(spectrum, self.coarse)).abs()
         of_first = torch.fft.fft2(first)[:, :, :, None]
-        both = torch.fft.ifft2(_on_every_second(of_first, self.coarse)).abs().flatten(2, 3)
+        both = torch.fft.ifft2(_fold_spectrum(of_first, self.coarse)).abs().flatten(2, 3)
         groups = (self._smooth(image, 1), self._smooth(first, 1), self._smooth(second, 2), self._smooth(both, 2))
-        return torch.cat([_normalised(one) for one in groups], 2).flatten(1, 2)
+        return torch.cat([_standardise(one) for one in groups], 2).flatten(1, 2)
 
     def _smooth(self, image: Tensor, every: int) -> Tensor:
         """Return every fourth pixel of image * phi without its margin; `every` is the pixel spacing of the image, 1
@@ -108,14 +108,14 @@ class _Filters:
 
 def _low_pass(wide: int, every: int) -> Tensor:
     """Return phi along one side as a matrix [wide / 4 without the margin, wide / every]."""
-    kernel = torch.fft.ifft(_wave((wide, 1), 1.6, 0.0, 0.0, 1.0).flatten()).real
+    kernel = torch.fft.ifft(_wave_spectrum((wide, 1), 1.6, 0.0, 0.0, 1.0).flatten()).real
     kernel /= kernel.sum()
     to = torch.arange(_MARGIN, wide - _MARGIN, _STRIDE)
     matrix: Tensor = every * kernel[(to[:, None] - torch.arange(0, wide, every)) % wide]
     return matrix.float()
 
 
-def _normalised(group: Tensor) -> Tensor:
+def _standardise(group: Tensor) -> Tensor:
     """Return features with mean 0 and variance 1 over a sample's values in all channels and places of the group."""
     flat = group.flatten(1)
     return ((flat - flat.mean(1, keepdim=True)) / (flat.var(1, keepdim=True, correction=0) + 1e-5).sqrt()).view_as(
@@ -123,7 +123,7 @@ def _normalised(group: Tensor) -> Tensor:
     )
 
 
-def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
+def _fold_spectrum(spectrum: Tensor, filters: Tensor) -> Tensor:
     """Return the spectrum of every second pixel, in both directions, of the filtered image: four frequencies are added
     to one.
     """
@@ -137,12 +137,12 @@ def _on_every_second(spectrum: Tensor, filters: Tensor) -> Tensor:
 
 def _morlet(size: tuple[int, ...], scale: int, angle: float, slant: float) -> Tensor:
     """Return a Gabor wave of centre frequency 3 pi / (4 scale) without its mean."""
-    wave = _wave(size, 0.8 * scale, 0.75 * math.pi / scale, angle, slant)
-    bump = _wave(size, 0.8 * scale, 0.0, angle, slant)
+    wave = _wave_spectrum(size, 0.8 * scale, 0.75 * math.pi / scale, angle, slant)
+    bump = _wave_spectrum(size, 0.8 * scale, 0.0, angle, slant)
     return (wave - bump * (wave[0, 0] / bump[0, 0])).float()
 
 
-def _wave(size: tuple[int, ...], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
+def _wave_spectrum(size: tuple[int, ...], sigma: float, frequency: float, angle: float, slant: float) -> Tensor:
     """Return the spectrum [height, width] of a Gaussian window times a plane wave.
 
     The window has deviation `sigma` (`sigma / slant` across). Sampling on pixels adds copies of the continuous

@@ -30,7 +30,7 @@ from accounting.mechanisms import (
 from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.samplings import cap_of
 from dpfed.compress.counter import at_least
-from dpfed.compress.ring import centred
+from dpfed.compress.ring import centre_residues
 from dpfed.config.privacy_tables import CoinPrivacy
 from dpfed.errors import ConfigError
 from dpfed.participation.sampling import Sampler
@@ -52,8 +52,7 @@ class Coins(Stage):
 
     with p in float64 and 53-bit uniforms, so that a sample has its probability to 2^-53. 16 of the bits are drawn
     first, the others if those do not decide. The sum S of m over K uploads decodes to S - K g(reference), with g the
-    mean of a
-    sample: g(p) = p without noise before the clip (`PrivateCoins` may have such noise).
+    mean of a sample: g(p) = p without noise before the clip (`PrivateCoins` may have such noise).
 
     canaries: number of canaries that take part in a round beside the clients
     bits:     bits of the ring of a secure sum, None without one. The ring holds every count of zeros and ones with
@@ -277,7 +276,7 @@ class PrivateCoins(Private):
         if self.bits is None or uploads * self.trials < 1 << self.bits:
             return in_ring(total, self.bits)
         expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
-        return expected + centred(total.to(torch.int64) - expected, self.bits)
+        return expected + centre_residues(total.to(torch.int64) - expected, self.bits)
 
     def _check_reference(self, reference: Tensor) -> None:
         """Raise ConfigError for public probabilities that differ from the charged one."""

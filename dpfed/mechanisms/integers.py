@@ -35,8 +35,8 @@ from accounting.mechanisms.adjacency import Adjacency
 from accounting.mechanisms.cohort_caps import rarely_exceeded
 from accounting.mechanisms.samplings import cap_of
 from dpfed.aggregation.sums import least_uploads
-from dpfed.compress.fixed_point import FixedPoint, saturated
-from dpfed.compress.ring import centred
+from dpfed.compress.fixed_point import FixedPoint, count_near_ends
+from dpfed.compress.ring import centre_residues
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
@@ -131,18 +131,18 @@ class Integers(Stage):
             names=ids,
             path=(now.number,),
         )
-        now.tally.not_finite += encoded.gave_up
+        now.tally.not_finite += encoded.zeroed_rows
         return encoded.integers.to(rows.device, torch.int64)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         """Return the decoded sum of integers with its noise. The sum is reduced after the noise was added, whether or
         not it was reduced before.
         """
-        return self.fixed_point.decode(centred(total, self.bits), rotation_seed=self._rotation(now.number))
+        return self.fixed_point.decode(centre_residues(total, self.bits), rotation_seed=self._rotation(now.number))
 
     def near_the_ends(self, total: Tensor) -> int:
         """Return the number of entries of a sum in the ring that have probably wrapped around."""
-        return saturated(centred(total, self.bits), self.bits)
+        return count_near_ends(centre_residues(total, self.bits), self.bits)
 
     def _rotation(self, number: int) -> int:
         return self.seeds.integer("fixed_point.rotation", number)

@@ -27,8 +27,7 @@ class IntegerRecords:
     Claim: under add-remove of one record the noisy sum is `noise`, subsampled like the batch. A row has at most
     the norm `noise.l2_bound`, which is checked in integers: lengthening by rounding is in the sensitivity. Draws have
     the description's `share_variance`. Scaling back and everything after it is post-processing. No sum is reduced
-    modulo
-    a number: it is computed in 64 bits.
+    modulo a number: it is computed in 64 bits.
     """
 
     noise: DiscreteGaussian

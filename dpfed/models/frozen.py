@@ -83,8 +83,7 @@ def freeze(
     Initial scores are N(0, spread^2), and initial probabilities their sigmoid.
 
     All values are computed from integer hashes, not from a library's generator: equal on any machine and version.
-    Raises
-    ConfigError, also for a network with BatchNorm: its running statistics could not be computed from masks.
+    Raises ConfigError, also for a network with BatchNorm: its running statistics could not be computed from masks.
     """
     if model.has_statistics:
         raise ConfigError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpfed.compress import from_bytes
 from dpfed.compress.levels import Dense
-from dpfed.compress.payload import Payload, Payloads, Scheme, encoded_with_feedback, largest_entry, most_bytes
+from dpfed.compress.payload import Payload, Payloads, Scheme, encode_with_feedback, largest_entry, most_bytes
 from dpfed.compress.threads import one_thread
 from dpfed.errors import ConfigError, WireError
 from dpfed.seeds import Seeds
@@ -37,8 +37,7 @@ class Encode(Stage):
     A row of zeros arrives as zeros whatever the scheme's encoding of zeros: a client without samples sends no update.
 
     seed_purpose: clients' seeds are `seeds.integer(seed_purpose, round, client)`, or one for the round if the scheme
-    has
-                  a `shared_seed`
+                  has a `shared_seed`
     dense:        entries [k] that are sent outside the scheme as float32 (statistics and scales of normalisation
                   layers)
     scheme_of:    function from the round to its scheme, if it changes (FedSparsify's sparsity); `scheme` is that of
@@ -47,9 +46,8 @@ class Encode(Stage):
     majority:     True: an entry that is nonzero in fewer than half of the models becomes 0 (FedSparsify's local
                   variant)
     sizes_secret: True: a payload's length would reveal private data, so it is counted with its largest possible length
-    feedback:     number of clients with error feedback (`dpfed.compress.payload.encoded_with_feedback`). Their errors
-                  are
-                  the memory of this stage: memory["errors"], [feedback, k]
+    feedback:     number of clients with error feedback (`dpfed.compress.payload.encode_with_feedback`). Their errors
+                  are the memory of this stage: memory["errors"], [feedback, k]
     """
 
     scheme: Scheme
@@ -174,7 +172,7 @@ class Encode(Stage):
             return scheme.encode(rows, seed=seeds)
         errors = self._remembered(rows, now)
         places = torch.from_numpy(ids).to(rows.device)
-        payloads, error = encoded_with_feedback(scheme, rows, errors[places], seed=seeds)
+        payloads, error = encode_with_feedback(scheme, rows, errors[places], seed=seeds)
         errors[places] = error
         return payloads
 

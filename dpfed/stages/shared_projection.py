@@ -54,8 +54,8 @@ class _Directions(Map):
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         wrong = ~largest_magnitudes(updates).isfinite()
         if not bool(wrong.any()):
-            return self.scheme.products(updates)
-        products = self.scheme.products(updates.masked_fill(wrong[:, None], 0.0))
+            return self.scheme.inner_products(updates)
+        products = self.scheme.inner_products(updates.masked_fill(wrong[:, None], 0.0))
         return products.masked_fill(wrong[:, None], float("nan"))
 
     def adjoint(self, total: Tensor) -> Tensor:

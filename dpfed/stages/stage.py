@@ -30,8 +30,7 @@ class Tally:
     trained:         clients that were trained
     not_finite:      rows of trained clients with NaN or infinity, which count as zero
     inside, outside: rows that were already within the clip norm, and rows that were scaled down to it. Rows of zeros,
-    such
-                     as that of a client without samples, and rows that were not finite are in neither count
+                     such as that of a client without samples, and rows that were not finite are in neither count
     failed:          clients, or private records, whose training raised an error; clients among them are in
                      not_finite, too
     uplink_bytes:    bytes of the uploads; None if the length of an upload is fixed beforehand

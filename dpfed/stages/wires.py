@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfed.compress.mask_bytes import MaskCoder
-from dpfed.compress.ring import centred, ring_from_bytes, ring_to_bytes
+from dpfed.compress.ring import centre_residues, ring_from_bytes, ring_to_bytes
 from dpfed.errors import WireError
 from dpfed.stages.stage import Round, Stage
 
@@ -44,7 +44,7 @@ class Words(Stage):
     def read(self, messages: Sequence[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
         residues = ring_from_bytes(messages, size=self.size, bits=self.bits)
         if self.largest is None:
-            return centred(residues, self.bits).to(now.reference.device)
+            return centre_residues(residues, self.bits).to(now.reference.device)
         if residues.numel() and int(residues.max()) > self.largest:
             raise WireError(
                 f"an entry {int(residues.max())} of an upload: must be from 0 to {self.largest}. Drop the client's "

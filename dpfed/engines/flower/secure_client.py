@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpfed.aggregation.agreement import Agreement
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.secure import SecureSums
-from dpfed.compress.ring import unpack
+from dpfed.compress.ring import unpack_row
 from dpfed.errors import WireError
 from dpfed.runs.experiment import Experiment
 
@@ -49,7 +49,7 @@ def masked(experiment: Experiment, client: int, number: int, message: bytes, pay
     one, terms = _recall_client(experiment, client, number, context)
     one.store_shares(message)
     agreement = _agreement(experiment, number, terms)
-    words = unpack(memoryview(payload), agreement.size, agreement.bits)
+    words = unpack_row(memoryview(payload), agreement.size, agreement.bits)
     upload = one.upload(words.astype(np.uint32))
     _keep_client(context, one, number, terms)
     return upload

@@ -17,7 +17,7 @@ from dpfed.aggregation.client import Client
 from dpfed.aggregation.cryptography import MaskStream, SeededMask, apply_masks, combine_shares
 from dpfed.aggregation.messages import MessageKind, read_table
 from dpfed.aggregation.protocol import MaskedSum
-from dpfed.compress.ring import unpack
+from dpfed.compress.ring import unpack_row
 from dpfed.errors import WireError
 
 FALSE_ALARM = 1e-9  # of one test of uniformity: keys are fresh, so nothing is seeded
@@ -29,7 +29,7 @@ def received(round_, client):
     rows = read_table(
         round_.said["upload"][client], MessageKind.UPLOAD, round_.terms.session, most=1, width=SIZE * BITS // 8
     )
-    return unpack(rows[client], SIZE, BITS)
+    return unpack_row(rows[client], SIZE, BITS)
 
 
 def uploads(**changes):

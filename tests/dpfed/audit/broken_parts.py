@@ -10,7 +10,7 @@ import torch
 
 from accounting.mechanisms import Gaussian
 from accounting.mechanisms.adjacency import Adjacency
-from dpfed.compress.fixed_point import Encoded, FixedPoint
+from dpfed.compress.fixed_point import EncodedRows, FixedPoint
 from dpfed.mechanisms.bernoulli import PrivateCoins, bernoulli_draws
 from dpfed.mechanisms.gaussian import GaussianNoise
 from dpfed.participation.sampling import FixedSizeCohorts, PoissonCohorts
@@ -316,7 +316,7 @@ class RoundsAwayFromZero(FixedPoint):
     def encode(self, rows, *, rotation_seed, **_):
         signs = self._signs(rotation_seed, rows)
         turned = torch.stack([self._rotated(row, signs) for row in rows]) * self.steps_per_unit
-        return Encoded(integers=(turned.sign() * turned.abs().ceil()).int(), gave_up=0)
+        return EncodedRows(integers=(turned.sign() * turned.abs().ceil()).int(), zeroed_rows=0)
 
 
 @dataclass(frozen=True, kw_only=True)
