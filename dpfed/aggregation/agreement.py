@@ -49,21 +49,19 @@ class Agreement:
         total, came = len(self.graph.circle), len(alive)
         needed = max(shares_needed(total, self.threshold), FEWEST if step is ProtocolStep.UNMASK else self.least)
         if came < needed:
-            _raise_aborted(step, f"{came} of {total} clients answered, {needed} are needed")
+            _abort(step, f"{came} of {total} clients answered, {needed} are needed")
 
     def require_neighbourhood(self, step: ProtocolStep, alive: Collection[int], client: int) -> None:
         """Raise SecureSumAborted unless enough of the holders of shares of this client's secrets are alive."""
         group, needed = self.graph.neighbourhood(client), self.shares_needed(client)
         came = sum(member in alive for member in group)
         if came < needed:
-            _raise_aborted(
-                step, f"of {len(group)} holders of shares of client {client} {came} answered, {needed} are needed"
-            )
+            _abort(step, f"of {len(group)} holders of shares of client {client} {came} answered, {needed} are needed")
 
     def require_connected(self, survivors: Collection[int]) -> None:
         """Raise SecureSumAborted if the survivors' masks do not connect them into one sum."""
         if not self.graph.is_connected(survivors):
-            _raise_aborted(
+            _abort(
                 ProtocolStep.UPLOAD,
                 f"{len(survivors)} of {len(self.graph.circle)} clients answered, and more are needed: no masks connect "
                 "them into one sum",
@@ -100,14 +98,14 @@ def agree_on_terms(
     return Agreement(graph=graph, size=size, bits=bits, threshold=threshold, least=max(least, FEWEST))
 
 
-def _raise_aborted(step: ProtocolStep, why: str) -> None:
+def _abort(step: ProtocolStep, why: str) -> None:
     raise SecureSumAborted(f"the secure sum ended at step {step}: {why}. Nothing of it may be released.")
 
 
 _ORDER = list(ProtocolStep)
 
 
-class StepsReached:
+class StepPlan:
     """Clients of a sum and the steps they reach: a dropped client vanishes before one of the steps."""
 
     def __init__(self, agreement: Agreement, dropouts: Mapping[int, ProtocolStep]) -> None:
@@ -116,7 +114,7 @@ class StepsReached:
         self._vanish = {int(client): ProtocolStep(step) for client, step in dropouts.items()}
         self._came: set[int] = set()
 
-    def clients_reaching(self, step: ProtocolStep) -> list[int]:
+    def clients_at(self, step: ProtocolStep) -> list[int]:
         """Return the clients that take part in the step, sorted. UPLOAD: those that send a row, in time or late."""
         return sorted(
             client
@@ -128,21 +126,17 @@ class StepsReached:
         """Return True if the client's row arrives after the upload step is closed."""
         return self._vanish.get(client) is ProtocolStep.LATE
 
-    def accepted_rows(
-        self, clients: NDArray[np.int64], rows: NDArray[np.uint32]
-    ) -> Iterator[tuple[int, NDArray[np.uint32]]]:
+    def accept(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> Iterator[tuple[int, NDArray[np.uint32]]]:
         """Yield the rows [c, d] of clients that may still send. Raise ConfigError for an unknown or repeated client."""
         if rows.shape != (len(clients), self._size) or rows.dtype != np.uint32:
             raise ConfigError(
                 f"rows {rows.dtype} {list(rows.shape)} of {len(clients)} clients: must be uint32 "
                 f"[{len(clients)}, {self._size}]."
             )
-        senders = set(self.clients_reaching(ProtocolStep.UPLOAD))
+        senders = set(self.clients_at(ProtocolStep.UPLOAD))
         for client, row in zip(map(int, clients), rows, strict=True):
             if client not in self._clients or client in self._came:
-                raise ConfigError(
-                    f"a row of client {client}: the client is not in this sum, or its row was already added."
-                )
+                raise ConfigError(f"a row of client {client}: not in this sum, or already added.")
             self._came.add(client)
             if client in senders:
                 yield client, row

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement, ModularTotal, StepsReached
+from dpfed.aggregation.agreement import Agreement, ModularTotal, StepPlan
 from dpfed.aggregation.client import Client
 from dpfed.aggregation.cryptography import SeededMask, Words, apply_masks, pack_ids, reduce_modulo
 from dpfed.aggregation.server import Server
@@ -31,13 +31,11 @@ class ProtocolSum:
     """
 
     def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
-        self._turns = StepsReached(agreement, dropouts)
+        self._turns = StepPlan(agreement, dropouts)
         self._server = Server(agreement)
         self._late: bytes | None = None
         self._aborted: SecureSumAborted | None = None
-        self._clients = {
-            client: Client(agreement, client) for client in self._turns.clients_reaching(ProtocolStep.ADVERTISE)
-        }
+        self._clients = {client: Client(agreement, client) for client in self._turns.clients_at(ProtocolStep.ADVERTISE)}
         try:
             self._agree_on_masks()
         except SecureSumAborted as aborted:
@@ -49,7 +47,7 @@ class ProtocolSum:
         A late client's row is masked and kept until the server has closed the step, where it must be refused. One late
         row is enough for this test, so any further late row is discarded.
         """
-        for client, row in self._turns.accepted_rows(clients, rows):
+        for client, row in self._turns.accept(clients, rows):
             if self._aborted is not None:
                 continue
             upload = self._clients[client].upload(row)
@@ -64,7 +62,7 @@ class ProtocolSum:
             raise self._aborted
         requests = self._server.close_step()
         self._check_late_rows_refused()
-        for client in self._turns.clients_reaching(ProtocolStep.UNMASK):
+        for client in self._turns.clients_at(ProtocolStep.UNMASK):
             if client in requests:
                 self._server.receive(self._clients[client].unmask(requests[client]))
         return self._server.close()
@@ -73,10 +71,10 @@ class ProtocolSum:
         for one in self._clients.values():
             self._server.receive(one.advertise())
         keys = self._server.close_step()
-        for client in self._turns.clients_reaching(ProtocolStep.SHARE):
+        for client in self._turns.clients_at(ProtocolStep.SHARE):
             self._server.receive(self._clients[client].share(keys[client]))
         forwarded = self._server.close_step()
-        for client in self._turns.clients_reaching(ProtocolStep.UPLOAD):
+        for client in self._turns.clients_at(ProtocolStep.UPLOAD):
             self._clients[client].store_shares(forwarded[client])
 
     def _check_late_rows_refused(self) -> None:
@@ -100,16 +98,16 @@ class MaskedSum:
 
     def __init__(self, agreement: Agreement, *, dropouts: Mapping[int, ProtocolStep]) -> None:
         self._agreement = agreement
-        self._turns = StepsReached(agreement, dropouts)
+        self._turns = StepPlan(agreement, dropouts)
         self._secret = secrets.token_bytes(32)
         self._total = np.zeros(agreement.size, word_type(agreement.bits))
         self._survivors: set[int] = set()
         self._aborted: SecureSumAborted | None = None
-        self._sharers = set(self._turns.clients_reaching(ProtocolStep.SHARE))
+        self._sharers = set(self._turns.clients_at(ProtocolStep.SHARE))
         try:
             for step, alive in (
-                (ProtocolStep.ADVERTISE, set(self._turns.clients_reaching(ProtocolStep.ADVERTISE))),
-                (ProtocolStep.SHARE, set(self._turns.clients_reaching(ProtocolStep.SHARE))),
+                (ProtocolStep.ADVERTISE, set(self._turns.clients_at(ProtocolStep.ADVERTISE))),
+                (ProtocolStep.SHARE, set(self._turns.clients_at(ProtocolStep.SHARE))),
             ):
                 self._require_alive(step, alive, alive)
         except SecureSumAborted as aborted:
@@ -117,9 +115,7 @@ class MaskedSum:
 
     def add(self, clients: NDArray[np.int64], rows: NDArray[np.uint32]) -> None:
         """Mask and add rows [c, d] of the clients at once; rows of dropped or late clients are ignored."""
-        taken = [
-            (client, row) for client, row in self._turns.accepted_rows(clients, rows) if not self._turns.is_late(client)
-        ]
+        taken = [(client, row) for client, row in self._turns.accept(clients, rows) if not self._turns.is_late(client)]
         if not taken or self._aborted is not None:
             return
         words: Words = np.empty_like(self._total, shape=(len(taken), rows.shape[1]))
@@ -133,7 +129,7 @@ class MaskedSum:
         """Return the sum of rows that arrived in time. Raise SecureSumAborted if a step had too few clients left."""
         if self._aborted is not None:
             raise self._aborted
-        replied = self._survivors & set(self._turns.clients_reaching(ProtocolStep.UNMASK))
+        replied = self._survivors & set(self._turns.clients_at(ProtocolStep.UNMASK))
         owners = {client for client in self._sharers if client in self._survivors or self._surviving_neighbours(client)}
         self._require_alive(ProtocolStep.UPLOAD, self._survivors, owners)
         self._agreement.require_connected(self._survivors)

@@ -85,12 +85,12 @@ class Server:
         self._keys[sender] = bytes(rows[sender])
 
     def _close_advertise(self) -> dict[int, bytes]:
-        self._advance_step(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
+        self._advance(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
         return {
-            client: self._write_answer(
+            client: self._reply(
                 MessageKind.KEYS,
                 client,
-                {near: self._keys[near] for near in self._neighbours_among(client, self._keys)},
+                {near: self._keys[near] for near in self._neighbours_in(client, self._keys)},
             )
             for client in self._keys
         }
@@ -100,7 +100,7 @@ class Server:
         if (
             sender not in self._keys
             or sender in self._sealed
-            or rows.keys() != set(self._neighbours_among(sender, self._keys))
+            or rows.keys() != set(self._neighbours_in(sender, self._keys))
         ):
             raise WireError(
                 f"shares from client {sender}: unknown, sent twice, or not for all its neighbours; refused."
@@ -109,13 +109,13 @@ class Server:
 
     def _close_share(self) -> dict[int, bytes]:
         self._sharers = frozenset(self._sealed)
-        self._advance_step(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
+        self._advance(ProtocolStep.SHARE, ProtocolStep.UPLOAD, self._sharers)
         sealed, self._sealed = self._sealed, {}
         return {
-            client: self._write_answer(
+            client: self._reply(
                 MessageKind.FORWARD,
                 client,
-                {near: sealed[near][client] for near in self._neighbours_among(client, self._sharers)},
+                {near: sealed[near][client] for near in self._neighbours_in(client, self._sharers)},
             )
             for client in self._sharers
         }
@@ -135,7 +135,7 @@ class Server:
         self._agreement.require_connected(self._survivors)
         self.step = ProtocolStep.UNMASK
         asked = {client: bytes([self._requested_secret(client)]) for client in self._sharers}
-        return {client: self._write_answer(MessageKind.REQUEST, client, asked) for client in self._survivors}
+        return {client: self._reply(MessageKind.REQUEST, client, asked) for client in self._survivors}
 
     def _receive_unmask(self, sender: int, message: bytes) -> None:
         rows = self._read_rows(message, MessageKind.UNMASK, most=len(self._sharers))
@@ -148,7 +148,7 @@ class Server:
             self._shares[owner][sender] = bytes(content[1:])
 
     def _secrets_asked_of(self, client: int) -> set[int]:
-        return {*self._neighbours_among(client, self._sharers), client}
+        return {*self._neighbours_in(client, self._sharers), client}
 
     def _requested_secret(self, client: int) -> Reveal:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
@@ -158,7 +158,7 @@ class Server:
         return sorted(
             client
             for client in self._sharers
-            if client in self._survivors or self._neighbours_among(client, self._survivors)
+            if client in self._survivors or self._neighbours_in(client, self._survivors)
         )
 
     def _masks_to_remove(self, owner: int) -> list[SeededMask]:
@@ -172,19 +172,17 @@ class Server:
             raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong share.")
         seeds = {
             near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
-            for near in self._neighbours_among(owner, self._survivors)
+            for near in self._neighbours_in(owner, self._survivors)
         }
         return [SeededMask(seed, minus=0) if near < owner else SeededMask(seed, plus=0) for near, seed in seeds.items()]
 
-    def _advance_step(
-        self, closed: ProtocolStep, following: ProtocolStep, alive: dict[int, bytes] | frozenset[int]
-    ) -> None:
+    def _advance(self, closed: ProtocolStep, following: ProtocolStep, alive: dict[int, bytes] | frozenset[int]) -> None:
         self._agreement.require_all(closed, alive)
         for client in sorted(alive):
             self._agreement.require_neighbourhood(closed, alive, client)
         self.step = following
 
-    def _neighbours_among(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
+    def _neighbours_in(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in among]
 
     def _read_rows(
@@ -192,5 +190,5 @@ class Server:
     ) -> dict[int, memoryview]:
         return read_table(message, kind, self._agreement.session, most=most, width=width or WIDTHS[kind])
 
-    def _write_answer(self, kind: MessageKind, client: int, rows: dict[int, bytes]) -> bytes:
+    def _reply(self, kind: MessageKind, client: int, rows: dict[int, bytes]) -> bytes:
         return write_table(kind, self._agreement.session, client, rows)

@@ -78,7 +78,7 @@ def _try_records(
     _require_equal_rows(trial, alone[:1], trial.run_batch(compared[:1], labels[:1]), _AT_ONCE)
     if most == 1:
         return
-    drawn: list[_BatchOutputs] = []
+    drawn: list[_Outputs] = []
     for some, gradients in _other_records(others, most - count):
         rows = torch.cat([compared, some])
         seen = trial.attempt_batch(rows, labels[: len(rows)], gradients=gradients and scale == 1)
@@ -106,7 +106,7 @@ def _other_records(natural: Tensor, most: int) -> Iterator[tuple[Tensor, bool]]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _BatchOutputs:
+class _Outputs:
     """Outputs and gradients of one batch. calls: (name, input rows, output rows [b, ...]) of every module, in the order
     in which the calls ended; None instead of rows if there is no tensor of rows."""
 
@@ -114,15 +114,15 @@ class _BatchOutputs:
     gradients: Tensor | None
     calls: list[tuple[str, Tensor | None, Tensor | None]] = field(default_factory=list)
 
-    def row(self, i: int) -> _BatchOutputs:
+    def row(self, i: int) -> _Outputs:
         calls = [
             (name, None if given is None else given[i : i + 1], None if made is None else made[i : i + 1])
             for name, given, made in self.calls
         ]
         gradients = None if self.gradients is None else self.gradients[i : i + 1]
-        return _BatchOutputs(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
+        return _Outputs(outputs=self.outputs[i : i + 1], gradients=gradients, calls=calls)
 
-    def rows(self, count: int) -> list[_BatchOutputs]:
+    def rows(self, count: int) -> list[_Outputs]:
         return [self.row(i) for i in range(count)]
 
 
@@ -171,7 +171,7 @@ class _Trial:
 
         return record_call
 
-    def attempt_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _BatchOutputs | None:
+    def attempt_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = False) -> _Outputs | None:
         """Run a batch as `run_batch`; return None if the network raises, as it may for scaled integers."""
         try:
             return self._run_batch(inputs, targets, gradients, fixed=True)
@@ -181,9 +181,7 @@ class _Trial:
             self._build_module()
             return None
 
-    def run_batch(
-        self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True
-    ) -> _BatchOutputs:
+    def run_batch(self, inputs: Tensor, targets: Tensor, *, gradients: bool = True, fixed: bool = True) -> _Outputs:
         """Return outputs and gradients of a batch; with `fixed`, all random draws of the network are equal. Raises
         ConfigError.
         """
@@ -196,7 +194,7 @@ class _Trial:
                 f"[local.record]: per-record gradients fail on {len(inputs)} test samples: {error_text(error)}."
             ) from error
 
-    def _run_batch(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _BatchOutputs:
+    def _run_batch(self, inputs: Tensor, targets: Tensor, gradients: bool, fixed: bool) -> _Outputs:
         self._room.copy_(self._weights)
         self._model.rebind(self._module, self._room)
         self._calls.clear()
@@ -207,12 +205,11 @@ class _Trial:
             with torch.no_grad(), self._random_draws(fixed, len(inputs)):
                 self._module(inputs)
         calls = [
-            (name, _record_rows(given, len(inputs)), _record_rows(made, len(inputs)))
-            for name, given, made in self._calls
+            (name, _by_record(given, len(inputs)), _by_record(made, len(inputs))) for name, given, made in self._calls
         ]
         outputs = calls[-1][2]
         assert outputs is not None
-        return _BatchOutputs(outputs=outputs, gradients=found, calls=calls)
+        return _Outputs(outputs=outputs, gradients=found, calls=calls)
 
     def _random_draws(self, fixed: bool, count: int) -> AbstractContextManager[object]:
         if self._seeds is None:
@@ -240,7 +237,7 @@ _ADVICE = (
 )
 
 
-def _require_equal_rows(trial: _Trial, expected: Sequence[_BatchOutputs], seen: _BatchOutputs, when: str) -> None:
+def _require_equal_rows(trial: _Trial, expected: Sequence[_Outputs], seen: _Outputs, when: str) -> None:
     """Raise ConfigError if the recorded rows differ from the expected ones, one for each record."""
     pairs = list(zip(expected, seen.rows(len(expected)), strict=True))
     largest = max(float(one.outputs.abs().nan_to_num(0.0, 0.0, 0.0).max()) for one in expected)
@@ -260,7 +257,7 @@ def _require_equal_rows(trial: _Trial, expected: Sequence[_BatchOutputs], seen: 
         )
 
 
-def _mixing_module(expected: _BatchOutputs, found: _BatchOutputs) -> str | None:
+def _mixing_module(expected: _Outputs, found: _Outputs) -> str | None:
     """Return the first module with different output rows for equal input rows; None if there is none."""
     for (name, given, made), (other, given_now, made_now) in zip(expected.calls, found.calls, strict=False):
         if name != other or made is None or made_now is None:
@@ -288,12 +285,12 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
     return float((found - expected).norm()) > relative * float(expected.norm()) + absolute
 
 
-def _record_rows(values: Any, batch: int) -> Tensor | None:
+def _by_record(values: Any, batch: int) -> Tensor | None:
     """Return the first tensor in `values` as one row per record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()
         return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None
     if isinstance(values, dict):
         values = list(values.values())
-    found = (_record_rows(one, batch) for one in values) if isinstance(values, list | tuple) else ()
+    found = (_by_record(one, batch) for one in values) if isinstance(values, list | tuple) else ()
     return next((one for one in found if one is not None), None)

@@ -74,16 +74,14 @@ def training_after_trial(
     training, moved = replace(training, start=start), StateChanges()
     strategy = _strategy(training)
     with one_thread(), _global_generators(training.inputs.device):
-        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence_found(start, moved)
+        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=cohort).dependence(start, moved)
         together = strategy != "loop" and training.strategy == "auto"
         if together and problem is None and moved.names:
             problem = f"training keeps {_first_names(moved.names)} from one step to the next"
         if together and problem is not None:
             training, moved = replace(training, not_together=f"{_NOT_TOGETHER}: {problem}"), StateChanges()
             start.restore()
-            problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).dependence_found(
-                start, moved
-            )
+            problem = _Trial(training, broadcast, samples, strategy="loop", cohort=cohort).dependence(start, moved)
     start.restore()
     if problem is not None:
         raise ConfigError(f"model or local.loss, on synthetic clients ({training.plan.strategy}): {problem}")
@@ -101,7 +99,7 @@ def training_after_vmap_trial(
     if training.strategy != "auto" or strategy == "loop":
         return training
     with one_thread(), _global_generators(training.inputs.device):
-        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).failure_side_by_side()
+        problem = _Trial(training, broadcast, samples, strategy=strategy, cohort=1).vmap_failure()
     start.restore()
     return training if problem is None else replace(training, not_together=f"{_NOT_TOGETHER}: {problem}")
 
@@ -155,7 +153,7 @@ class _Trial:
         )
         self._drawn: dict[_Generator, None] = {}
 
-    def dependence_found(self, start: InitialState, moved: StateChanges) -> str | None:
+    def dependence(self, start: InitialState, moved: StateChanges) -> str | None:
         """Return a description of a dependence between clients, or None."""
         start.moved = moved
         try:
@@ -171,7 +169,7 @@ class _Trial:
             return f"training draws from {', '.join(drawn)}. {_OWN_DRAWS}"
         return found
 
-    def failure_side_by_side(self) -> str | None:
+    def vmap_failure(self) -> str | None:
         """Return a description of a failure of training side by side, or None."""
         variant = self._make_training(2, 1, others=False)
         try:
@@ -220,12 +218,11 @@ class _Trial:
         Fast steps get at least `_STEPS` batches, so that a dependence which starts after a few calls is found on a busy
         machine as well.
         """
-        self._step_seconds(1)  # the first step also loads libraries
+        self._seconds(1)  # the first step also loads libraries
         few = min(4, self._wanted)
         each = (
             max(
-                min(self._step_seconds(few + 1), self._step_seconds(few + 1))
-                - min(self._step_seconds(1), self._step_seconds(1)),
+                min(self._seconds(few + 1), self._seconds(few + 1)) - min(self._seconds(1), self._seconds(1)),
                 0,
             )
             / few
@@ -234,7 +231,7 @@ class _Trial:
         least = min(self._wanted, _STEPS) if room > _STEPS else 1
         return max(least, min(self._wanted, int(room / 8))), 4 if room > 40 else 1
 
-    def _step_seconds(self, steps: int) -> float:
+    def _seconds(self, steps: int) -> float:
         """Return the processor time in seconds for which B trains with this number of batches."""
         variant, began = self._make_training(steps, 1, others=False), time.process_time()
         self._train(variant, [2])

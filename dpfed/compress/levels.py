@@ -30,7 +30,7 @@ from dpfed.compress.payload import (
     Payloads,
     Scheme,
     Seed,
-    as_batch,
+    batch,
     checked_updates,
 )
 from dpfed.errors import ConfigError
@@ -66,10 +66,10 @@ class Dense(Scheme):
         return Payloads.of(self, x.shape[1], values=values)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        return as_batch(payloads, self)["values"].to(torch.float32)
+        return batch(payloads, self)["values"].to(torch.float32)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        return as_batch(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
+        return batch(payloads, self)["values"].mean(dim=0, dtype=torch.float32)
 
 
 _MOST_LEVELS = 1 << 14
@@ -106,7 +106,7 @@ class TernGrad(Scheme):
         return Payloads.of(self, x.shape[1], scale=scale, trits=trits)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         return sent["trits"].to(torch.float32).sub_(1).mul_(sent["scale"])
 
 
@@ -142,7 +142,7 @@ class Qsgd(Scheme):
         return Payloads.of(self, x.shape[1], norms=norms, levels=rounded_levels(x, spread, self.levels, seeds, "qsgd"))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         steps = sent["levels"].to(torch.float32).sub_(self.levels)
         return steps.div_(self.levels).mul_(self._spread_buckets(sent["norms"], sent.dimension))
 

@@ -47,11 +47,11 @@ class MaskCoder:
         encoder = constriction.stream.queue.RangeEncoder()
         for first, last, model in self._models:
             encoder.encode(symbols[first:last], model)
-        if len(self._single_entries):
+        if len(self._singles):
             encoder.encode(
-                entries[self._single_entries].astype(np.int32),
+                entries[self._singles].astype(np.int32),
                 _bit_model(),
-                self._steps[self._single_entries] / PROBABILITY_STEPS,
+                self._steps[self._singles] / PROBABILITY_STEPS,
             )
         words: bytes = encoder.get_compressed().astype("<u4").tobytes()
         return words
@@ -74,10 +74,8 @@ class MaskCoder:
         try:
             for first, last, model in self._models:
                 symbols[first:last] = decoder.decode(model, last - first)
-            if len(self._single_entries):
-                mask[self._single_entries] = decoder.decode(
-                    _bit_model(), self._steps[self._single_entries] / PROBABILITY_STEPS
-                )
+            if len(self._singles):
+                mask[self._singles] = decoder.decode(_bit_model(), self._steps[self._singles] / PROBABILITY_STEPS)
         except (AssertionError, ValueError) as error:
             raise WireError(f"a mask of {len(content)} bytes: not a coded mask ({error}). Drop it.") from None
         if not decoder.maybe_exhausted():
@@ -104,7 +102,7 @@ class MaskCoder:
         return np.concatenate([order[a : b - (b - a) % _GROUP] for a, b in pairwise(starts)])
 
     @cached_property
-    def _single_entries(self) -> NDArray[np.int64]:
+    def _singles(self) -> NDArray[np.int64]:
         order, starts = self._context_order
         return np.concatenate([order[b - (b - a) % _GROUP : b] for a, b in pairwise(starts)])
 

@@ -22,17 +22,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import SymbolField
-from dpfed.compress.payload import (
-    Batch,
-    Layout,
-    Payload,
-    Payloads,
-    Scheme,
-    Seed,
-    as_batch,
-    checked_updates,
-    refuse_rows,
-)
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates, refuse_rows
 from dpfed.errors import ConfigError
 
 NOISES = ("uniform", "gaussian", "bernoulli")
@@ -89,14 +79,14 @@ class FedMrn(Scheme):
         return Payloads.of(self, x.shape[1], seeds=None if self.linear else seeds, mask=masks)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         decoded = torch.empty_like(sent["mask"], dtype=torch.float32)
         for rows, columns, part in self._decoded_pieces(sent):
             decoded[rows, columns] = part
         return decoded
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         total = torch.zeros(sent.dimension, dtype=torch.float32, device=sent.seeds.device)
         for _, columns, part in self._decoded_pieces(sent):
             total[columns] += part.sum(dim=0)
@@ -200,7 +190,7 @@ class FedPm(Scheme):
         return Payloads.of(self, x.shape[1], mask=self._masks(x, seed).byte())
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        return as_batch(payloads, self)["mask"].float()
+        return batch(payloads, self)["mask"].float()
 
     def _masks(self, x: Tensor, seed: Seed) -> Tensor:
         return counter.coins(x, client_seeds(seed, len(x)).to(x.device), "fedpm.coins")

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import LARGEST, Field, Floats, Indices, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates, type_and_shape
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates, type_and_shape
 from dpfed.config import registered
 from dpfed.config.own_code import error_text, errors_of_user_code
 from dpfed.errors import ConfigError, WireError
@@ -95,7 +95,7 @@ def _protocol_methods(given: Any) -> dict[str, object]:
         return Payloads.of(self, x.shape[1], **own, **_checked_fields(self, fields, x))
 
     def decode(self: Scheme, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         try:
             rows = given.decode(self, sent)
         except Exception as error:  # content may come from an attacker, and a user's code may raise any exception

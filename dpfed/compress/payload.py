@@ -211,7 +211,7 @@ def largest_entry(scheme: Scheme) -> float:
     return float(getattr(scheme, "largest_entry", LARGEST_ENTRY))
 
 
-def as_batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
+def batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
     """Return payloads as one batch. Raise WireError unless there is at least one, all of this scheme and equal d."""
     if not len(payloads):
         raise WireError(f"{scheme.name}: no payload to decode; at least one client must have sent a payload.")

@@ -12,7 +12,7 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.compress.tf32 import tf32
 from dpfed.errors import ConfigError
 
@@ -82,14 +82,14 @@ class FedScalar(Scheme):
         return scalars.float()
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         decoded = sent["scalars"].new_zeros(len(sent), sent.dimension)
         for rows, columns, number, vectors in self._directions(self._seeds(sent.seeds), len(sent), sent.dimension):
             decoded[rows, columns] += sent["scalars"][rows, number, None] * vectors
         return decoded.div_(self.projections)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         scalars = sent["scalars"] / (len(sent) * self.projections)
         if self.linear:
             scalars = scalars.sum(dim=0, keepdim=True)

@@ -23,16 +23,8 @@ from torch import Tensor
 from dpfed.compress import counter
 from dpfed.compress.counter import client_seeds
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
-from dpfed.compress.rotation import (
-    RotatedBlock,
-    block_sizes,
-    blocks,
-    check_rotation,
-    client_blocks,
-    rotate,
-    rotate_back,
-)
+from dpfed.compress.payload import Batch, Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
+from dpfed.compress.rotation import RotatedBlock, block_sizes, blocks, check_rotation, pieces, rotate, rotate_back
 from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
@@ -89,16 +81,16 @@ class _RotatedLevels(Scheme, Protocol):
         symbols = x.new_empty(len(x), self.sent(dimension), dtype=torch.uint8)
         scales = x.new_empty(len(x), self.scales(dimension), dtype=torch.float32)
         for rows, block, place in self._symbol_places(len(x), dimension, x.device):
-            held = x[rows, block.coordinate_range].float().reshape(-1, block.length // block.count)
+            held = x[rows, block.inputs].float().reshape(-1, block.length // block.count)
             part, scale = in_unit_range(held)
             rotated = rotate(part.view(-1, block.length), seeds[rows], block, self.rounds)
             chosen, unit_scale = self._quantise(rotated, seeds[rows], block)
             symbols[rows, place] = chosen
-            scales[rows, block.block_range] = (unit_scale * scale).view(-1, block.count).float()
+            scales[rows, block.blocks] = (unit_scale * scale).view(-1, block.count).float()
         return Payloads.of(self, dimension, seeds=seeds, symbols=symbols, scales=scales)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         decoded = sent["scales"].new_empty(len(sent), sent.dimension)
         for rows, held, part in self._decoded_parts(sent):
             decoded[rows, held] = part
@@ -106,7 +98,7 @@ class _RotatedLevels(Scheme, Protocol):
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         """Return the mean of the decoded updates [d], computed a few clients and blocks at a time."""
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         total = sent["scales"].new_zeros(sent.dimension)
         for _, held, part in self._decoded_parts(sent):
             total[held] += part.sum(dim=0)
@@ -118,7 +110,7 @@ class _RotatedLevels(Scheme, Protocol):
         for rows, block, place in self._symbol_places(len(sent), sent.dimension, scales.device):
             yield (
                 rows,
-                block.coordinate_range,
+                block.inputs,
                 self._decode_block(symbols[rows, place], scales[rows], sent.seeds[rows], block),
             )
 
@@ -154,7 +146,7 @@ class _RotatedLevels(Scheme, Protocol):
             levels = zeros.scatter_(1, self._sent_coordinates(seeds, block), levels)
         # The scale is applied last: even an extreme scale does not make the rotation overflow.
         coordinates = rotate_back(levels, seeds, block, self.rounds)
-        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.block_range, None])
+        coordinates.view(len(scales), block.count, -1).mul_(scales[:, block.blocks, None])
         return coordinates
 
     def _symbol_places(
@@ -164,7 +156,7 @@ class _RotatedLevels(Scheme, Protocol):
         starts = list(
             accumulate((self._symbol_count(block.size) for block in blocks(dimension, self.block)), initial=0)
         )
-        for rows, block in client_blocks(clients, dimension, self.block, device):
+        for rows, block in pieces(clients, dimension, self.block, device):
             yield rows, block, slice(starts[block.number], starts[block.number + block.count])
 
     def _symbol_count(self, size: int) -> int:

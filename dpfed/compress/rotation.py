@@ -50,15 +50,15 @@ class RotatedBlock:
     count: int = 1
 
     @property
-    def coordinate_range(self) -> slice:
+    def inputs(self) -> slice:
         return slice(self.first, self.first + self.length)
 
     @property
-    def rotated_range(self) -> slice:
+    def outputs(self) -> slice:
         return slice(self.first, self.first + self.count * self.size)
 
     @property
-    def block_range(self) -> slice:
+    def blocks(self) -> slice:
         return slice(self.number, self.number + self.count)
 
 
@@ -105,9 +105,7 @@ def check_rotation(scheme: str, *, rounds: int, block: int) -> None:
         raise ConfigError(f"{scheme}: block={block}: must be a power of two from {SMALLEST_BLOCK} to {LARGEST_BLOCK}.")
 
 
-def client_blocks(
-    clients: int, dimension: int, largest: int, device: torch.device
-) -> Iterator[tuple[slice, RotatedBlock]]:
+def pieces(clients: int, dimension: int, largest: int, device: torch.device) -> Iterator[tuple[slice, RotatedBlock]]:
     """Yield every block for every group of clients; a group has the number of clients that fits a core's cache."""
     room = _AT_ONCE if device.type == "cpu" else _AT_ONCE_GPU
     for block in blocks(dimension, largest, max(1, room // largest)):

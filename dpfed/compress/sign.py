@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dpfed.compress.counter import at_least, client_seeds, coins
 from dpfed.compress.fields import Floats, SymbolField
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.compress.threads import row_sums
 from dpfed.errors import ConfigError
 
@@ -60,13 +60,13 @@ class SignSgd(Scheme):
         return Payloads.of(self, dimension, scale=scale.to(torch.float32), bits=at_least(x, 0.0).view(torch.uint8))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         return sent["scale"] * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
         if not self.majority:
             return super().mean(payloads)
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         return sent["scale"].mean() * majority_of(sent["bits"])
 
 
@@ -111,12 +111,12 @@ class StochasticSign(Scheme):
         return Payloads.of(self, x.shape[1], scale=bounds, bits=random_signs(x, bounds, seeds))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         scale = sent["scale"] if self._constant_bound is None else self._constant_bound
         return scale * signs_of(sent["bits"])
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         if self.majority:
             scale = sent["scale"].mean() if self._constant_bound is None else self._constant_bound
             return scale * majority_of(sent["bits"])

@@ -30,7 +30,7 @@ from torch import Tensor
 from dpfed.compress.counter import client_seeds, random_subset
 from dpfed.compress.fields import Floats, Indices
 from dpfed.compress.largest import largest_indices, purged_count, scatter_mean, scatter_values
-from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, as_batch, checked_updates
+from dpfed.compress.payload import Layout, Payload, Payloads, Scheme, Seed, batch, checked_updates
 from dpfed.errors import ConfigError, WireError
 
 
@@ -54,11 +54,11 @@ class _LargestCoordinates(Scheme, Protocol):
         return Payloads.of(self, x.shape[1], indices=indices, values=x.gather(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         return scatter_values(sent["values"], sent["indices"], sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         return scatter_mean(sent["values"], sent["indices"], sent.dimension)
 
 
@@ -128,12 +128,12 @@ class RandK(Scheme):
         return Payloads.of(self, x.shape[1], seeds=seeds, values=values)
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         values = self._scale_values(sent["values"], sent.dimension)
         return scatter_values(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         values = self._scale_values(sent["values"], sent.dimension)
         return scatter_mean(values, self._indices(sent.seeds, sent.dimension), sent.dimension)
 
@@ -167,13 +167,13 @@ class SharedRandK(RandK):
         return Payloads.of(self, x.shape[1], seeds=seeds, values=x.index_select(1, indices))
 
     def decode(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
         decoded = sent["values"].new_zeros(len(sent), sent.dimension)
         return decoded.index_copy_(1, indices, self._scale_values(sent["values"], sent.dimension))
 
     def mean(self, payloads: Sequence[Payload]) -> Tensor:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         indices = self._indices(sent.seeds, sent.dimension)
         mean = self._scale_values(sent["values"].mean(dim=0), sent.dimension)
         return mean.new_zeros(sent.dimension).index_copy_(0, indices, mean)
@@ -236,7 +236,7 @@ class SharedTopK(Scheme):
         return values.new_zeros(dimension).index_copy_(0, self._indices(values.device), values.mean(dim=0))
 
     def _sent_values(self, payloads: Sequence[Payload]) -> tuple[Tensor, int]:
-        sent = as_batch(payloads, self)
+        sent = batch(payloads, self)
         try:
             self.layout(sent.dimension)
         except ConfigError as error:

@@ -25,7 +25,7 @@ from dpfed.data.dataset import (
     names_of,
     undeclared_label,
 )
-from dpfed.data.parts import Inputs, pack_parts, parts_of
+from dpfed.data.parts import Inputs, pack, parts_of
 from dpfed.errors import DataError
 
 _NEEDED = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -95,8 +95,8 @@ def _npz_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
     """
     try:
         require_input(path, at_most=LARGEST_ARRAYS)
-        with zipfile.ZipFile(path) as pack_parts:
-            if sum(one.file_size for one in pack_parts.infolist()) > LARGEST_ARRAYS:
+        with zipfile.ZipFile(path) as pack:
+            if sum(one.file_size for one in pack.infolist()) > LARGEST_ARRAYS:
                 raise ValueError(f"unpacks to more than {LARGEST_ARRAYS:,} bytes")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -218,7 +218,7 @@ def from_arrays(
     inputs = [inputs_of(half[0], f"{where}, {which} inputs") for which, half in (("train", train), ("test", test))]
     named = [one for one in inputs if isinstance(one, Mapping)]
     if len(named) == 2:
-        arrays, parts = pack_parts(named[0], named[1], where)
+        arrays, parts = pack(named[0], named[1], where)
     elif named:
         raise DataError(f"{where}: samples of one half have named parts, of the other none. Give both one form.")
     else:

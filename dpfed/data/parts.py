@@ -22,9 +22,7 @@ def parts_of(rows: Sequence[Mapping[str, object]], where: str) -> tuple[dict[str
     names = list(rows[0])
     label = _label_among(names, where)
     if any(set(row) != set(names) for row in rows):
-        raise DataError(
-            f"{where}: samples have different keys; the first one has {names!r:.200}. Give them the same keys."
-        )
+        raise DataError(f"{where}: samples have different keys; the first has {names!r:.200}. Give all the same keys.")
     inputs = {name: _stack_part([row[name] for row in rows], name, where) for name in names if name != label}
     return inputs, [row[label] for row in rows]
 
@@ -45,9 +43,7 @@ def _label_among(names: Sequence[str], where: str) -> str:
     return label
 
 
-def pack_parts(
-    train: Mapping[str, Numbers], test: Mapping[str, Numbers], where: str
-) -> tuple[list[Numbers], list[Part]]:
+def pack(train: Mapping[str, Numbers], test: Mapping[str, Numbers], where: str) -> tuple[list[Numbers], list[Part]]:
     """Return [train inputs, test inputs], one row of numbers per sample, and the layout of its parts.
 
     Integers and truth values stay integers for the network; unsigned integers of 8 and 16 bits, as in images, become

@@ -219,9 +219,9 @@ class TakesNan:
         return Payloads.of(self, x.shape[1], values=x.nan_to_num(0.0))
 
     def decode(self, payloads):
-        from dpfed.compress.payload import as_batch
+        from dpfed.compress.payload import batch
 
-        return as_batch(payloads, self)["values"].float()
+        return batch(payloads, self)["values"].float()
 
     def mean(self, payloads):
         return self.decode(payloads).mean(dim=0)

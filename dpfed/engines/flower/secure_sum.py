@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpfed.aggregation.agreement import Agreement, StepsReached
+from dpfed.aggregation.agreement import Agreement, StepPlan
 from dpfed.aggregation.messages import MessageKind, party_of
 from dpfed.aggregation.ranks import Task
 from dpfed.aggregation.secure import SecureSums
@@ -40,7 +40,7 @@ class NodeSums:
     def open(self, task: Task, *, size: int, dtype: torch.dtype) -> NodeSum:
         agreement = self.terms.agreed_terms(task.participants, size=size, number=task.state.round)
         device = task.state.broadcast.device
-        return NodeSum(agreement, StepsReached(agreement, task.dropouts), tolerance=self.terms.tolerance, device=device)
+        return NodeSum(agreement, StepPlan(agreement, task.dropouts), tolerance=self.terms.tolerance, device=device)
 
     def overhead_bits(self, participants: int) -> int:
         return self.terms.overhead_bits(participants)
@@ -54,9 +54,7 @@ class NodeSum:
     Clients that the configuration drops out are not asked from that step on.
     """
 
-    def __init__(
-        self, agreement: Agreement, turns: StepsReached, *, tolerance: float | None, device: torch.device
-    ) -> None:
+    def __init__(self, agreement: Agreement, turns: StepPlan, *, tolerance: float | None, device: torch.device) -> None:
         self.agreement, self._turns, self._tolerance, self._device = agreement, turns, tolerance, device
         self._server = Server(agreement)
         self._aborted: SecureSumAborted | None = None
@@ -69,15 +67,15 @@ class NodeSum:
         """Collect keys, and the shares of secrets that clients hold for each other."""
         listed = participants.astype("<i8").tobytes() + self.agreement.session
         try:
-            self._step("advertise", ask, dict.fromkeys(self._turns.clients_reaching(ProtocolStep.ADVERTISE), listed))
+            self._step("advertise", ask, dict.fromkeys(self._turns.clients_at(ProtocolStep.ADVERTISE), listed))
             keys = self._server.close_step()
             self._step(
                 "share",
                 ask,
-                {one: keys[one] for one in self._turns.clients_reaching(ProtocolStep.SHARE) if one in keys},
+                {one: keys[one] for one in self._turns.clients_at(ProtocolStep.SHARE) if one in keys},
             )
             self.forwarded = self._server.close_step()
-            upload = self._turns.clients_reaching(ProtocolStep.UPLOAD)
+            upload = self._turns.clients_at(ProtocolStep.UPLOAD)
             self.senders = np.array([client for client in upload if client in self.forwarded], dtype=np.int64)
         except SecureSumAborted as aborted:
             self._aborted = aborted
@@ -101,7 +99,7 @@ class NodeSum:
             self._step(
                 "unmask",
                 ask,
-                {one: requests[one] for one in self._turns.clients_reaching(ProtocolStep.UNMASK) if one in requests},
+                {one: requests[one] for one in self._turns.clients_at(ProtocolStep.UNMASK) if one in requests},
             )
         except SecureSumAborted as aborted:
             self._aborted = aborted

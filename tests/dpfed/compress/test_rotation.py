@@ -8,7 +8,7 @@ from scipy.linalg import hadamard as matrix
 
 from dpfed.compress import rotation
 from dpfed.compress.counter import client_seeds
-from dpfed.compress.rotation import blocks, client_blocks, hadamard, rotate, rotate_back, rounds_for_size
+from dpfed.compress.rotation import blocks, hadamard, pieces, rotate, rotate_back, rounds_for_size
 from dpfed.errors import ConfigError
 
 
@@ -19,16 +19,16 @@ def rotated_dimension(dimension, block):
 def rotated(x, rounds=2, block=1 << 16, seed=3):
     seeds = client_seeds(seed, len(x))
     whole = torch.empty(len(x), rotated_dimension(x.shape[1], block))
-    for rows, one in client_blocks(len(x), x.shape[1], block, x.device):
-        whole[rows, one.rotated_range] = rotate(x[rows, one.coordinate_range], seeds[rows], one, rounds)
+    for rows, one in pieces(len(x), x.shape[1], block, x.device):
+        whole[rows, one.outputs] = rotate(x[rows, one.inputs], seeds[rows], one, rounds)
     return whole
 
 
 def rotated_back(y, dimension, rounds=2, block=1 << 16, seed=3):
     seeds = client_seeds(seed, len(y))
     whole = torch.empty(len(y), dimension)
-    for rows, one in client_blocks(len(y), dimension, block, y.device):
-        whole[rows, one.coordinate_range] = rotate_back(y[rows, one.rotated_range].clone(), seeds[rows], one, rounds)
+    for rows, one in pieces(len(y), dimension, block, y.device):
+        whole[rows, one.inputs] = rotate_back(y[rows, one.outputs].clone(), seeds[rows], one, rounds)
     return whole
 
 
