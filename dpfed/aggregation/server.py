@@ -88,9 +88,7 @@ class Server:
         self._advance(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
         return {
             client: self._reply(
-                MessageKind.KEYS,
-                client,
-                {near: self._keys[near] for near in self._neighbours_in(client, self._keys)},
+                MessageKind.KEYS, client, {near: self._keys[near] for near in self._neighbours_in(client, self._keys)}
             )
             for client in self._keys
         }

@@ -221,11 +221,7 @@ class _Trial:
         self._seconds(1)  # the first step also loads libraries
         few = min(4, self._wanted)
         each = (
-            max(
-                min(self._seconds(few + 1), self._seconds(few + 1)) - min(self._seconds(1), self._seconds(1)),
-                0,
-            )
-            / few
+            max(min(self._seconds(few + 1), self._seconds(few + 1)) - min(self._seconds(1), self._seconds(1)), 0) / few
         )
         room = SECONDS / max(each, 1e-6)
         least = min(self._wanted, _STEPS) if room > _STEPS else 1

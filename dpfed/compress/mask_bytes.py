@@ -49,9 +49,7 @@ class MaskCoder:
             encoder.encode(symbols[first:last], model)
         if len(self._singles):
             encoder.encode(
-                entries[self._singles].astype(np.int32),
-                _bit_model(),
-                self._steps[self._singles] / PROBABILITY_STEPS,
+                entries[self._singles].astype(np.int32), _bit_model(), self._steps[self._singles] / PROBABILITY_STEPS
             )
         words: bytes = encoder.get_compressed().astype("<u4").tobytes()
         return words

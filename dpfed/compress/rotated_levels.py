@@ -108,11 +108,7 @@ class _RotatedLevels(Scheme, Protocol):
         """Yield ranges of clients and of coordinates, with their decoded values."""
         symbols, scales = sent["symbols"], sent["scales"]
         for rows, block, place in self._symbol_places(len(sent), sent.dimension, scales.device):
-            yield (
-                rows,
-                block.inputs,
-                self._decode_block(symbols[rows, place], scales[rows], sent.seeds[rows], block),
-            )
+            yield (rows, block.inputs, self._decode_block(symbols[rows, place], scales[rows], sent.seeds[rows], block))
 
     def _quantise(self, rotated: Tensor, seeds: Tensor, block: RotatedBlock) -> tuple[Tensor, Tensor]:
         """Return symbols [c, count · kept] and scales [c · count] float64 of [c, count · n]; a zero row gets scale

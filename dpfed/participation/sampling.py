@@ -10,13 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.mechanisms import (
-    CappedPoissonSampling,
-    FixedSizeSampling,
-    FullParticipation,
-    PoissonSampling,
-    Sampling,
-)
+from accounting.mechanisms import CappedPoissonSampling, FixedSizeSampling, FullParticipation, PoissonSampling, Sampling
 from accounting.mechanisms.samplings import cap_of
 from dpfed import replayed
 from dpfed.config.samples_tables import SeparatedFederation
@@ -25,12 +19,7 @@ from dpfed.data.client_ids import ClientIds
 from dpfed.errors import ConfigError
 from dpfed.participation.blocks import smallest_of_others, uniforms_by_id, uniforms_of_ids
 from dpfed.participation.lanes import has_secret_lanes, lanes_of
-from dpfed.participation.schedules import (
-    AllocationCohorts,
-    BallsAndBinsCohorts,
-    CyclicCohorts,
-    MinSeparationCohorts,
-)
+from dpfed.participation.schedules import AllocationCohorts, BallsAndBinsCohorts, CyclicCohorts, MinSeparationCohorts
 from dpfed.randomness import Randomness, uniform_threshold
 
 
