@@ -148,9 +148,7 @@ def split_secret(secret: bytes, needed: int, holders: Sequence[int]) -> dict[int
     Any `needed` of the shares give the secret; fewer are jointly uniform and reveal nothing of it.
     """
     if len(secret) != SECRET_BYTES or not 1 <= needed <= len(set(holders)) == len(holders) or min(holders) < 0:
-        raise ValueError(
-            f"{len(secret)} bytes, {needed} of the holders {holders}: must be 32 bytes, and at least {needed} holders"
-        )
+        raise ValueError(f"{len(secret)} bytes, {needed} of the holders {holders}: must be 32 bytes and enough holders")
     coefficients = [secrets.randbelow(PRIME) for _ in range(needed - 1)]
     return {holder: _polynomial_value(coefficients, int.from_bytes(secret), holder + 1) for holder in holders}
 

@@ -198,6 +198,4 @@ def _refuse_parameters(clients: int, neighbours: int, corrupt: float, dropout: f
             f"{clients} clients with {neighbours} neighbours: must be 2 or more, and an even number or all."
         )
     if not (0 <= corrupt < 1 and 0 <= dropout < 1):
-        raise ConfigError(
-            f"corrupt={corrupt:g}, dropout={dropout:g}: must be fractions of the clients, from 0 to below 1."
-        )
+        raise ConfigError(f"corrupt={corrupt:g}, dropout={dropout:g}: must be fractions of the clients, in [0, 1).")

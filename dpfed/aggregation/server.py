@@ -88,18 +88,14 @@ class Server:
         self._advance(ProtocolStep.ADVERTISE, ProtocolStep.SHARE, self._keys)
         return {
             client: self._reply(
-                MessageKind.KEYS, client, {near: self._keys[near] for near in self._neighbours_in(client, self._keys)}
+                MessageKind.KEYS, client, {near: self._keys[near] for near in self._peers(client, self._keys)}
             )
             for client in self._keys
         }
 
     def _receive_shares(self, sender: int, message: bytes) -> None:
         rows = self._read_rows(message, MessageKind.SHARE, most=len(self._keys))
-        if (
-            sender not in self._keys
-            or sender in self._sealed
-            or rows.keys() != set(self._neighbours_in(sender, self._keys))
-        ):
+        if sender not in self._keys or sender in self._sealed or rows.keys() != set(self._peers(sender, self._keys)):
             raise WireError(
                 f"shares from client {sender}: unknown, sent twice, or not for all its neighbours; refused."
             )
@@ -111,9 +107,7 @@ class Server:
         sealed, self._sealed = self._sealed, {}
         return {
             client: self._reply(
-                MessageKind.FORWARD,
-                client,
-                {near: sealed[near][client] for near in self._neighbours_in(client, self._sharers)},
+                MessageKind.FORWARD, client, {near: sealed[near][client] for near in self._peers(client, self._sharers)}
             )
             for client in self._sharers
         }
@@ -146,7 +140,7 @@ class Server:
             self._shares[owner][sender] = bytes(content[1:])
 
     def _secrets_asked_of(self, client: int) -> set[int]:
-        return {*self._neighbours_in(client, self._sharers), client}
+        return {*self._peers(client, self._sharers), client}
 
     def _requested_secret(self, client: int) -> Reveal:
         return Reveal.OWN_MASK if client in self._survivors else Reveal.MASK_KEY
@@ -154,9 +148,7 @@ class Server:
     def _mask_owners(self) -> list[int]:
         """Return the clients whose masks are in the sum: survivors, and dropped clients with a surviving neighbour."""
         return sorted(
-            client
-            for client in self._sharers
-            if client in self._survivors or self._neighbours_in(client, self._survivors)
+            client for client in self._sharers if client in self._survivors or self._peers(client, self._survivors)
         )
 
     def _masks_to_remove(self, owner: int) -> list[SeededMask]:
@@ -170,7 +162,7 @@ class Server:
             raise WireError(f"the shares of client {owner}'s mask key give another key; a client sent a wrong share.")
         seeds = {
             near: mask_seed(key, self._keys[near][32:], self._agreement.session, owner, near)
-            for near in self._neighbours_in(owner, self._survivors)
+            for near in self._peers(owner, self._survivors)
         }
         return [SeededMask(seed, minus=0) if near < owner else SeededMask(seed, plus=0) for near, seed in seeds.items()]
 
@@ -180,7 +172,7 @@ class Server:
             self._agreement.require_neighbourhood(closed, alive, client)
         self.step = following
 
-    def _neighbours_in(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
+    def _peers(self, client: int, among: dict[int, bytes] | frozenset[int] | set[int]) -> list[int]:
         return [near for near in self._agreement.graph.neighbours(client) if near in among]
 
     def _read_rows(

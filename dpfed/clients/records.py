@@ -198,7 +198,5 @@ class RecordGradients:
         if total is None:
             return parameter.detach().new_zeros(batch, parameter.numel())
         if left is None:
-            raise RuntimeError(
-                "Opacus computed no per-record gradients of a parameter with a gradient; nothing is private."
-            )
+            raise RuntimeError("Opacus computed no per-record gradients of a trained parameter; nothing is private.")
         return left.reshape(batch, -1)

@@ -204,9 +204,7 @@ class _Trial:
         else:
             with torch.no_grad(), self._random_draws(fixed, len(inputs)):
                 self._module(inputs)
-        calls = [
-            (name, _by_record(given, len(inputs)), _by_record(made, len(inputs))) for name, given, made in self._calls
-        ]
+        calls = [(name, _rows_of(given, len(inputs)), _rows_of(made, len(inputs))) for name, given, made in self._calls]
         outputs = calls[-1][2]
         assert outputs is not None
         return _Outputs(outputs=outputs, gradients=found, calls=calls)
@@ -285,12 +283,12 @@ def _differs(found: Tensor, expected: Tensor, relative: float, absolute: float) 
     return float((found - expected).norm()) > relative * float(expected.norm()) + absolute
 
 
-def _by_record(values: Any, batch: int) -> Tensor | None:
+def _rows_of(values: Any, batch: int) -> Tensor | None:
     """Return the first tensor in `values` as one row per record [b, ...], detached; None if there is none."""
     if isinstance(values, Tensor):
         rows = values.detach()
         return rows.reshape(batch, -1).clone() if rows.dim() and rows.numel() and rows.shape[0] % batch == 0 else None
     if isinstance(values, dict):
         values = list(values.values())
-    found = (_by_record(one, batch) for one in values) if isinstance(values, list | tuple) else ()
+    found = (_rows_of(one, batch) for one in values) if isinstance(values, list | tuple) else ()
     return next((one for one in found if one is not None), None)

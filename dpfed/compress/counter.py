@@ -60,9 +60,7 @@ def client_seeds(seed: int | Sequence[int], clients: int) -> Tensor:
         raise ConfigError(f"seed={seed!r}: must be an integer of 64 bits, or a sequence of one for every client.")
     words = [_seed_word(one) for one in seed]
     if len(words) != clients:
-        raise ConfigError(
-            f"seed holds {len(words)} integers for {clients} clients: give one per client, or one for all."
-        )
+        raise ConfigError(f"seed has {len(words)} integers for {clients} clients: give one per client, or one for all.")
     return torch.tensor(words, dtype=torch.int64)
 
 

@@ -68,9 +68,7 @@ def load_arrays(path: Path, *, classes: int | None = None) -> Dataset:
         )
     if unknown := sorted(set(arrays) - set(_NEEDED) - set(_OPTIONAL)):
         raise DataError(f"{path}: unknown array {', '.join(unknown)}; known are {', '.join(_NEEDED + _OPTIONAL)}.")
-    return _make_dataset(
-        path.stem, _checked_arrays(arrays, path), str(path), _declared_classes(path, declared, classes)
-    )
+    return _make_dataset(path.stem, _checked_arrays(arrays, path), str(path), _class_count(path, declared, classes))
 
 
 def _safetensors_arrays(path: Path) -> tuple[dict[str, Numbers], str | None]:
@@ -133,7 +131,7 @@ def _checked_arrays(arrays: dict[str, Numbers], path: Path) -> dict[str, Numbers
     return arrays
 
 
-def _declared_classes(path: Path, in_file: str | None, given: int | None) -> int:
+def _class_count(path: Path, in_file: str | None, given: int | None) -> int:
     """Return the number of classes declared by the file's metadata, else by the configuration. Raise DataError."""
     if in_file is None and given is None:
         raise DataError(

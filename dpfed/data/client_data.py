@@ -78,9 +78,7 @@ def from_clients(
     except DataError:
         raise
     except ValueError:
-        raise DataError(
-            f"dataset {name!r}: samples of the clients have different shapes. Give them one shape."
-        ) from None
+        raise DataError(f"dataset {name!r}: clients' samples have different shapes. Give them one shape.") from None
     made = from_arrays(together, pair_of(test, f"dataset {name!r}, test half"), classes=classes, name=name)
     owners = np.repeat(np.arange(len(held)), [len(one[1]) for one in held])
     return _add_ids(replace(made, train_clients=owners, natural_clients=len(held)), ids)
@@ -170,7 +168,7 @@ def _table_dataset(clients: Any, test: object, columns: Columns, classes: Classe
     if not each:
         raise DataError(f"{where}: there is no client. Give a table of each client.")
     made = tables.of_tables(
-        tables.concatenate_tables(each, where), test_table, columns, classes=classes, where=where, name=name
+        tables.concatenate(each, where), test_table, columns, classes=classes, where=where, name=name
     )
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return replace(made, train_clients=owners, natural_clients=len(each))

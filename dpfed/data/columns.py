@@ -58,7 +58,7 @@ def of_tables(
     if declared is not None and count is not None and declared != count:
         raise DataError(f"{where}: the file declares {declared} classes, data.classes is {count}. Declare one number.")
     number = declared if count is None else check_classes(count, where=where)
-    train, test = (_inputs_and_labels(table, columns, folder, names) for table in (train_table, test_table))
+    train, test = (_sample_arrays(table, columns, folder, names) for table in (train_table, test_table))
     if number is None and train[1].dtype.kind == "b":
         number = 2  # the column's type, truth values, declares two classes
     if number is not None and train[1].dtype.kind == "b":
@@ -159,10 +159,10 @@ def _load_table(files: Sequence[Path], columns: Columns, half: str) -> pa.Table:
             raise DataError(
                 f"{file}: cannot be read ({error}). It must be a whole file with columns {wanted}."
             ) from None
-    return concatenate_tables(parts, f"{files[0].parent}/, {half} half")
+    return concatenate(parts, f"{files[0].parent}/, {half} half")
 
 
-def concatenate_tables(tables: Sequence[pa.Table], where: str) -> pa.Table:
+def concatenate(tables: Sequence[pa.Table], where: str) -> pa.Table:
     """Return tables concatenated. Raise DataError if their columns differ."""
     try:
         return pa.concat_tables(tables)
@@ -203,9 +203,7 @@ def _declared_classes(table: pa.Table, label: str) -> int | None:
         return None
 
 
-def _inputs_and_labels(
-    table: pa.Table, columns: Columns, folder: str, names: list[str] | None
-) -> tuple[Inputs, Numbers]:
+def _sample_arrays(table: pa.Table, columns: Columns, folder: str, names: list[str] | None) -> tuple[Inputs, Numbers]:
     arrays = [_column_array(table, name, folder) for name in columns.inputs]
     if len(arrays) == 1:
         inputs = arrays[0] if arrays[0].ndim > 1 else arrays[0][:, None]
@@ -298,9 +296,7 @@ def _nested_array(array: pa.Array, where: str) -> Numbers:
         shape.append(lengths[0])
         array = array.flatten()
     if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type) or pa.types.is_boolean(array.type)):
-        raise DataError(
-            f"{where}: is of {array.type}; must be of numbers, lists of numbers, or images. Name another column."
-        )
+        raise DataError(f"{where}: is of {array.type}; must be of numbers, lists of numbers, or images. Name another.")
     flat: Numbers = array.to_numpy(zero_copy_only=False)
     return flat.reshape(shape)
 

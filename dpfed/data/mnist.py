@@ -29,7 +29,7 @@ def load_mnist(root: Path) -> Dataset:
     0.3081 (fixed constants: nothing is computed from private data). Raises DataError.
     """
     folder = root / "MNIST" / "raw"
-    return _make_dataset("mnist", _read_half(folder, "", "train"), _read_half(folder, "", "t10k"), 10, _MNIST_MOMENTS)
+    return _dataset("mnist", _half(folder, "", "train"), _half(folder, "", "t10k"), 10, _MNIST_MOMENTS)
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
@@ -38,9 +38,7 @@ def load_fashion_mnist(root: Path) -> Dataset:
     As `load_mnist`, with the published mean 0.2860 and deviation 0.3530. Raises DataError.
     """
     folder = root / "FashionMNIST" / "raw"
-    return _make_dataset(
-        "fashion-mnist", _read_half(folder, "", "train"), _read_half(folder, "", "t10k"), 10, (0.2860, 0.3530)
-    )
+    return _dataset("fashion-mnist", _half(folder, "", "train"), _half(folder, "", "t10k"), 10, (0.2860, 0.3530))
 
 
 def load_emnist(root: Path, split: str) -> Dataset:
@@ -52,8 +50,8 @@ def load_emnist(root: Path, split: str) -> Dataset:
     """
     folder, prefix = root / "EMNIST" / "raw", f"emnist-{split}-"
     first = 1 if split == "letters" else 0
-    train, test = (_upright_images(_read_half(folder, prefix, half), first) for half in ("train", "test"))
-    return _make_dataset(f"emnist-{split}", train, test, EMNIST_CLASSES[split], _MNIST_MOMENTS)
+    train, test = (_upright_images(_half(folder, prefix, half), first) for half in ("train", "test"))
+    return _dataset(f"emnist-{split}", train, test, EMNIST_CLASSES[split], _MNIST_MOMENTS)
 
 
 def _upright_images(half: Images, first: int) -> Images:
@@ -61,12 +59,12 @@ def _upright_images(half: Images, first: int) -> Images:
     return images.transpose(0, 1, 3, 2), labels - first
 
 
-def _make_dataset(name: str, train: Images, test: Images, classes: int, moments: tuple[float, float]) -> Dataset:
+def _dataset(name: str, train: Images, test: Images, classes: int, moments: tuple[float, float]) -> Dataset:
     mean, deviation = moments
     return image_dataset(name, [train], [test], classes=classes, means=[mean], deviations=[deviation])
 
 
-def _read_half(folder: Path, prefix: str, half: str) -> Images:
+def _half(folder: Path, prefix: str, half: str) -> Images:
     images_path = _find_file(folder, prefix, f"{half}-images-idx3-ubyte")
     labels_path = _find_file(folder, prefix, f"{half}-labels-idx1-ubyte")
     images, labels = read_idx(images_path, axes=3), read_idx(labels_path, axes=1)

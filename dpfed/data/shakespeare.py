@@ -66,9 +66,7 @@ def load_shakespeare(root: Path) -> Dataset:
     halves = [_train_and_test(lines) for lines in lines_by_role(root).values() if len(lines) > 1]
     clients = [(text_windows(train), text_windows(test)) for train, test in halves if len(train) > WINDOW]
     if not clients:
-        raise DataError(
-            f"{path}: no role has more than {WINDOW} characters to train on. Check that it has 'ROLE:' lines."
-        )
+        raise DataError(f"{path}: no role has more than {WINDOW} characters to train on. Check its 'ROLE:' lines.")
     return _make_dataset("shakespeare", [train for train, _ in clients], [test for _, test in clients], path)
 
 

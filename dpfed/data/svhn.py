@@ -186,9 +186,7 @@ def _read_part(source: _ByteSource, expected: int, *, at_most: int) -> bytes | b
     """Return the content of the next part, which must have the expected type and at most `at_most` bytes."""
     kind, size, small = _read_tag(source)
     if kind != expected or size > at_most:
-        raise _Damaged(
-            f"a part of type {kind} and {size} bytes in place of type {expected} and at most {at_most} bytes"
-        )
+        raise _Damaged(f"a part of type {kind} and {size} bytes; expected type {expected} and at most {at_most} bytes")
     return small[:size] if small else _read_exactly(source, size + -size % 8)[:size]
 
 

@@ -137,7 +137,7 @@ class PrivateCoins(Private):
         check_edge(self.edge)
         if self.trials > 1 and self.coins.noise_std:
             raise ConfigError(
-                f"privacy.trials={self.trials} with privacy.noise_std: is not implemented. Remove one of them."
+                f"privacy.trials={self.trials} with privacy.noise_std: not supported. Remove one of them."
             )
         if self.correction not in ("none", "linear", "invert"):
             raise ConfigError(f"privacy.correction={self.correction!r}: must be none, linear or invert.")

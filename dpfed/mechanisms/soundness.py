@@ -108,9 +108,7 @@ def _require_charged_alone(stages: Stages, private: Private) -> None:
     """Raise ConfigError for a release, or a modular reduction, that the one charge does not cover."""
     others = [stage for stage in stages if is_private(stage) and stage is not private]
     if others:
-        raise ConfigError(
-            f"the chain {stages!r}: two stages make it private, and only one is charged. Keep one of them."
-        )
+        raise ConfigError(f"the chain {stages!r}: two stages make it private, and one is charged. Keep one of them.")
     clip = stages.find(Clip)
     if clip is not None and clip.adaptive is not (private.adaptive if isinstance(private, GaussianNoise) else None):
         raise ConfigError(

@@ -142,12 +142,10 @@ class MinSeparationCohorts:
             begun = randomness.uniform(count, "participation.rest", block)
             resting = begun < rate * (self.separation - 1)
             at = np.where(resting, np.floor(begun / rate) + 1, 0.0)
-            at += _geometric_failures(randomness.uniform(count, "participation.gap", 0, block), coin)
+            at += _geometric(randomness.uniform(count, "participation.gap", 0, block), coin)
             times = 1
             while (at < number).any():
-                gap = self.separation + _geometric_failures(
-                    randomness.uniform(count, "participation.gap", times, block), coin
-                )
+                gap = self.separation + _geometric(randomness.uniform(count, "participation.gap", times, block), coin)
                 at, times = np.where(at < number, at + gap, at), times + 1
             return np.asarray(at == number)
 
@@ -195,7 +193,7 @@ def _uniform_integers(uniforms: NDArray[np.float64], below: int) -> NDArray[np.i
     return np.minimum((uniforms * below).astype(np.int64), below - 1)
 
 
-def _geometric_failures(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
+def _geometric(uniforms: NDArray[np.float64], coin: float) -> NDArray[np.float64]:
     """Return the number of failures before the first success of Bernoulli trials, `coin` their probability."""
     if coin >= 1:
         return np.zeros(len(uniforms))

@@ -190,9 +190,7 @@ def register(name: str) -> Callable[[Given], Given]:
 
     def add_rule(makes: Given) -> Given:
         if not callable(makes):
-            raise ConfigError(
-                f"server rule {name!r}: is {type(makes).__name__}; must be a function that returns a rule."
-            )
+            raise ConfigError(f"server rule {name!r}: is {type(makes).__name__}; must be a function that makes a rule.")
         registered.add("server rule", name, makes, taken=RULES)
         return makes
 
