@@ -168,7 +168,7 @@ def profiled(run: Run, profile: Profile) -> Iterator[None]:
         ("sum", type(total), "add"),
         ("sum", type(total), "close"),
         ("server step", type(method.server), "step"),
-        ("cohort", dpfed.runs.loop, "cohort_of"),
+        ("cohort", dpfed.runs.loop, "draw_round_cohort"),
         ("epsilon", type(run._spent), "with_round"),
         ("epsilon", type(run._spent), "charge"),
         ("ledger", Book, "record"),

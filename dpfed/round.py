@@ -28,7 +28,7 @@ from dpfed.records.round import INTERRUPTED, RoundRecord
 from dpfed.seeds import Seeds
 from dpfed.server.state import ServerRule, ServerState
 from dpfed.stages.chain import Stages, client_halves, server_halves
-from dpfed.stages.stage import Observer, Private, Round, Stage, Tally, Together
+from dpfed.stages.stage import ManyObservers, Observer, Private, Round, Stage, Tally
 from dpfed.stages.weigh import Weigh
 
 NO_RESULT = "too few clients were left; nothing of the round is released"
@@ -308,7 +308,7 @@ def open_round(now: Round, method: Method, *, observer: Observer | None = None) 
     observers: list[Observer] = [watch] if observer is None else [watch, observer]
     if (compared := _replay_rounds()) is not None:
         observers.append(compared.compare_opening(now, method, total.arriving))
-    seen = watch if len(observers) == 1 else Together(observers)
+    seen = watch if len(observers) == 1 else ManyObservers(observers)
     return OpenRound(method=method, now=replace(now, observer=seen), total=total, watch=watch)
 
 

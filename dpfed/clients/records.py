@@ -22,7 +22,7 @@ from dpfed.clients.losses import CROSS_ENTROPY, Loss
 from dpfed.clients.schedule import PoissonBatches
 from dpfed.errors import ConfigError
 from dpfed.mechanisms.records import IntegerRecords
-from dpfed.models.char_lstm import stepwise
+from dpfed.models.char_lstm import make_stepwise
 from dpfed.randomness import Randomness
 from dpfed.stages.clip import clip_rows
 
@@ -130,15 +130,15 @@ class RecordLevel:
         size, replay = integers.noise.dimension, replayed.current_replay()
         total = torch.zeros(size, dtype=torch.int64)
         for rows in torch.split(batch, 1) if len(batch) else ():
-            encoded = integers.encoded(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
+            encoded = integers.encode_rows(clip_rows(slopes(rows), self.clip_norm).rows, rows.cpu().numpy(), path)
             if replay is not None:
                 replay.rounds.clipped(encoded, rows, integers.noise.l2_bound, path)
             total += encoded.sum(dim=0)
-        noisy = total + integers.drawn(*path)
+        noisy = total + integers.draw_noise(*path)
         if replay is not None:
             step, bound = f"step {path[2]} of private records", integers.noise.l2_bound
             noisy = replay.mechanism(step, total, noisy, sensitivity=bound, client=path[1])
-        return integers.decoded(noisy).to(batch.device).div_(expected)
+        return integers.decode_sum(noisy).to(batch.device).div_(expected)
 
 
 def gaussian_noise(noise_multiplier: float) -> Gaussian:
@@ -159,7 +159,7 @@ class RecordGradients:
 
         # An embedding's integer input has no gradient; its hook works without one.
         warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
-        self._module = GradSampleModule(stepwise(module), loss_reduction="sum")
+        self._module = GradSampleModule(make_stepwise(module), loss_reduction="sum")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         for (
             part

@@ -30,7 +30,7 @@ class InitialState:
     """
 
     def __init__(self, model: FlatModel, loss: Loss, device: torch.device) -> None:
-        self._state = State(*(("model", one) for one in model.shared(device)), ("local.loss", loss.each))
+        self._state = State(*(("model", one) for one in model.shared_objects(device)), ("local.loss", loss.each))
         self.moved: StateChanges | None = None
         self.alone: bool = True
 
@@ -57,7 +57,7 @@ class ModuleState:
     def __init__(self, start: InitialState | None, model: FlatModel, module: nn.Module, loss: Loss) -> None:
         self._start = start
         roots = ("model", module), ("local.loss", loss.each)
-        self._state = None if start is None else State(*roots, trained=model.trained(module))
+        self._state = None if start is None else State(*roots, trained=model.trained_tensors(module))
 
     def restore(self) -> None:
         if self._state is not None and self._start is not None:

@@ -116,7 +116,7 @@ class RoundWatch:
 
     def _fraction_of_bound(self, stage: object, rows: Tensor) -> float:
         if isinstance(stage, ClipMoves):
-            return stage.farthest(rows, self._reference, self._clip_norm)
+            return stage.largest_bound_fraction(rows, self._reference, self._clip_norm)
         return self._longest_norm(rows) / self._clip_norm
 
     def added(self, rows: Tensor, ids: NDArray[np.int64]) -> None:

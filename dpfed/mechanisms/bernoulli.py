@@ -77,14 +77,14 @@ class Coins(Stage):
         """Return zeros and ones in the dtype of rows."""
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
-            mask.copy_(self._drawn(now.reference, row, now.number, int(client)))
+            mask.copy_(self._draw_samples(now.reference, row, now.number, int(client)))
         return masks
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         start = now.reference.clamp(self.edge, 1 - self.edge)
-        return in_ring(total, self.bits).to(start.dtype) - now.uploads * start
+        return reduce_in_ring(total, self.bits).to(start.dtype) - now.uploads * start
 
-    def _drawn(self, reference: Tensor, row: Tensor, *path: int) -> Tensor:
+    def _draw_samples(self, reference: Tensor, row: Tensor, *path: int) -> Tensor:
         if self.stochastic:
             return bernoulli_draws(reference, row, self.edge, self.randomness, "coins", *path)
         return (reference.double() + row.double()).clamp(self.edge, 1 - self.edge).ge(0.5)
@@ -190,15 +190,15 @@ class PrivateCoins(Private):
             return made, table.clip_norm
         assert table.epsilon is not None
         clip = budget.largest_clip(
-            lambda clip: Composed(parts=((made._clipped(clip).mechanism(), rounds),)),
+            lambda clip: Composed(parts=((made._with_clip(clip).mechanism(), rounds),)),
             widest=widest(edge, size, table.clip_metric),
             epsilon=table.epsilon,
             delta=delta,
             accountant=table.accountant,
         )
-        return made._clipped(root * (clip / root)), clip / root
+        return made._with_clip(root * (clip / root)), clip / root
 
-    def _clipped(self, clip: float) -> PrivateCoins:
+    def _with_clip(self, clip: float) -> PrivateCoins:
         return replace(self, coins=replace(self.coins, l2_clip=clip))
 
     @property
@@ -255,7 +255,7 @@ class PrivateCoins(Private):
         self._check_reference(now.reference)
         masks = torch.empty_like(rows)
         for row, mask, client in zip(rows, masks, ids, strict=True):
-            mask.copy_(self._counted(now.reference, row, "coins", now.number, int(client)))
+            mask.copy_(self._count_ones(now.reference, row, "coins", now.number, int(client)))
         return masks
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -263,18 +263,18 @@ class PrivateCoins(Private):
         if self.slots is not None:
             slots = self.slots + (0 if self.canaries is None else self.canaries(now.number))
             for missing in range(slots - uploads):
-                total = total + self._counted(now.reference, None, "coins.padding", now.number, missing)
+                total = total + self._count_ones(now.reference, None, "coins.padding", now.number, missing)
             uploads = slots
         start = now.reference.clamp(self.edge, 1 - self.edge)
-        total = self._count(total, start, uploads).to(start.dtype)
+        total = self._read_count(total, start, uploads).to(start.dtype)
         if not self.coins.noise_std:
             return total / self.trials - uploads * start
-        return self._corrected(total, now.reference, uploads)
+        return self._correct_bias(total, now.reference, uploads)
 
-    def _count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
+    def _read_count(self, total: Tensor, start: Tensor, uploads: int) -> Tensor:
         """Return the number of ones in `uploads` uploads."""
         if self.bits is None or uploads * self.trials < 1 << self.bits:
-            return in_ring(total, self.bits)
+            return reduce_in_ring(total, self.bits)
         expected = (start.double() * (uploads * self.trials)).round().to(torch.int64)
         return expected + centre_residues(total.to(torch.int64) - expected, self.bits)
 
@@ -284,26 +284,26 @@ class PrivateCoins(Private):
         if known is not None and not bool((reference == known).all()):
             raise ConfigError(f"public probabilities other than {known}, the probability that is charged.")
 
-    def _counted(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+    def _count_ones(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Return the number of ones [k] among the trials."""
         if self.trials == 1:
-            return self._drawn(reference, row, purpose, *path)
+            return self._draw_samples(reference, row, purpose, *path)
         counts = torch.zeros_like(reference, dtype=torch.int64)
         for trial in range(self.trials):
-            counts += self._drawn(reference, row, purpose + ".trial", *path, trial)
+            counts += self._draw_samples(reference, row, purpose + ".trial", *path, trial)
         return counts
 
-    def _drawn(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
+    def _draw_samples(self, reference: Tensor, row: Tensor | None, purpose: str, *path: int) -> Tensor:
         """Return samples [k], bool, of the probabilities reference + row, after noise and clip."""
         if not self.coins.noise_std:
             return bernoulli_draws(reference, row, self.edge, self.randomness, purpose, *path)
-        probabilities = _sum(reference, row)
+        probabilities = _moved_reference(reference, row)
         noise = self.randomness.normal(len(reference), purpose + ".noise", *path, device=str(reference.device))
         clipped = (probabilities + self.coins.noise_std * noise).clamp(self.edge, 1 - self.edge)
         uniforms = torch.from_numpy(self.randomness.uniform(len(clipped), purpose, *path)).to(clipped.device)
         return uniforms.lt(clipped)
 
-    def _corrected(self, total: Tensor, reference: Tensor, uploads: int) -> Tensor:
+    def _correct_bias(self, total: Tensor, reference: Tensor, uploads: int) -> Tensor:
         setting = {"c": self.edge, "noise_std": self.coins.noise_std}
         start = np.clip(reference.cpu().numpy().astype(np.float64), self.edge, 1 - self.edge)
         mean = total.cpu().numpy().astype(np.float64) / uploads
@@ -334,12 +334,12 @@ def bernoulli_draws(
         chosen = unsure.cpu().numpy()
         rest = randomness.bits(len(chosen), purpose + ".rest", *path) >> np.uint64(64 - _REST)
         uniforms = np.ldexp((heads[chosen].astype(np.uint64) << np.uint64(_REST) | rest).astype(np.float64), -53)
-        exact = _sum(reference[unsure], None if row is None else row[unsure]).clamp(edge, 1 - edge)
+        exact = _moved_reference(reference[unsure], None if row is None else row[unsure]).clamp(edge, 1 - edge)
         ones[unsure] = torch.from_numpy(uniforms).to(exact.device).lt(exact)
     return ones
 
 
-def in_ring(total: Tensor, bits: int | None) -> Tensor:
+def reduce_in_ring(total: Tensor, bits: int | None) -> Tensor:
     """Return a sum modulo 2^bits, if `bits` is given; else the sum itself."""
     return total if bits is None else total.remainder(1 << bits)
 
@@ -349,6 +349,6 @@ def check_edge(edge: float) -> None:
         raise ConfigError(f"edge {edge} of Bernoulli uploads (mask.edge, privacy.edge): must be in [0, 1/2).")
 
 
-def _sum(reference: Tensor, row: Tensor | None) -> Tensor:
+def _moved_reference(reference: Tensor, row: Tensor | None) -> Tensor:
     """Return reference + row in float64, accurate enough to be the charged probability."""
     return reference.double() if row is None else reference.double() + row.double()

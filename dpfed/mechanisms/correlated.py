@@ -36,32 +36,32 @@ class Correlated:
 
     law: CorrelatedRounds
     number: int = 0
-    kept: Tensor | None = None
+    past: Tensor | None = None
 
     def noise(self, fresh: Tensor, number: int, drawn_in: Callable[[int], Tensor]) -> Tensor:
         """Return w of round `number` from its fresh noise; `drawn_in` draws the fresh noise of an earlier round
         again."""
-        kept = self.kept
-        if kept is None or self.number != number or kept.shape[1:] != fresh.shape:
+        past = self.past
+        if past is None or self.number != number or past.shape[1:] != fresh.shape:
             height = len(self.law.weights) or len(self.law.coefficients) - 1
-            self.kept = kept = fresh.new_zeros(height, len(fresh))
+            self.past = past = fresh.new_zeros(height, len(fresh))
             self.number = 0
             for earlier in range(number):
-                self._next(drawn_in(earlier), kept)
-        return self._next(fresh, kept)
+                self._next_noise(drawn_in(earlier), past)
+        return self._next_noise(fresh, past)
 
-    def _next(self, fresh: Tensor, kept: Tensor) -> Tensor:
+    def _next_noise(self, fresh: Tensor, past: Tensor) -> Tensor:
         law, place = self.law, self.number
         self.number += 1
-        if not len(kept):
+        if not len(past):
             return fresh.clone()
         if law.weights:
-            noise = fresh - fresh.new_tensor(law.weights) @ kept
-            kept.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
+            noise = fresh - fresh.new_tensor(law.weights) @ past
+            past.mul_(fresh.new_tensor(law.decays)[:, None]).add_(noise)
             return noise
-        place %= len(kept)  # position of the oldest noise, which is overwritten
+        place %= len(past)  # position of the oldest noise, which is overwritten
         back = torch.tensor(law.coefficients[1:], device=fresh.device)  # coefficient of the newest noise first
-        ages = (place - 1 - torch.arange(len(kept), device=fresh.device)) % len(kept)
-        noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ kept
-        kept[place] = noise
+        ages = (place - 1 - torch.arange(len(past), device=fresh.device)) % len(past)
+        noise = fresh - back[ages.to(back.device)].to(fresh.dtype) @ past
+        past[place] = noise
         return noise

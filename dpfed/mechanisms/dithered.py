@@ -147,7 +147,7 @@ class DitheredNoise(Private):
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
         return [
-            self._field(len(row)).write(self._shifted(row, now, int(client))).content
+            self._field(len(row)).write(self._symbols(row, now, int(client))).content
             for row, client in zip(rows, ids, strict=True)
         ]
 
@@ -165,7 +165,7 @@ class DitheredNoise(Private):
         """Return the counted bits of a message. Its length depends on the row, and is within them with probability 1 -
         LONGER.
         """
-        return 8 * self._field(size).bytes_with(most_moved(size, self.noise.shares, self.noise.noise_multiplier))
+        return 8 * self._field(size).bytes_with(most_nonzero(size, self.noise.shares, self.noise.noise_multiplier))
 
     def release(self, now: Round) -> Release:
         std = self._std(now.clip_norm)
@@ -191,7 +191,7 @@ class DitheredNoise(Private):
     def _field(self, size: int) -> SymbolField:
         return SymbolField(alphabet=self.alphabet, count=size)
 
-    def _shifted(self, row: Tensor, now: Round, client: int) -> NDArray[np.int64]:
+    def _symbols(self, row: Tensor, now: Round, client: int) -> NDArray[np.int64]:
         symbols: NDArray[np.int64] = self._slices(row, now, client).symbols(row).cpu().numpy()
         return symbols + self.levels
 
@@ -237,7 +237,7 @@ def _radius(log: Tensor) -> Tensor:
     return log.mul(-2).sqrt_()
 
 
-def most_moved(size: int, shares: int, noise_multiplier: float) -> int:
+def most_nonzero(size: int, shares: int, noise_multiplier: float) -> int:
     """Return a number that the count of non-zero m of a clipped row exceeds with probability at most LONGER.
 
     Each m is independently not 0 with probability at most |x| / (2.3548 s). These sum to at most mu = sqrt(d) C /

@@ -136,7 +136,7 @@ class GaussianNoise(Private):
                 "norm. Use privacy.placement='server', and neither privacy.adaptive, bands nor buffers."
             )
         if self.correlated is not None:
-            _check_rests(self.correlated, self.sampler)
+            _check_separation(self.correlated, self.sampler)
         self.mechanism()  # refuses a sampler and adjacency without an account, and a count that exceeds the budget
 
     @classmethod
@@ -172,7 +172,7 @@ class GaussianNoise(Private):
             placement="uploads" if uploads else table.placement,
             shares=least_uploads(int(who.expected), tolerance) if in_shares and not charged else None,
             charged=charged,
-            correlated=_correlated(table, who, rounds=rounds, momentum=momentum, stream=stream),
+            correlated=_correlated_noise(table, who, rounds=rounds, momentum=momentum, stream=stream),
             schedule=None
             if table.noise_schedule is None
             else NoiseSchedule(factors=table.noise_schedule, rounds=rounds),
@@ -195,7 +195,7 @@ class GaussianNoise(Private):
     def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
         """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else unchanged."""
         assert table.epsilon is not None
-        released = self._released(1.0)
+        released = self._release_of(1.0)
         sampled = self.adjacency.sensitivity_in_clips
         return budget.multiplier_for(
             lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
@@ -208,7 +208,7 @@ class GaussianNoise(Private):
         )
 
     def in_round(self, number: int, uploads: int | None = None) -> SingleRelease:
-        return self.mechanism(uploads) if self.schedule is None else self._with(self._factor(number))
+        return self.mechanism(uploads) if self.schedule is None else self._release_with(self._factor(number))
 
     def run(self, rounds: int, uploads: int | None = None) -> Composed:
         if self.schedule is None:
@@ -227,25 +227,25 @@ class GaussianNoise(Private):
 
         Under a schedule: the round with the largest epsilon.
         """
-        return self._with(self._arrived(uploads)) if self.charged else self._whole
+        return self._release_with(self._arrived_part(uploads)) if self.charged else self._whole_release
 
     def _factor(self, number: int) -> float:
         """Return the factor of the noise multiplier in round `number`."""
         return 1.0 if self.schedule is None else self.schedule.factor(number)
 
     @cached_property
-    def _whole(self) -> SingleRelease:
-        return self._with(1.0 if self.schedule is None else self.schedule.least)
+    def _whole_release(self) -> SingleRelease:
+        return self._release_with(1.0 if self.schedule is None else self.schedule.least)
 
-    def _with(self, noise: float) -> SingleRelease:
+    def _release_with(self, noise: float) -> SingleRelease:
         """Return the release of one round with the fraction `noise` of the noise."""
         multipliers = [noise * self.update_noise_multiplier]
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        return self._released(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
+        return self._release_of(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
 
-    def _released(self, noise_multiplier: float) -> SingleRelease:
+    def _release_of(self, noise_multiplier: float) -> SingleRelease:
         """Return the release of a round's sum, or uploads, with this noise multiplier; no other code derives it."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):
@@ -274,30 +274,30 @@ class GaussianNoise(Private):
         if self.placement != "server":
             std = self._share_std(now.clip_norm)
             for row, client in zip(rows, ids, strict=True):
-                row.add_(self._normal(row, SHARE, now.number, int(client)), alpha=std)
+                row.add_(self._draw_normals(row, SHARE, now.number, int(client)), alpha=std)
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         if self.placement != "server":
             return total
-        noise = self._fresh(total, now.number, now)
+        noise = self._fresh_noise(total, now.number, now)
         if now.observer is not None:
             now.observer.noise(noise)
         if self.correlated is None or noise_matrix(self.correlated) is None:
             return total + noise
-        return total + self._past.noise(noise, now.number, lambda earlier: self._fresh(total, earlier, now))
+        return total + self._past_noise.noise(noise, now.number, lambda earlier: self._fresh_noise(total, earlier, now))
 
     @cached_property
-    def _past(self) -> Correlated:
+    def _past_noise(self) -> Correlated:
         """Noise of earlier rounds, kept by this instance only."""
         matrix = None if self.correlated is None else noise_matrix(self.correlated)
         assert matrix is not None
         return Correlated(law=matrix)
 
-    def _fresh(self, like: Tensor, number: int, now: Round) -> Tensor:
+    def _fresh_noise(self, like: Tensor, number: int, now: Round) -> Tensor:
         """Return the fresh noise of a round's sum."""
         noise = self.update_noise_multiplier * self._factor(number)
-        return self._normal(like, "noise.sum", number).mul_(noise * now.clip_norm)
+        return self._draw_normals(like, "noise.sum", number).mul_(noise * now.clip_norm)
 
     def release(self, now: Round) -> Release:
         norm, uploads = now.clip_norm, now.uploads
@@ -305,55 +305,55 @@ class GaussianNoise(Private):
         if self.adaptive is not None:
             detail["count_noise_std"] = self.adaptive.count_noise_std
         if self.placement == "clients":
-            shares = uploads if self.charged else self._shares
+            shares = uploads if self.charged else self._share_count
             detail |= {"shares": shares, "share_std": self._share_std(norm)}
         return Release(
             round=now.number,
             mechanism=self.in_round(now.number, uploads),
             clip_norm=norm,
-            noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived(uploads),
+            noise_std=self.update_noise_multiplier * self._factor(now.number) * norm * self._arrived_part(uploads),
             noise_placement=self.placement,
             detail=detail,
         )
 
-    def _arrived(self, uploads: int | None) -> float:
+    def _arrived_part(self, uploads: int | None) -> float:
         """Return the noise of `uploads` shares over the whole noise if the noise that arrived is charged, else 1."""
         return (uploads / self.sampler.expected) ** 0.5 if self.charged and uploads is not None else 1.0
 
     def _share_std(self, norm: float) -> float:
-        shares = self._shares if self.placement == "clients" else 1.0
+        shares = self._share_count if self.placement == "clients" else 1.0
         return float(self.update_noise_multiplier * norm / shares**0.5)
 
     @property
-    def _shares(self) -> int:
+    def _share_count(self) -> int:
         """Number of shares that make the whole noise."""
         return int(self.sampler.expected) if self.shares is None else self.shares
 
-    def _normal(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+    def _draw_normals(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return self.randomness.normal(like.numel(), purpose, *path, device=str(like.device))
 
 
-def _correlated(
+def _correlated_noise(
     table: GaussianPrivacy, who: Sampler, *, rounds: int, momentum: float, stream: str
 ) -> CorrelatedRounds | BallsAndBins | None:
     """Return the matrix of least error for these rounds, for a model that is a sum of steps along mean updates."""
     law: Any = who.law
     if isinstance(law, BallsAndBins):
         bands = law.lanes if table.bands is None else table.bands
-        lanes = _banded(table, bands, momentum)
+        lanes = _banded_noise(table, bands, momentum)
         return None if bands == 1 else replace(law, coefficients=lanes.first_column(rounds))
     if table.bands is None and table.buffers is None:
         return None
     noise = (
         BufferedNoise(buffers=table.buffers, server_momentum=momentum)
         if table.buffers is not None
-        else _banded(table, table.bands or 1, momentum)
+        else _banded_noise(table, table.bands or 1, momentum)
     )
     separation = law.period if isinstance(law, Cyclic) else law.separation
     return noise.public_stream(rounds, separation=separation, stream=stream)
 
 
-def _banded(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
+def _banded_noise(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
     return BandedNoise(
         bands=bands,
         factorisation=table.factorisation,
@@ -362,7 +362,7 @@ def _banded(table: GaussianPrivacy, bands: int, momentum: float) -> BandedNoise:
     )
 
 
-def _check_rests(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:
+def _check_separation(stream: CorrelatedRounds | BallsAndBins, sampler: Sampler) -> None:
     """Raise ConfigError if clients take part sooner, or more often, than the charged correlated noise allows."""
     law = sampler.law
     if isinstance(stream, BallsAndBins):

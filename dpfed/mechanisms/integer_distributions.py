@@ -21,7 +21,7 @@ LARGEST_VARIANCE = 1 << 34
 
 
 @dataclass(frozen=True)
-class IntegerLaw(inversion.SymmetricLaw, Protocol):
+class IntegerDistribution(inversion.SymmetricDistribution, Protocol):
     """Distribution on the integers, symmetric about 0.
 
     variance: parameter of the distribution, in squared integer units, from 1 to 2^34.
@@ -44,7 +44,7 @@ class IntegerLaw(inversion.SymmetricLaw, Protocol):
 
 
 @dataclass(frozen=True)
-class DiscreteGaussianLaw(IntegerLaw):
+class DiscreteGaussianLaw(IntegerDistribution):
     """Discrete Gaussian N_Z(0, σ²): P(k) = exp(-k² / 2σ²) / Σ_j exp(-j² / 2σ²), for an integer σ² = `variance`.
 
     Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020). Its variance is less than
@@ -55,7 +55,7 @@ class DiscreteGaussianLaw(IntegerLaw):
     """
 
     def weights(self, bits: int) -> list[int]:
-        """Return 2^b exp(-k² / 2σ²), k = 0 ... n, as `inversion.SymmetricLaw` requires; b = bits + 96.
+        """Return 2^b exp(-k² / 2σ²), k = 0 ... n, as `inversion.SymmetricDistribution` requires; b = bits + 96.
 
         w_{k+1} = w_k s_k, s_k = r^{2k+1}, r = exp(-1/2σ²), every product rounded down. The error of r is at most 2
         units of 2^-b. The error of a product of factors at most 1 is at most the sum of their errors and 1. So the
@@ -76,7 +76,7 @@ class DiscreteGaussianLaw(IntegerLaw):
 
 
 @dataclass(frozen=True)
-class SkellamLaw(IntegerLaw):
+class SkellamLaw(IntegerDistribution):
     """Difference of two independent Poisson(V/2): P(k) = e^-V I_k(V), for an integer V = `variance`.
 
     Its variance is V, and a sum of r independent draws is Skellam of variance r V: exactly closed under sums. Agarwal,
@@ -86,8 +86,8 @@ class SkellamLaw(IntegerLaw):
     """
 
     def weights(self, bits: int) -> list[int]:
-        """Return weights proportional to I_k(V), k = 0 ... n, as `inversion.SymmetricLaw` requires, by Miller's
-        recurrence.
+        """Return weights proportional to I_k(V), k = 0 ... n, as `inversion.SymmetricDistribution` requires, by
+        Miller's recurrence.
 
             f_{n+1} = f_n = 2^b,    f_{k-1} = f_{k+1} + (2k/V) f_k rounded down,    b = bits + 64
 
@@ -110,7 +110,7 @@ class SkellamLaw(IntegerLaw):
         return weights
 
 
-def law_of(noise: DiscreteGaussian | Skellam) -> IntegerLaw:
+def distribution_of(noise: DiscreteGaussian | Skellam) -> IntegerDistribution:
     """Return the distribution of every draw of this accountant's description."""
     law = DiscreteGaussianLaw if isinstance(noise, DiscreteGaussian) else SkellamLaw
     return law(int(noise.share_variance))

@@ -40,7 +40,7 @@ from dpfed.compress.ring import centre_residues
 from dpfed.config.privacy_tables import IntegerPrivacy
 from dpfed.config.server_tables import Aggregation
 from dpfed.errors import ConfigError
-from dpfed.mechanisms.integer_distributions import IntegerLaw, law_of
+from dpfed.mechanisms.integer_distributions import IntegerDistribution, distribution_of
 from dpfed.participation.sampling import Sampler
 from dpfed.randomness import Randomness
 from dpfed.seeds import Seeds
@@ -68,7 +68,7 @@ class Integers(Stage):
     summed_as = torch.int64
 
     @classmethod
-    def fitting(
+    def with_fitting_ring(
         cls,
         sums: Aggregation,
         *,
@@ -126,7 +126,7 @@ class Integers(Stage):
         encoded = self.fixed_point.encode(
             rows,
             clip_norm=self.clip_norm,
-            rotation_seed=self._rotation(now.number),
+            rotation_seed=self._rotation_seed(now.number),
             randomness=self.randomness,
             names=ids,
             path=(now.number,),
@@ -138,13 +138,13 @@ class Integers(Stage):
         """Return the decoded sum of integers with its noise. The sum is reduced after the noise was added, whether or
         not it was reduced before.
         """
-        return self.fixed_point.decode(centre_residues(total, self.bits), rotation_seed=self._rotation(now.number))
+        return self.fixed_point.decode(centre_residues(total, self.bits), rotation_seed=self._rotation_seed(now.number))
 
     def near_the_ends(self, total: Tensor) -> int:
         """Return the number of entries of a sum in the ring that have probably wrapped around."""
         return count_near_ends(centre_residues(total, self.bits), self.bits)
 
-    def _rotation(self, number: int) -> int:
+    def _rotation_seed(self, number: int) -> int:
         return self.seeds.integer("fixed_point.rotation", number)
 
 
@@ -265,7 +265,7 @@ class IntegerNoise(Private):
         noise = sized(z, 0.0 if charged else tolerance)
         rows = canaries + (int(who.expected) if known else slots or who.clients)
         assert table.clip_norm is not None
-        integers = Integers.fitting(
+        integers = Integers.with_fitting_ring(
             sums,
             size=sent,
             clip_norm=table.clip_norm,
@@ -313,18 +313,18 @@ class IntegerNoise(Private):
 
     def mechanism(self, uploads: int | None = None) -> SingleRelease:
         """Return one round, for the accountant, with the shares of `uploads` if the noise that arrived is charged."""
-        return subsample(self._arrived(uploads), self.sampling)
+        return subsample(self._arrived_noise(uploads), self.sampling)
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.placement == "clients":
             for row, client in zip(rows, ids, strict=True):
-                row += self._drawn(row, "noise.share", now.number, int(client))
+                row += self._draw_noise(row, "noise.share", now.number, int(client))
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
         if self.placement != "server":
             return total
-        noise = self._drawn(total, "noise.sum", now.number)
+        noise = self._draw_noise(total, "noise.sum", now.number)
         if now.observer is not None:
             now.observer.noise(noise)
         return total.to(torch.int64) + noise
@@ -337,15 +337,15 @@ class IntegerNoise(Private):
             round=now.number,
             mechanism=self.mechanism(now.uploads),
             clip_norm=now.clip_norm,
-            noise_std=math.sqrt(self._arrived(now.uploads).variance) / self.steps_per_unit,
+            noise_std=math.sqrt(self._arrived_noise(now.uploads).variance) / self.steps_per_unit,
             noise_placement=self.placement,
             detail=detail,
         )
 
     @property
-    def law(self) -> IntegerLaw:
+    def law(self) -> IntegerDistribution:
         """Distribution of every draw."""
-        return law_of(self.noise)
+        return distribution_of(self.noise)
 
     @property
     def kind(self) -> str:
@@ -357,10 +357,10 @@ class IntegerNoise(Private):
         """Variance of every draw, in squared steps."""
         return int(self.noise.share_variance)
 
-    def _arrived(self, uploads: int | None) -> DiscreteGaussian | Skellam:
+    def _arrived_noise(self, uploads: int | None) -> DiscreteGaussian | Skellam:
         return replace(self.noise, shares=uploads) if self.charged and uploads is not None else self.noise
 
-    def _drawn(self, like: Tensor, purpose: str, *path: int) -> Tensor:
+    def _draw_noise(self, like: Tensor, purpose: str, *path: int) -> Tensor:
         return torch.from_numpy(self.law.sample(len(like), self.randomness, purpose, *path)).to(like.device)
 
 

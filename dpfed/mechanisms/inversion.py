@@ -39,7 +39,7 @@ _AT_ONCE = 1 << 15  # draws at a time: their temporaries fit a core's cache
 _LARGEST_GUIDE = 20
 
 
-class SymmetricLaw(Protocol):
+class SymmetricDistribution(Protocol):
     """Symmetric distribution on the integers, given by its weights.
 
     `weights(bits)` is w_0 ... w_n such that, with C_k = w_0 + 2 Σ_{1 <= j <= k} w_j and S = C_n,
@@ -55,7 +55,9 @@ class SymmetricLaw(Protocol):
         return object.__hash__(self)
 
 
-def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int) -> NDArray[np.int64]:
+def draw_short(
+    law: SymmetricDistribution, count: int, randomness: Randomness, purpose: str, *path: int
+) -> NDArray[np.int64]:
     """Return independent draws, int64 [count], exactly of the distribution, most of them from 16 bits each."""
     short = _short_table(law)
     if short is None:
@@ -72,16 +74,16 @@ def draw_short(law: SymmetricLaw, count: int, randomness: Randomness, purpose: s
     if len(undecided):
         few = heads[undecided].astype(np.int64)
         more = (randomness.bits(len(few), purpose + ".rest", *path) >> np.uint64(WORD - _REST)).view(np.int64)
-        magnitudes = _looked_up(law, (few >> 1) << _REST | more, FIRST_BITS, randomness, purpose, *path)
-        drawn[undecided] = _signed(magnitudes, few.view(np.uint64))
+        magnitudes = _look_up_magnitudes(law, (few >> 1) << _REST | more, FIRST_BITS, randomness, purpose, *path)
+        drawn[undecided] = _apply_signs(magnitudes, few.view(np.uint64))
     return drawn
 
 
-def _looked_up(
-    law: SymmetricLaw, heads: NDArray[np.int64], bits: int, randomness: Randomness, purpose: str, *path: int
+def _look_up_magnitudes(
+    law: SymmetricDistribution, heads: NDArray[np.int64], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> NDArray[np.int64]:
     """Return |X| for every u of `bits` bits, with further bits for each u that does not decide."""
-    magnitudes, open_cells = _table(law, bits).look_up(heads)
+    magnitudes, open_cells = _inversion_table(law, bits).look_up(heads)
     if len(open_cells):
         settled = _resolved_draws(law, heads[open_cells].tolist(), bits, randomness, purpose, *path)
         magnitudes[open_cells] = settled
@@ -89,12 +91,12 @@ def _looked_up(
 
 
 @lru_cache(maxsize=8)
-def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
+def _short_table(law: SymmetricDistribution) -> NDArray[np.int32] | None:
     """Return the draw for every 16 bits, the last of them the sign; None if many cells are undecided.
 
     The draw is _UNDECIDED for a cell that contains a G(k).
     """
-    floors = _floors(law, FIRST_BITS)
+    floors = _integer_parts(law, FIRST_BITS)
     edges = np.searchsorted(floors, np.arange(1 << _SHORT, dtype=np.int64) << _REST, side="left")
     magnitudes = edges.astype(np.int32)
     undecided = edges != np.append(edges[1:], len(floors))
@@ -106,27 +108,27 @@ def _short_table(law: SymmetricLaw) -> NDArray[np.int32] | None:
 
 
 def draw(
-    law: SymmetricLaw, count: int, randomness: Randomness, purpose: str, *path: int, bits: int = FIRST_BITS
+    law: SymmetricDistribution, count: int, randomness: Randomness, purpose: str, *path: int, bits: int = FIRST_BITS
 ) -> NDArray[np.int64]:
     """Return independent draws, int64 [count], exactly of the distribution for any number `bits` of first bits."""
-    table = _table(law, bits)
+    table = _inversion_table(law, bits)
     words = randomness.bits(count, purpose, *path)
     drawn = np.empty(count, dtype=np.int64)
     unsure: list[NDArray[np.int64]] = []
     for first in range(0, count, _AT_ONCE):
         part = words[first : first + _AT_ONCE]
         magnitudes, open_cells = table.look_up((part >> np.uint64(WORD - bits)).view(np.int64))
-        drawn[first : first + _AT_ONCE] = _signed(magnitudes, part)
+        drawn[first : first + _AT_ONCE] = _apply_signs(magnitudes, part)
         unsure.append(open_cells + first)
     indices = np.concatenate(unsure) if unsure else np.empty(0, dtype=np.int64)
     if len(indices):
         heads = [int(word) >> (WORD - bits) for word in words[indices]]
         settled = _resolved_draws(law, heads, bits, randomness, purpose, *path)
-        drawn[indices] = _signed(np.array(settled, dtype=np.int64), words[indices])
+        drawn[indices] = _apply_signs(np.array(settled, dtype=np.int64), words[indices])
     return drawn
 
 
-def _signed(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _apply_signs(magnitudes: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the draws, negated if the last bit of their random bits is set."""
     flips: NDArray[np.int64] = -(words & np.uint64(1)).view(np.int64)
     return (magnitudes ^ flips) - flips
@@ -156,8 +158,8 @@ class _InversionTable:
 
 
 @lru_cache(maxsize=8)
-def _table(law: SymmetricLaw, bits: int) -> _InversionTable:
-    floors = _floors(law, bits)
+def _inversion_table(law: SymmetricDistribution, bits: int) -> _InversionTable:
+    floors = _integer_parts(law, bits)
     fine = min(bits, _LARGEST_GUIDE, len(floors).bit_length() + 3)
     shift = bits - fine
     starts = np.arange(1 << fine, dtype=np.int64) << shift
@@ -165,16 +167,16 @@ def _table(law: SymmetricLaw, bits: int) -> _InversionTable:
     return _InversionTable(floors=np.concatenate([np.array([-1], dtype=np.int64), floors]), guide=guide, shift=shift)
 
 
-def _floors(law: SymmetricLaw, bits: int) -> NDArray[np.int64]:
+def _integer_parts(law: SymmetricDistribution, bits: int) -> NDArray[np.int64]:
     """Return the integer parts of G(k) 2^bits, k = 0, 1, ... up to the first that is 2^bits - 1."""
     guard, floors = 0, None
     while floors is None:
         guard += _GUARD
-        floors = _sure_floors(_sums(law.weights(bits + guard + _GUARD)), bits, guard)
+        floors = _sure_parts(_cumulative_sums(law.weights(bits + guard + _GUARD)), bits, guard)
     return floors
 
 
-def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | None:
+def _sure_parts(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | None:
     """Return integer parts from sums correct to bits + guard places; None if their error could change one."""
     floors = []
     top = (1 << bits) - 1
@@ -190,7 +192,7 @@ def _sure_floors(sums: list[int], bits: int, guard: int) -> NDArray[np.int64] | 
 
 
 def _resolved_draws(
-    law: SymmetricLaw, heads: list[int], bits: int, randomness: Randomness, purpose: str, *path: int
+    law: SymmetricDistribution, heads: list[int], bits: int, randomness: Randomness, purpose: str, *path: int
 ) -> list[int]:
     """Return the k of every u of `bits` bits, with the further bits that its cell needs."""
     settled = [-1] * len(heads)
@@ -202,12 +204,12 @@ def _resolved_draws(
         level += 1
         for index, word in zip(waiting, words, strict=True):
             heads[index] = heads[index] << WORD | int(word)
-            settled[index] = _cell(law, heads[index], bits)
+            settled[index] = _cell_value(law, heads[index], bits)
         waiting = [index for index in waiting if settled[index] < 0]
     return settled
 
 
-def _cell(law: SymmetricLaw, head: int, bits: int) -> int:
+def _cell_value(law: SymmetricDistribution, head: int, bits: int) -> int:
     """Return the k of all U in [head, head + 1) 2^-bits, or -1 if their k may differ."""
     sums = _accurate_sums(law, bits + 2 * _GUARD)
     total = sums[-1]
@@ -220,10 +222,10 @@ def _cell(law: SymmetricLaw, head: int, bits: int) -> int:
 
 
 @lru_cache(maxsize=2)
-def _accurate_sums(law: SymmetricLaw, bits: int) -> list[int]:
-    return _sums(law.weights(bits))
+def _accurate_sums(law: SymmetricDistribution, bits: int) -> list[int]:
+    return _cumulative_sums(law.weights(bits))
 
 
-def _sums(weights: list[int]) -> list[int]:
+def _cumulative_sums(weights: list[int]) -> list[int]:
     """Return C_k = w_0 + 2 (w_1 + ... + w_k)."""
     return list(accumulate((2 * weight for weight in weights[1:]), initial=weights[0]))

@@ -58,7 +58,7 @@ class IntegerRecords:
         fixed_point = FixedPoint(size=size, steps_per_unit=per_unit, rotate=False)
         return cls(noise=noise, fixed_point=fixed_point, clip_norm=clip_norm, randomness=randomness)
 
-    def encoded(self, clipped: Tensor, names: NDArray[np.int64], path: tuple[int, ...]) -> Tensor:
+    def encode_rows(self, clipped: Tensor, names: NDArray[np.int64], path: tuple[int, ...]) -> Tensor:
         """Return clipped rows [b, size] as int64 [b, size]; the draws that round a row are named by the row."""
         found = self.fixed_point.encode(
             clipped,
@@ -71,11 +71,11 @@ class IntegerRecords:
         )
         return found.integers.to(torch.int64)
 
-    def drawn(self, *path: int) -> Tensor:
+    def draw_noise(self, *path: int) -> Tensor:
         """Return the noise of one step, int64 [size]."""
         return torch.from_numpy(self.law.sample(self.noise.dimension, self.randomness, "local.noise", *path))
 
-    def decoded(self, total: Tensor) -> Tensor:
+    def decode_sum(self, total: Tensor) -> Tensor:
         """Return a noisy sum of integers in the units of the rows, float32."""
         return self.fixed_point.decode(total, rotation_seed=0)
 

@@ -12,7 +12,7 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Private, Stage, Wire, is_private, part
+from dpfed.stages.stage import Private, Stage, Wire, is_private, stage_attribute
 from dpfed.stages.wires import MaskWire, Words
 
 
@@ -43,7 +43,7 @@ def require_sound(stages: Stages) -> None:
         raise ConfigError(f"[privacy] with the chain {stages!r}: no stage makes it private. Add one that does.")
     place = next(index for index, stage in enumerate(order) if stage is private)
     _require_noise_before_the_wire(stages, private, order[:place])
-    known = part(private, "rests_on")
+    known = stage_attribute(private, "rests_on")
     if not known:
         return
     ahead = order[max(0, place - len(known)) : place]
@@ -82,8 +82,8 @@ def require_forgetful(stages: Stages, trainer: object) -> None:
     Accepted if the private stage declares that its account covers it, or for error feedback that the charge covers.
     """
     for one in (*stages, trainer):
-        covered = part(stages.private, "covers_memory") or (one is stages.wire and stages.feeds_back)
-        if part(one, "remembers_clients") and not covered:
+        covered = stage_attribute(stages.private, "covers_memory") or (one is stages.wire and stages.has_error_feedback)
+        if stage_attribute(one, "remembers_clients") and not covered:
             raise ConfigError(
                 f"{type(one).__name__} with [privacy]: it remembers data of clients from round to round "
                 "(remembers_clients), and no account of this chain covers that. Remove it, or the [privacy] table."

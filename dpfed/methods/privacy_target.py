@@ -37,7 +37,7 @@ from dpfed.randomness import Randomness, randomness_of
 from dpfed.seeds import Seeds
 from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
-from dpfed.stages.stage import Private, Stage, part
+from dpfed.stages.stage import Private, Stage, stage_attribute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,7 +82,7 @@ class PrivacyTarget:
 
     @property
     def schedule(self) -> NoiseSchedule | None:
-        schedule: NoiseSchedule | None = part(self.private, "schedule")
+        schedule: NoiseSchedule | None = stage_attribute(self.private, "schedule")
         return schedule
 
     @property
@@ -96,12 +96,12 @@ class PrivacyTarget:
 
     def of_round(self, number: int) -> SingleRelease:
         """Return the mechanism of round `number`, from 0, with its largest possible charge."""
-        released: SingleRelease = part(self.private, "in_round")(number, self.least)
+        released: SingleRelease = stage_attribute(self.private, "in_round")(number, self.least)
         return released
 
     def run(self, rounds: int) -> Composed:
         """Return the first `rounds` rounds, with their largest possible charge."""
-        released: Composed = part(self.private, "run")(rounds, self.least)
+        released: Composed = stage_attribute(self.private, "run")(rounds, self.least)
         return released
 
     def is_like(self, other: PrivacyTarget) -> bool:

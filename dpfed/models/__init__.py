@@ -100,7 +100,7 @@ def build(
             f"samples of shape {tuple(input_shape)} in {classes} classes: must be whole numbers from 1. Check the data."
         )
     maker = _known_models()[name]
-    made = partial(_made_module, name, partial(maker, input_shape, classes, **options))
+    made = partial(_make_module, name, partial(maker, input_shape, classes, **options))
     allowed = [key for key in inspect.signature(maker).parameters if key not in ("input_shape", "classes")]
     for option in options:
         if option not in allowed:
@@ -109,7 +109,7 @@ def build(
             )
     if name in MODELS:
         _check_size(name, made)
-    return _flat(name, made, fixed_seed, parts)
+    return _flat_model(name, made, fixed_seed, parts)
 
 
 def build_own(
@@ -122,15 +122,15 @@ def build_own(
     parts: Sequence[Part] = (),
 ) -> FlatModel:
     """Return the model that a custom maker makes, registered or not; raise ConfigError if it makes none."""
-    return _flat(name, partial(_made_module, name, partial(maker, input_shape, classes)), fixed_seed, parts)
+    return _flat_model(name, partial(_make_module, name, partial(maker, input_shape, classes)), fixed_seed, parts)
 
 
-def _flat(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
+def _flat_model(name: str, made: Callable[[], nn.Module], fixed_seed: int, parts: Sequence[Part]) -> FlatModel:
     with errors_of_user_code(f"model={name!r}: is no network that can be trained"):
-        return FlatModel(partial(_named, made, parts), seed=fixed_seed)
+        return FlatModel(partial(_make_with_parts, made, parts), seed=fixed_seed)
 
 
-def _named(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
+def _make_with_parts(made: Callable[[], nn.Module], parts: Sequence[Part]) -> nn.Module:
     return with_named_inputs(made(), parts)
 
 
@@ -142,7 +142,7 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
     """Return the network's outputs for public `inputs` [n, ...]. Raise ConfigError unless they are floating, one row
     per sample, and logits of the given form (None: any)."""
     with errors_of_user_code(f"model={name!r}: fails on {len(inputs)} test samples, {tuple(inputs.shape)}"):
-        outputs = model.try_on(inputs)
+        outputs = model.evaluate_as_made(inputs)
     found = type(outputs).__name__
     if isinstance(outputs, Tensor):
         floats = outputs.is_floating_point() and outputs.dim() > 0
@@ -153,7 +153,7 @@ def check_outputs(name: str, model: FlatModel, inputs: Tensor, form: tuple[int, 
     raise ConfigError(f"model={name!r}: gives {found} for {len(inputs)} samples; must give {wanted}.")
 
 
-def _made_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+def _make_module(name: str, maker: Callable[[], nn.Module]) -> nn.Module:
     """Return the maker's module; raise ConfigError if the maker raises, or returns no module."""
     with errors_of_user_code(f"model={name!r}: cannot be made"):
         module = maker()

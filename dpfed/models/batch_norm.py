@@ -40,23 +40,23 @@ class PaddedBatchNorm(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return normalised inputs in the shape of the inputs."""
         shape = (1, -1, *[1] * (inputs.dim() - 2))
-        mean = self._mean(inputs)
+        mean = self._sample_mean(inputs)
         centred = inputs - mean.view(shape)
-        variance = self._mean(centred.square())
+        variance = self._sample_mean(centred.square())
         count = (self.shares > 0).sum() * inputs[0, 0].numel()
-        self._remember(self.running_mean, mean.detach())
-        self._remember(self.running_var, variance.detach() * (count / (count - 1)))
+        self._update_running(self.running_mean, mean.detach())
+        self._update_running(self.running_var, variance.detach() * (count / (count - 1)))
         normal = centred * (variance + self.eps).rsqrt().view(shape)
         if self.weight is not None:
             normal = normal * self.weight.view(shape)
         return normal if self.bias is None else normal + self.bias.view(shape)
 
-    def _mean(self, values: Tensor) -> Tensor:
+    def _sample_mean(self, values: Tensor) -> Tensor:
         """Return the means [channels] over the real samples."""
         of_samples = values.flatten(2).mean(dim=2) if values.dim() > 2 else values
         return (of_samples * self.shares[:, None]).sum(dim=0)
 
-    def _remember(self, running: Tensor, seen: Tensor) -> None:
+    def _update_running(self, running: Tensor, seen: Tensor) -> None:
         running.mul_(1 - self.momentum).add_(self.momentum * seen)
 
 

@@ -66,9 +66,9 @@ class LstmLayer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return states [b, length, units] of inputs [b, length, entering]."""
-        return self._by_steps(inputs) if self.stepwise else self._fused(inputs)
+        return self._run_by_steps(inputs) if self.stepwise else self._run_fused(inputs)
 
-    def _fused(self, inputs: Tensor) -> Tensor:
+    def _run_fused(self, inputs: Tensor) -> Tensor:
         start = inputs.new_zeros(1, len(inputs), self.units)
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
         states: Tensor = torch.lstm(
@@ -84,7 +84,7 @@ class LstmLayer(nn.Module):
         )[0]
         return states
 
-    def _by_steps(self, inputs: Tensor) -> Tensor:
+    def _run_by_steps(self, inputs: Tensor) -> Tensor:
         state = memory = inputs.new_zeros(len(inputs), self.units)
         states: list[Tensor] = []
         for entered in self.input(inputs).unbind(1):
@@ -95,7 +95,7 @@ class LstmLayer(nn.Module):
         return torch.stack(states, dim=1)
 
 
-def stepwise(module: nn.Module) -> nn.Module:
+def make_stepwise(module: nn.Module) -> nn.Module:
     """Return the module itself, with its LSTM layers set to compute step by step."""
     for part in module.modules():
         if isinstance(part, LstmLayer):

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from dpfed.errors import ConfigError
 from dpfed.models.batch_norm import STATISTICS, batch_norms, with_padding
-from dpfed.models.char_lstm import LstmLayer, stepwise
+from dpfed.models.char_lstm import LstmLayer, make_stepwise
 
 Kind = Literal["weight", "bias", "normalisation", "statistic"]
 """Kind of a block: a matrix or convolution, a bias, scale or shift of a normalisation layer, running statistics."""
@@ -53,13 +53,13 @@ class FlatModel:
         module = _seeded_module(factory, seed)
         self._eval_modules = _eval_modules(module)
         self._module = self._set_mode(module, training=False)
-        statistics = _statistics(module, self._eval_modules)
+        statistics = _running_statistics(module, self._eval_modules)
         _refuse_hidden_state(module)
-        self.layout: tuple[Block, ...] = _layout(module, statistics)
+        self.layout: tuple[Block, ...] = _vector_layout(module, statistics)
         """Trained parameters in the module's order, then statistics."""
-        self.fixed: Mapping[str, Tensor] = _fixed(module, self.layout)
+        self.fixed: Mapping[str, Tensor] = _fixed_tensors(module, self.layout)
         """Tensors of the network that are neither trained nor sent, by name."""
-        self.constants: Mapping[str, Tensor] = _constants(module)
+        self.constants: Mapping[str, Tensor] = _unsaved_buffers(module)
         """Buffers that the module does not save, by name."""
         self.size: int = self.layout[-1].stop
         """Number d of all entries."""
@@ -75,8 +75,8 @@ class FlatModel:
         """True if the network computes step by step along its input; a loop over clients with fused kernels is then
         faster."""
         self._evaluated = copy.deepcopy(self._module)
-        """Module of `forward` and `try_on`; changes that a forward pass makes in it do not reach a trained module."""
-        in_training = self._set_mode(stepwise(copy.deepcopy(self._module)), training=True)
+        """Module of `forward` and `evaluate_as_made`; forward passes change it without effect on training."""
+        in_training = self._set_mode(make_stepwise(copy.deepcopy(self._module)), training=True)
         self._training = with_padding(in_training, keep=self._eval_modules)
         self._shares = [f"{name}.shares".lstrip(".") for name, _ in batch_norms(self._module, self._eval_modules)]
 
@@ -114,12 +114,12 @@ class FlatModel:
         logits: Tensor = functional_call(self._evaluated, self._state(weights), (inputs,))
         return logits
 
-    def try_on(self, inputs: Tensor) -> object:
+    def evaluate_as_made(self, inputs: Tensor) -> object:
         """Return the outputs, of any type, of the module as the factory made it, for inputs [b, ...]."""
         with torch.no_grad():
             return self._evaluated(inputs)
 
-    def takes(self, inputs: Tensor) -> bool:
+    def accepts_inputs(self, inputs: Tensor) -> bool:
         """Return True if forward passes of these inputs [b, ...] raise no error, in evaluation and in training."""
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -167,12 +167,12 @@ class FlatModel:
         for block in self.layout:
             state[block.name].data = weights[block.start : block.stop].view(block.shape)
 
-    def shared(self, device: torch.device) -> list[object]:
+    def shared_objects(self, device: torch.device) -> list[object]:
         """Modules and fixed tensors that all clients share."""
         modules: list[object] = [self._module, self._training]
         return modules if device.type == "cpu" else [*modules, self._fixed_on(device)]
 
-    def trained(self, module: nn.Module) -> list[Tensor]:
+    def trained_tensors(self, module: nn.Module) -> list[Tensor]:
         """Tensors of a module from `bind` that are views of a client's weights, and BatchNorm's counts of batches."""
         names = {block.name for block in self.layout}
         state = dict([*module.named_parameters(), *module.named_buffers()])
@@ -213,13 +213,13 @@ class FlatModel:
 
 def _seeded_module(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the factory's module with weights of this seed, on the CPU. Torch's generators are restored."""
-    module = _made_where_it_will(factory, seed)
+    module = _make_with_seed(factory, seed)
     if any(one.device.type != "cpu" for one in (*module.parameters(), *module.buffers())):
-        module = _made_where_it_will(factory, seed)  # once more: the first call may have created the generator of a GPU
+        module = _make_with_seed(factory, seed)  # once more: the first call may have created the generator of a GPU
     return module.to("cpu")
 
 
-def _made_where_it_will(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
+def _make_with_seed(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=gpus), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
@@ -238,17 +238,17 @@ def _eval_modules(module: nn.Module) -> frozenset[str]:
     return frozenset(asleep | fixed)
 
 
-def _statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]:
+def _running_statistics(module: nn.Module, resting: frozenset[str]) -> dict[str, Tensor]:
     """Return running statistics by name, in the order of the trained BatchNorm layers."""
     live = {name for name, _ in batch_norms(module, resting)}
     kept = [(name, *name.rpartition("."), tensor) for name, tensor in module.named_buffers()]
     return {name: tensor for name, layer, _, kind, tensor in kept if kind in STATISTICS and layer in live}
 
 
-def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
+def _fixed_tensors(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
     """Return parameters and statistics outside the layout, without the numbers of batches that BatchNorm has
     counted."""
-    trained = {block.name for block in layout} | set(_constants(module))
+    trained = {block.name for block in layout} | set(_unsaved_buffers(module))
     state = dict([*module.named_parameters(), *module.named_buffers()])
     return {
         name: tensor.detach()
@@ -257,12 +257,12 @@ def _fixed(module: nn.Module, layout: tuple[Block, ...]) -> dict[str, Tensor]:
     }
 
 
-def _constants(module: nn.Module) -> dict[str, Tensor]:
+def _unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
     saved = module.state_dict()
     return {name: tensor.detach() for name, tensor in module.named_buffers() if name not in saved}
 
 
-def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ...]:
+def _vector_layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ...]:
     everything = dict(module.named_parameters())
     parameters = {name: one for name, one in everything.items() if one.requires_grad}
     if not parameters:
@@ -272,14 +272,14 @@ def _layout(module: nn.Module, statistics: dict[str, Tensor]) -> tuple[Block, ..
     blocks: list[Block] = []
     start = 0
     for name, tensor in (parameters | statistics).items():
-        kind: Kind = "statistic" if name in statistics else _kind(module, name, everything)
+        kind: Kind = "statistic" if name in statistics else _parameter_kind(module, name, everything)
         stop = start + tensor.numel()
         blocks.append(Block(name=name, shape=tuple(tensor.shape), kind=kind, start=start, stop=stop))
         start = stop
     return tuple(blocks)
 
 
-def _kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> Kind:
+def _parameter_kind(module: nn.Module, name: str, parameters: dict[str, nn.Parameter]) -> Kind:
     """Return the kind of a parameter by its layer; a vector in a layer without a matrix is a scale or a shift."""
     layer = name.rpartition(".")[0]
     if isinstance(module.get_submodule(layer), _NORMALISATIONS):
@@ -297,7 +297,7 @@ def _refuse_hidden_state(module: nn.Module) -> None:
             "model: has an Embedding with sparse=True, whose gradients have no entry for each weight. Use sparse=False."
         )
     known = {f"{name}.".lstrip(".") + kind for name, _ in batch_norms(module) for kind in kept}
-    known |= set(_constants(module))
+    known |= set(_unsaved_buffers(module))
     buffers = [name for name, _ in module.named_buffers() if name not in known]
     if buffers:
         raise ConfigError(

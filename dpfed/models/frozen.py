@@ -108,8 +108,8 @@ def freeze(
         model=model,
         constants=torch.from_numpy(constants.astype(np.float32)),
         masked=torch.from_numpy(masked),
-        initial=_initial(words, spread),
-        dice=torch.from_numpy(_uniform(_random_integers(seeds, "frozen.dice", model.size)[masked])),
+        initial=_initial_probabilities(words, spread),
+        dice=torch.from_numpy(_open_uniforms(_random_integers(seeds, "frozen.dice", model.size)[masked])),
         layers=layers,
     )
 
@@ -119,17 +119,17 @@ def _random_integers(seeds: Seeds, purpose: str, count: int) -> NDArray[np.uint6
     return words
 
 
-def _initial(words: NDArray[np.uint64], spread: float) -> Tensor:
-    return torch.from_numpy(expit(spread * ndtri(_uniform(words))).astype(np.float32))
+def _initial_probabilities(words: NDArray[np.uint64], spread: float) -> Tensor:
+    return torch.from_numpy(expit(spread * ndtri(_open_uniforms(words))).astype(np.float32))
 
 
-def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def _open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Return uniforms in (0, 1), without the ends."""
     uniform: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
     return uniform
 
 
-def _weight_of(model: FlatModel, block: Block) -> Block | None:
+def _weight_block(model: FlatModel, block: Block) -> Block | None:
     """Return the layer's weight matrix: the block itself, or another block of its layer."""
     layer = block.name.rpartition(".")[0]
     same = [b for b in model.layout if b.name.rpartition(".")[0] == layer and len(b.shape) > 1]
@@ -156,5 +156,5 @@ def _scales(model: FlatModel, constant: Constant) -> NDArray[np.float64]:
 
 
 def _fan_in(model: FlatModel, block: Block) -> int:
-    matrix = _weight_of(model, block)
+    matrix = _weight_block(model, block)
     return math.prod(matrix.shape[1:]) if matrix else 1

@@ -27,12 +27,12 @@ def fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     hidden units; logits. Raises ConfigError unless the input is [channels, height, width] and large enough for both
     poolings.
     """
-    return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=2)
+    return _two_layer_cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=2)
 
 
 def unpadded_fed_smp_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Build `fed_smp_cnn` without padding, as common benchmarks use it: 582,026 parameters on 28x28x1."""
-    return _cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
+    return _two_layer_cnn(input_shape, classes, channels=(32, 64), hidden=(512,), padding=0)
 
 
 def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -41,14 +41,14 @@ def fed_smp_svhn_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     5x5 convolutions to 64 and 128 channels, 384 and 192 hidden units. The paper states no padding; with padding 2 a
     dense upload of 180 rounds has exactly the 41.18 MB of its table II.
     """
-    return _cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
+    return _two_layer_cnn(input_shape, classes, channels=(64, 128), hidden=(384, 192), padding=2)
 
 
-def _cnn(
+def _two_layer_cnn(
     input_shape: tuple[int, ...], classes: int, *, channels: Sequence[int], hidden: Sequence[int], padding: int
 ) -> nn.Module:
-    first, *sides = _image(input_shape)
-    pooled = [_pooled(_pooled(side, padding), padding) for side in sides]
+    first, *sides = _require_image(input_shape)
+    pooled = [_pooled_side(_pooled_side(side, padding), padding) for side in sides]
     if min(pooled) < 1:
         raise ConfigError(
             f"input_shape={input_shape}: too small, nothing is left after two 5x5 convolutions "
@@ -63,7 +63,7 @@ def _cnn(
     return nn.Sequential(*layers, nn.Linear(hidden[-1], classes))
 
 
-def _pooled(side: int, padding: int) -> int:
+def _pooled_side(side: int, padding: int) -> int:
     return (side + 2 * padding - 4) // 2
 
 
@@ -115,21 +115,21 @@ def conv4(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> n
     table 2). Convolutions are padded; ReLU follows each convolution and hidden layer; pooling takes 2x2 maxima. Raises
     ConfigError unless the input is [channels, height, width] and large enough for the poolings.
     """
-    return _pairs(input_shape, classes, (64, 128), bias)
+    return _convolution_pairs(input_shape, classes, (64, 128), bias)
 
 
 def conv6(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
     """Build `conv4` with a third pair, to 256 channels: 2,262,602 parameters on 32x32x3 in 10 classes (FedPM,
     CIFAR-10)."""
-    return _pairs(input_shape, classes, (64, 128, 256), bias)
+    return _convolution_pairs(input_shape, classes, (64, 128, 256), bias)
 
 
 def conv10(input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
     """Build `conv4` with pairs to 256, 512 and 1,024 channels: 19,197,092 parameters on 32x32x3 in 100 (CIFAR-100)."""
-    return _pairs(input_shape, classes, (64, 128, 256, 512, 1024), bias)
+    return _convolution_pairs(input_shape, classes, (64, 128, 256, 512, 1024), bias)
 
 
-def _pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], bias: bool) -> nn.Module:
+def _convolution_pairs(input_shape: tuple[int, ...], classes: int, widths: tuple[int, ...], bias: bool) -> nn.Module:
     least = 2 ** len(widths)
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
         raise ConfigError(
@@ -183,7 +183,7 @@ def strided_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     It has no biases, so that every entry is a weight that a mask can select. Raises ConfigError unless the input is
     [channels, height, width].
     """
-    channels, height, width = _image(input_shape)
+    channels, height, width = _require_image(input_shape)
     features = 32 * (-(-height // 4)) * (-(-width // 4))
     return nn.Sequential(
         nn.Conv2d(channels, 16, 5, stride=2, padding=2, bias=False),
@@ -197,7 +197,7 @@ def strided_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-def _image(input_shape: tuple[int, ...]) -> tuple[int, ...]:
+def _require_image(input_shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(input_shape) != 3:
         raise ConfigError(
             f"input_shape={input_shape}: a convolutional network needs [channels, height, width]. Use the model 'mlp'."

@@ -138,8 +138,8 @@ def build(config: Config, ranks: Ranks | None = None, own: Own | None = None) ->
     division = Seeds(root=config.data.partition_seed)
     dataset, public, validation = _samples(config, own.data, division, device)
     model = network_of(config, dataset, seeds, own.model)
-    unused = State(*(("model", one) for one in model.shared(device))) if is_custom(config, own) else None
-    if dataset.has_integers and not model.takes(torch.from_numpy(dataset.test_inputs[:2])):
+    unused = State(*(("model", one) for one in model.shared_objects(device))) if is_custom(config, own) else None
+    if dataset.has_integers and not model.accepts_inputs(torch.from_numpy(dataset.test_inputs[:2])):
         dataset = dataset.as_floats()
         public = public and replace(public, inputs=public.inputs.float())
         validation = validation and replace(validation, inputs=validation.inputs.float())

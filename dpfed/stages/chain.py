@@ -20,7 +20,7 @@ from dpfed.stages.clip import Clip
 from dpfed.stages.clip_moves import ClipMoves
 from dpfed.stages.encode import Encode
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, part
+from dpfed.stages.stage import Private, Round, Stage, Wire, is_private, stage_attribute
 
 Kind = TypeVar("Kind")
 
@@ -35,7 +35,7 @@ class Stages:
     def __init__(self, *stages: Stage) -> None:
         self._stages = stages
         if self.private is not None:
-            part(self.private, "require_bound")(stages)
+            stage_attribute(self.private, "require_bound")(stages)
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self._stages)
@@ -91,7 +91,7 @@ class Stages:
         return tuple(stage for stage in self if not type(stage).__module__.startswith("dpfed."))
 
     @property
-    def feeds_back(self) -> bool:
+    def has_error_feedback(self) -> bool:
         """True if a private chain remembers only each client's compression error, and its charge covers that
         (docs/theory-participation.md, Theorem 4). Custom stages could put other clients into that memory."""
         wire = self.wire
@@ -120,7 +120,7 @@ class Stages:
     @cached_property
     def summed_as(self) -> torch.dtype:
         """Type of rows in the sum."""
-        kinds = [kind for stage in self if (kind := part(stage, "summed_as")) is not None]
+        kinds = [kind for stage in self if (kind := stage_attribute(stage, "summed_as")) is not None]
         return kinds[-1] if kinds else torch.float32
 
     @cached_property
@@ -128,7 +128,7 @@ class Stages:
         """Number of values in an upload."""
         size = self.project.sent
         for stage in self:
-            size = part(stage, "width")(size)
+            size = stage_attribute(stage, "width")(size)
         return size
 
     @property
@@ -139,24 +139,24 @@ class Stages:
     @property
     def bits(self) -> int | None:
         """Bits of the ring of sums; None without a ring."""
-        return next((bits for stage in self if (bits := part(stage, "ring_bits")) is not None), None)
+        return next((bits for stage in self if (bits := stage_attribute(stage, "ring_bits")) is not None), None)
 
     def next_state(self, state: ServerState, now: Round) -> ServerState:
         """Return the state that the next round starts from, given the state after the server's step."""
         for stage in self:
-            state = part(stage, "next_state")(state, now)
+            state = stage_attribute(stage, "next_state")(state, now)
         return replace(state, stages=now.memory)
 
     def memory(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the memory of a round's stages; it refuses entries in a private chain whose charge covers none."""
-        open_for = self.private is None or part(self.private, "covers_memory") or self.feeds_back
+        open_for = self.private is None or stage_attribute(self.private, "covers_memory") or self.has_error_feedback
         return dict(kept) if open_for else NoMemory(kept)
 
     def without(self, *kinds: type) -> Stages:
         """Return the chain without the stages of these kinds."""
         return Stages(*(stage for stage in self if not isinstance(stage, kinds)))
 
-    def replaced(self, kind: type[Kind], made: Callable[[Kind], Any]) -> Stages:
+    def replace_stage(self, kind: type[Kind], made: Callable[[Kind], Any]) -> Stages:
         """Return the chain with `made(stage)` in place of the stage of this kind."""
         if self.find(kind) is None:
             raise ConfigError(f"{self!r}: has no {kind.__name__} that could be replaced.")

@@ -81,16 +81,16 @@ class AdaptiveClip:
 
     def next_norm(self, norm: float, centred_count: float, number: int) -> float:
         """Return the next round's clip norm, from the sum of (b_i - 1/2) and the noise of round `number`."""
-        return self.moved(norm, self.noisy(centred_count, number))
+        return self.moved_norm(norm, self.noisy_count(centred_count, number))
 
-    def noisy(self, centred_count: float, number: int) -> float:
+    def noisy_count(self, centred_count: float, number: int) -> float:
         """Return the count of round `number` with its noise."""
         noisy = centred_count + self.count_noise_std * self._draw(number)
         if (replay := replayed.current_replay()) is not None:
             return replay.mechanism("count of clients within the clip norm", centred_count, noisy, sensitivity=0.5)
         return noisy
 
-    def moved(self, norm: float, noisy_count: float) -> float:
+    def moved_norm(self, norm: float, noisy_count: float) -> float:
         """Return the clip norm after `norm`, limited to the range of float32: post-processing of the noisy count."""
         fraction = noisy_count / self.cohort + 0.5
         power = min(max(-self.rate * (fraction - self.quantile), -_FARTHEST), _FARTHEST)
@@ -115,7 +115,7 @@ class Clip(Stage):
         clipped = clip_rows(rows, now.clip_norm)
         if now.observer is not None:
             now.observer.norms_before_clip(clipped.lengths)
-        return counted(clipped, now)
+        return count_clipped(clipped, now)
 
     def next_state(self, state: ServerState, now: Round) -> ServerState:
         if self.adaptive is None:
@@ -131,7 +131,7 @@ class FixedClip(Stage):
     norm: float
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return counted(clip_rows(rows, self.norm), now)
+        return count_clipped(clip_rows(rows, self.norm), now)
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class DropNotFinite(Stage):
     """Filter without a bound: a row with NaN or infinity becomes zero, so that no client can end a round."""
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        return counted(drop_not_finite(rows), now)
+        return count_clipped(drop_not_finite(rows), now)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Clipped:
+class ClippedRows:
     """Bounded rows [c, k], masks [c] of rows inside and outside the bound, and the number of rows that were not finite.
 
     lengths: norms [c] of the rows before the clip, if the bound is on norms
@@ -157,7 +157,7 @@ class Clipped:
     lengths: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-def counted(clipped: Clipped, now: Round) -> Tensor:
+def count_clipped(clipped: ClippedRows, now: Round) -> Tensor:
     """Count clipped rows in the tally of the round, and return them."""
     now.tally.inside += int(clipped.inside.sum())
     now.tally.outside += int(clipped.outside.sum())
@@ -165,7 +165,7 @@ def counted(clipped: Clipped, now: Round) -> Tensor:
     return clipped.rows
 
 
-def clip_rows(rows: Tensor, norm: float) -> Clipped:
+def clip_rows(rows: Tensor, norm: float) -> ClippedRows:
     """Scale every row of [c, k], float32, to L2 norm at most `norm`; in place.
 
     Claim: every returned row has Euclidean norm <= norm, in exact arithmetic, for any input and k up to 10^10. The norm
@@ -188,7 +188,7 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
             rows.mul_(torch.where(small, factors.sqrt(), 1.0).to(rows.dtype)[:, None])
     if not bool(finite.all()):
         rows[~finite] = 0.0
-    return Clipped(
+    return ClippedRows(
         rows=rows,
         inside=within & (lengths > 0),
         outside=finite & ~within,
@@ -197,14 +197,14 @@ def clip_rows(rows: Tensor, norm: float) -> Clipped:
     )
 
 
-def drop_not_finite(rows: Tensor) -> Clipped:
+def drop_not_finite(rows: Tensor) -> ClippedRows:
     """Set rows with NaN or infinity to zero, in place, without a bound: for runs without privacy."""
     largest = largest_magnitudes(rows)
     finite = torch.isfinite(largest)
     if not bool(finite.all()):
         rows[~finite] = 0.0
     nowhere = torch.zeros_like(finite)
-    return Clipped(rows=rows, inside=finite & (largest > 0), outside=nowhere, not_finite=int((~finite).sum()))
+    return ClippedRows(rows=rows, inside=finite & (largest > 0), outside=nowhere, not_finite=int((~finite).sum()))
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfed.stages.clip import ROOM_FOR_ROUNDING, Clipped, clip_rows, counted, row_norms
+from dpfed.stages.clip import ROOM_FOR_ROUNDING, ClippedRows, clip_rows, count_clipped, row_norms
 from dpfed.stages.stage import Round, Stage
 
 
@@ -28,11 +28,11 @@ class ClipMoves(Stage):
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.metric == "euclidean":
-            return counted(self.clipped(rows, now.clip_norm), now)
+            return count_clipped(self.clip_to_bounds(rows, now.clip_norm), now)
         units = self.units(now.reference)
-        clipped = self.clipped(rows.div_(units), now.clip_norm)
+        clipped = self.clip_to_bounds(rows.div_(units), now.clip_norm)
         clipped.rows.mul_(units)
-        return counted(clipped, now)
+        return count_clipped(clipped, now)
 
     def units(self, reference: Tensor) -> Tensor:
         """Return the distance [k] that a coordinate moves for a move of 1 in the metric.
@@ -42,7 +42,7 @@ class ClipMoves(Stage):
         """
         return self._exact_units(reference).to(reference.dtype)
 
-    def farthest(self, rows: Tensor, reference: Tensor, norm: float) -> float:
+    def largest_bound_fraction(self, rows: Tensor, reference: Tensor, norm: float) -> float:
         """Return the largest fraction of either bound in rows [c, k]: at most 1 if all rows obey both bounds."""
         moves = rows.double() / self._exact_units(reference)
         largest = float(row_norms(moves).max()) / norm if len(rows) else 0.0
@@ -54,7 +54,7 @@ class ClipMoves(Stage):
         theta = reference.double().clamp(self.edge, 1 - self.edge)
         return (theta * (1 - theta)).sqrt()
 
-    def clipped(self, rows: Tensor, norm: float) -> Clipped:
+    def clip_to_bounds(self, rows: Tensor, norm: float) -> ClippedRows:
         """Clip rows to both bounds, in place."""
         if self.linf is None:
             return clip_rows(rows, norm)

@@ -78,21 +78,21 @@ class Encode(Stage):
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         if self.lossless:
-            return self._as_it_is(rows, now)
+            return self._send_unchanged(rows, now)
         with one_thread():
-            wrong, comes = self._sorted_out(rows)
-            made = self._encoded(rows, wrong, ids, now)
+            wrong, comes = self._wrong_and_sent(rows)
+            made = self._encode(rows, wrong, ids, now)
             size = 0 if self.sizes_secret else made.size(comes)
-            rows = self._moves(made.decoded(comes), comes, now)
-        self._count(size + int((~comes).sum()), int(wrong.sum()), now)
+            rows = self._arrived_rows(made.decoded(comes), comes, now)
+        self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
 
-    def _as_it_is(self, rows: Tensor, now: Round) -> Tensor:
+    def _send_unchanged(self, rows: Tensor, now: Round) -> Tensor:
         """Return rows of floats unchanged, since their bytes are lossless."""
-        wrong, comes = self._sorted_out(rows)
+        wrong, comes = self._wrong_and_sent(rows)
         sent = int(comes.sum())
         size = 0 if self.sizes_secret else sent * most_bytes(self.scheme, rows.shape[1])
-        self._count(size + len(rows) - sent, int(wrong.sum()), now)
+        self._count_rows(size + len(rows) - sent, int(wrong.sum()), now)
         return rows if sent == len(rows) else torch.where(comes[:, None], rows, 0.0)
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -104,8 +104,8 @@ class Encode(Stage):
         """Return a payload for each row, exempt entries first; the message is one byte for a row that cannot be sent
         or is zero."""
         with one_thread():
-            wrong, comes = self._sorted_out(rows)
-            made = self._encoded(rows, wrong, ids, now)
+            wrong, comes = self._wrong_and_sent(rows)
+            made = self._encode(rows, wrong, ids, now)
             verdicts = zip(comes.tolist(), wrong.tolist(), strict=True)
             return [
                 made.message(place) if sent else (NOT_SENT if lost else ZEROS)
@@ -117,25 +117,25 @@ class Encode(Stage):
         rows = torch.zeros(len(messages), len(now.reference), device=now.reference.device)
         if came:
             with one_thread():
-                decoded = self._parsed([messages[place] for place in came], ids[came], now)
+                decoded = self._decode_messages([messages[place] for place in came], ids[came], now)
                 comes = torch.zeros(len(messages), dtype=torch.bool, device=rows.device)
                 comes[came] = True
-                rows = self._moves(decoded, comes, now)
-        self._count(sum(map(len, messages)), sum(message == NOT_SENT for message in messages), now)
+                rows = self._arrived_rows(decoded, comes, now)
+        self._count_rows(sum(map(len, messages)), sum(message == NOT_SENT for message in messages), now)
         return rows
 
-    def _count(self, size: int, not_finite: int, now: Round) -> None:
+    def _count_rows(self, size: int, not_finite: int, now: Round) -> None:
         now.tally.not_finite += not_finite
         if not self.sizes_secret:
             now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + size
 
     @cached_property
-    def _largest(self) -> float:
+    def _largest_entry(self) -> float:
         """Largest entry that the scheme encodes. Larger updates have diverged and count as zero, like those with
         NaN."""
         return largest_entry(self.scheme)
 
-    def _for_round(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
+    def _scheme_and_seeds(self, number: int, clients: NDArray[np.int64]) -> tuple[Scheme, list[int]]:
         seeds = [self.seeds.integer(self.seed_purpose, number, int(client)) for client in clients]
         if self.scheme_of is not None:
             return self.scheme_of(number), seeds
@@ -145,22 +145,22 @@ class Encode(Stage):
         # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.
         return replace(self.scheme, shared_seed=shared), seeds  # type: ignore[type-var]
 
-    def _sorted_out(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _wrong_and_sent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return masks [c] of rows that cannot be sent, and of rows that are sent: the other rows except zeros or, for
         models, all others."""
         largest = largest_magnitudes(rows)
-        fits = largest <= self._largest
+        fits = largest <= self._largest_entry
         return ~fits, fits if self.model else fits & (largest > 0)
 
-    def _encoded(self, rows: Tensor, wrong: Tensor, ids: NDArray[np.int64], now: Round) -> _Encoded:
+    def _encode(self, rows: Tensor, wrong: Tensor, ids: NDArray[np.int64], now: Round) -> _EncodedRows:
         if bool(wrong.any()):
             rows = torch.where(wrong[:, None], 0.0, rows)
         rows = rows + now.reference if self.model else rows
-        scheme, seeds = self._for_round(now.number, ids)
+        scheme, seeds = self._scheme_and_seeds(now.number, ids)
         if self.dense is None:
-            return _Encoded(rest=self._payloads(scheme, rows, ids, seeds, now))
+            return _EncodedRows(rest=self._payloads(scheme, rows, ids, seeds, now))
         between = _stretches_between(self.dense, rows.shape[1])
-        return _Encoded(
+        return _EncodedRows(
             rest=self._payloads(scheme, torch.cat([rows[:, place] for place in between], dim=1), ids, seeds, now),
             between=between,
             dense=Dense().encode(rows[:, self.dense], seed=seeds),
@@ -170,13 +170,13 @@ class Encode(Stage):
     def _payloads(self, scheme: Scheme, rows: Tensor, ids: NDArray[np.int64], seeds: list[int], now: Round) -> Payloads:
         if self.feedback is None:
             return scheme.encode(rows, seed=seeds)
-        errors = self._remembered(rows, now)
+        errors = self._client_errors(rows, now)
         places = torch.from_numpy(ids).to(rows.device)
         payloads, error = encode_with_feedback(scheme, rows, errors[places], seed=seeds)
         errors[places] = error
         return payloads
 
-    def _moves(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
+    def _arrived_rows(self, decoded: Tensor, comes: Tensor, now: Round) -> Tensor:
         """Return rows [c, k] of all clients from the rows that arrived, with zeros for the other clients."""
         if self.majority:
             votes = (decoded != 0).sum(dim=0)
@@ -188,19 +188,23 @@ class Encode(Stage):
         rows[comes] = moves
         return rows
 
-    def _parsed(self, messages: list[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
+    def _decode_messages(self, messages: list[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
         origin = now.reference
-        scheme, _ = self._for_round(now.number, ids)
+        scheme, _ = self._scheme_and_seeds(now.number, ids)
         if self.dense is None:
-            return _parsed(scheme, messages, len(origin)).to(origin.device)
+            return _decode_messages(scheme, messages, len(origin)).to(origin.device)
         exempt = most_bytes(Dense(), len(self.dense))
         rows = torch.empty(len(messages), len(origin), device=origin.device)
-        rows[:, self.dense] = _parsed(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(rows)
-        rest = _parsed(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(rows)
-        _put(rest, rows, _stretches_between(self.dense, len(origin)))
+        rows[:, self.dense] = _decode_messages(Dense(), [message[:exempt] for message in messages], len(self.dense)).to(
+            rows
+        )
+        rest = _decode_messages(scheme, [message[exempt:] for message in messages], len(origin) - len(self.dense)).to(
+            rows
+        )
+        _write_slices(rest, rows, _stretches_between(self.dense, len(origin)))
         return rows
 
-    def _remembered(self, rows: Tensor, now: Round) -> Tensor:
+    def _client_errors(self, rows: Tensor, now: Round) -> Tensor:
         assert self.feedback is not None
         if "errors" not in now.memory:
             count = self.feedback * rows.shape[1]
@@ -214,7 +218,7 @@ class Encode(Stage):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Encoded:
+class _EncodedRows:
     """Payloads of a scheme. If entries are exempt: payloads of the entries `between` them, and exempt ones as
     floats."""
 
@@ -235,12 +239,12 @@ class _Encoded:
 
     def decoded(self, comes: Tensor) -> Tensor:
         """Return the decoded rows of clients that send a message."""
-        rest = _some(self.rest, comes)
+        rest = _select_payloads(self.rest, comes)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)
         if self.dense is None or self.dense_places is None:
             return rows
         whole = rows.new_empty(len(rows), rows.shape[1] + len(self.dense_places))
-        _put(rows, whole, self.between)
+        _write_slices(rows, whole, self.between)
         whole[:, self.dense_places] = self.dense.fields["values"][comes]
         return whole
 
@@ -254,21 +258,21 @@ def _stretches_between(exempt: Tensor, size: int) -> list[slice]:
     ]
 
 
-def _put(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
+def _write_slices(rows: Tensor, whole: Tensor, stretches: Sequence[slice]) -> None:
     """Write rows [c, k] into these slices, of total length k, of whole rows [c, d]."""
     lengths = [place.stop - place.start for place in stretches]
     for place, part in zip(stretches, torch.split(rows, lengths, dim=1), strict=True):
         whole[:, place] = part
 
 
-def _some(payloads: Payloads, chosen: Tensor) -> Payloads:
+def _select_payloads(payloads: Payloads, chosen: Tensor) -> Payloads:
     if bool(chosen.all()):
         return payloads
     fields = {name: content[chosen] for name, content in payloads.fields.items()}
     return replace(payloads, seeds=payloads.seeds[chosen], fields=fields)
 
 
-def _parsed(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
+def _decode_messages(scheme: Scheme, messages: list[bytes], size: int) -> Tensor:
     """Return rows [c, size], decoded from payloads of the given scheme."""
     received: list[Payload] = [from_bytes(message, dimension=size) for message in messages]
     rows = scheme.decode(received)

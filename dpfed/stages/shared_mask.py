@@ -52,7 +52,7 @@ class SharedMask:
     def description(self) -> dict[str, object] | None:
         if self.chosen_by is None:
             return None
-        return {"samples": self.chosen_by, "kept": len(self.indices), "shown": shown(self.indices, self.size)}
+        return {"samples": self.chosen_by, "kept": len(self.indices), "shown": sampled_bits(self.indices, self.size)}
 
     def forward(self, updates: Tensor, clients: NDArray[np.int64]) -> Tensor:
         return updates.index_select(1, self.indices).mul_(self.scale)
@@ -119,7 +119,7 @@ class PublicTopMask:
         return SharedMask(size=self.size, indices=indices, scale=1.0, chosen_by=used)
 
 
-def shown(indices: Tensor, size: int) -> str:
+def sampled_bits(indices: Tensor, size: int) -> str:
     """Return one bit for each of the coordinates 0, s, 2s, ... (at most 8,191), set if it is among the indices, in
     hexadecimal."""
     kept = torch.zeros(size, dtype=torch.bool)

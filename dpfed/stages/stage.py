@@ -88,7 +88,7 @@ class Observer(Protocol):
         """Observe a sum before the server half of a stage."""
 
 
-class Together:
+class ManyObservers:
     """Observer that passes every call to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -267,7 +267,7 @@ def is_private(stage: object) -> TypeGuard[Private]:
     return all(hasattr(stage, name) for name in ("mechanism", "release", "in_rows", "in_every_upload"))
 
 
-def part(stage: object, name: str) -> Any:
+def stage_attribute(stage: object, name: str) -> Any:
     """Return an attribute of a stage, or the default of `Stage` and `Private` for a custom class that does not
     derive."""
     if hasattr(stage, name):

@@ -31,7 +31,7 @@ class Symbols(Stage):
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         wrong = ~largest_magnitudes(rows).isfinite()
-        scheme = self._of_round(now.number)
+        scheme = self._round_scheme(now.number)
         own = [self.seeds.integer(self.seed_purpose, now.number, int(client)) for client in ids]
         payloads = scheme.encode(torch.where(wrong[:, None], 0.0, rows), seed=own)
         (symbols,) = payloads.fields.values()
@@ -41,14 +41,14 @@ class Symbols(Stage):
     def server(self, total: Tensor, now: Round) -> Tensor:
         if not now.uploads:
             return torch.zeros_like(now.reference)
-        scheme = self._of_round(now.number)
+        scheme = self._round_scheme(now.number)
         (name,) = scheme.layout(len(now.reference))
         mean = (total.double() / now.uploads).to(now.reference.dtype)
         seeds = torch.zeros(1, dtype=torch.int64, device=mean.device)
         together = Payloads(scheme=scheme, dimension=len(mean), seeds=seeds, fields={name: mean[None]})
         return now.uploads * scheme.decode(together)[0]
 
-    def _of_round(self, number: int) -> Scheme:
+    def _round_scheme(self, number: int) -> Scheme:
         if getattr(self.scheme, "shared_seed", None) is None:
             return self.scheme
         # mypy does not know that schemes are dataclasses, since a Protocol cannot state it.

@@ -62,19 +62,19 @@ class MaskWire(Stage):
         return None
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
-        _count(now, self.messages(rows, ids, now), rows)
+        _count_bits(now, self.messages(rows, ids, now), rows)
         return rows
 
     def messages(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> list[bytes]:
-        coder = _coder(now.reference.cpu().numpy().tobytes())
+        coder = _mask_coder(now.reference.cpu().numpy().tobytes())
         return [coder.encode(mask.cpu().numpy() != 0) for mask in rows]
 
     def read(self, messages: Sequence[bytes], ids: NDArray[np.int64], now: Round) -> Tensor:
-        coder = _coder(now.reference.cpu().numpy().tobytes())
+        coder = _mask_coder(now.reference.cpu().numpy().tobytes())
         masks = torch.empty(len(messages), len(now.reference), dtype=now.reference.dtype)
         for mask, message in zip(masks, messages, strict=True):
             mask.copy_(torch.from_numpy(coder.decode(message)))
-        _count(now, messages, masks)
+        _count_bits(now, messages, masks)
         return masks.to(now.reference.device)
 
 
@@ -89,13 +89,13 @@ def entropy_of_ones(mask: Tensor) -> int:
     return round(-len(mask) * sum(share * math.log2(share) for share in shares))
 
 
-def _count(now: Round, messages: Sequence[bytes], masks: Tensor) -> None:
+def _count_bits(now: Round, messages: Sequence[bytes], masks: Tensor) -> None:
     """Add the uploads' bytes, and their bits by FedPM's measure, to the round's tally."""
     now.tally.uplink_bytes = (now.tally.uplink_bytes or 0) + sum(map(len, messages))
     now.tally.mask_entropy = (now.tally.mask_entropy or 0) + sum(map(entropy_of_ones, masks))
 
 
 @lru_cache(maxsize=1)
-def _coder(probabilities: bytes) -> MaskCoder:
+def _mask_coder(probabilities: bytes) -> MaskCoder:
     """Return the coder of a round's public float32 probabilities, kept for the clients of that round."""
     return MaskCoder(probabilities=np.frombuffer(probabilities, dtype=np.float32))

@@ -56,7 +56,7 @@ class SecureRound:
             said = {one: client.share(self.told["advertise"][one]) for one, client in self.client.items()}
         elif step == "upload":
             for one, client in self.client.items():
-                client.hold(self.told["share"][one])
+                client.store_shares(self.told["share"][one])
             places = {int(one): place for place, one in enumerate(self.ids)}
             said = {one: client.upload(self.rows[places[one]]) for one, client in self.client.items()}
         else:

@@ -289,7 +289,7 @@ class RoundsWorld(World):
         moves = self._method.stages.find(ClipMoves)
         for row, client in zip(rows, ids, strict=True):
             if moves is not None:
-                part = moves.farthest(row[None], self._now.reference, self._now.clip_norm)
+                part = moves.largest_bound_fraction(row[None], self._now.reference, self._now.clip_norm)
             else:
                 part = float(torch.linalg.vector_norm(row, dtype=torch.float64)) / _bound(private, self._now)
             if not part <= _IN_BOUND:

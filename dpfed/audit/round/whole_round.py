@@ -133,7 +133,7 @@ class WholeRounds:
     def _recorded(self) -> tuple[Stages, LastState]:
         """Chain with one more stage that records, and with the map made once: it is public and always equal."""
         one, last = self.one, LastState()
-        stages = one.method.stages.replaced(
+        stages = one.method.stages.replace_stage(
             Project, lambda stage: replace(stage, choice=_Made(choice=stage.choice, projection=one.projection))
         )
         return Stages(*stages, last), last

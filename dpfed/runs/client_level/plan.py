@@ -33,7 +33,7 @@ from dpfed.stages.chain import Stages
 from dpfed.stages.encode import Encode
 from dpfed.stages.maps import SendAll
 from dpfed.stages.project import Project
-from dpfed.stages.stage import Stage, part
+from dpfed.stages.stage import Stage, stage_attribute
 from dpfed.stages.wires import Words
 
 Noise = Literal["gaussian", "discrete-gaussian", "skellam"]
@@ -121,7 +121,7 @@ def require_charged_as_drawn(stages: Stages, s: Parts) -> None:
             f"{kind} in a custom loop: Bernoulli samples are drawn around probabilities that a round announces, and "
             "there are none. Use Gaussian or integer noise, or fedpm with dpfed.run."
         )
-    if part(private, "charged"):
+    if stage_attribute(private, "charged"):
         raise ConfigError(
             f"{kind} with charged=True: no upload drops out in a custom loop, so every release is charged "
             "alike. Leave it out."

@@ -88,7 +88,7 @@ def test_fault_masks_without_the_largest_value(monkeypatch):
     generator = np.random.default_rng(0)
     monkeypatch.setattr(
         MaskStream,
-        "into",
+        "fill_buffer",
         lambda self, buffer: np.copyto(buffer, generator.integers(0, (1 << BITS) - 1, buffer.size, np.uint8)),
     )
     values = np.empty(SIZE, np.uint8)

@@ -243,7 +243,7 @@ def test_the_rotation_is_the_matrix_of_its_definition(size, dtype):
     places = range(code.padded)
     matrix = torch.tensor([[(-1.0) ** (i & j).bit_count() for j in range(size)] for i in places], dtype=torch.float64)
     expected = matrix @ (signs[:size] * row).double() / math.sqrt(code.padded)
-    torch.testing.assert_close(code._rotated(row, signs).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(code._rotate_row(row, signs).double(), expected, rtol=0, atol=1e-6)
 
 
 def test_the_rotation_flattens_one_coordinate():

@@ -76,7 +76,7 @@ class OneSetting:
 def one_round(experiment, clients, seed):
     stages, stream = experiment.method.stages, OneStream(seed)
     for kind in (Integers, IntegerNoise):
-        stages = stages.replaced(kind, lambda stage: replace(stage, randomness=stream))
+        stages = stages.replace_stage(kind, lambda stage: replace(stage, randomness=stream))
     return OneSetting(stages, announced(experiment, uploads=clients), clients)
 
 
@@ -231,7 +231,7 @@ def test_what_others_send_only_moves_a_clients_integers_and_their_noise(seed, no
     exchanged = random.integers(-200, 201, size)
 
     def released(own, noise):
-        given = stages.replaced(IntegerNoise, lambda stage: GivenNoise(torch.from_numpy(noise)))
+        given = stages.replace_stage(IntegerNoise, lambda stage: GivenNoise(torch.from_numpy(noise)))
         return server_halves(given, torch.from_numpy((own + others) % modulus), announced(experiment, uploads=60))
 
     assert torch.equal(released(own, noise), released(own + exchanged, noise - exchanged))

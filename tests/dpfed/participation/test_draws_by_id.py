@@ -95,7 +95,7 @@ def test_values_by_place_would_move_many(name, monkeypatch):
         return randomness.uniform(len(ids), purpose, number)
 
     for module in (sampling, protocol_steps):
-        monkeypatch.setattr(module, "uniforms_of", by_place)
+        monkeypatch.setattr(module, "uniforms_of_ids", by_place)
     assert most_moved(DRAWS[name][0], 8) > 10
 
 

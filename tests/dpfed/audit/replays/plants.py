@@ -155,11 +155,11 @@ def seeded_noise() -> None:
         generator = torch.Generator().manual_seed(int(abs(float(like.sum())) * 1e4) % 2**31)
         return torch.randn(like.numel(), generator=generator)
 
-    GaussianNoise._normal = normal
+    GaussianNoise._draw_normals = normal
 
 
 def no_noise() -> None:
-    GaussianNoise._normal = lambda self, like, purpose, *path: torch.zeros(like.numel())
+    GaussianNoise._draw_normals = lambda self, like, purpose, *path: torch.zeros(like.numel())
 
 
 def rows_added_twice() -> None:
