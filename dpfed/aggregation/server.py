@@ -56,7 +56,7 @@ class Server:
         }[self.step](sender, message)
 
     def close_step(self) -> dict[int, bytes]:
-        """End the step and return the answers to the remaining clients. Raise SecureSumAborted if they are too few."""
+        """End the step and return the answers to the remaining clients. Raise SecureSumAborted if too few remain."""
         if self.step is ProtocolStep.ADVERTISE:
             return self._close_advertise()
         if self.step is ProtocolStep.SHARE:

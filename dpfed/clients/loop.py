@@ -66,7 +66,7 @@ def _train_clients(task: LocalTask, clients: Iterable[int], moves: Tensor) -> No
                 step = _PrivateStep(task, walk) if task.record else _PlainStep(task, walk)
             step.start_client(walk)
             for number, batch in enumerate(_batches(task, client)):
-                walk.place(1, number)
+                walk.place_weights(1, number)
                 step.take_step(client, number, batch)
             moves[client] = walk.finish()[0]
         except BaseException as error:

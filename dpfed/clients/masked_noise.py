@@ -1,4 +1,4 @@
-"""Training the masks of random noise: how a client of FedMRN trains."""
+"""Local training of FedMRN: masks of random noise are trained."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class MaskedNoiseWalk(Walk):
         self._steps = torch.from_numpy(start.steps).to(device)
         self._coins = ClientUniforms(start, "local.masked_noise")
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         if self._course.train_masked:
             self.room[:active].index_copy_(1, self._course.masked, self._frozen + self._masked_update(active, step))
 
@@ -129,7 +129,7 @@ class MaskedNoiseWalk(Walk):
         course, updates, noise = self._course, self._updates[:active], self._noise[:active]
         chances = mask_probabilities(updates, noise, signed=course.signed)
         share = (step + 1) / self._steps[:active, None] if course.progressive else self._steps.new_ones(active, 1)
-        uniforms = self._coins.like(updates)
+        uniforms = self._coins.next_uniforms(updates)
         masks = uniforms < share * chances if course.stochastic else _sign_masks(updates, noise)
         clipped = mask_weights(chances, signed=course.signed)
         return torch.where(uniforms < share, self._mask_factors(masks), clipped).mul_(noise)

@@ -1,4 +1,4 @@
-"""Training a mask over frozen weights: how a client of FedPM and FedMask trains."""
+"""Local training of FedPM and FedMask: a mask over frozen weights is trained."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class MaskWalk(Walk):
         self._idle = torch.from_numpy(start.steps == 0).to(device)
         self.room = torch.empty(len(clients), course.network.model.size, device=device)
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         probabilities = self._probabilities[:active]
         torch.sigmoid(self._scores[:active], out=probabilities)
         self._course.network.weights(self._draw_mask(probabilities), out=self.room[:active])
@@ -103,7 +103,7 @@ class MaskWalk(Walk):
             return probabilities
         if self._course.forward == "threshold":
             return probabilities.ge(0.5).to(probabilities.dtype)
-        return self._coins.like(probabilities).lt(probabilities).to(probabilities.dtype)
+        return self._coins.next_uniforms(probabilities).lt(probabilities).to(probabilities.dtype)
 
     def _direction(self, slope: Tensor, step: int) -> Tensor:
         """Return the optimiser's direction: slope [active, n], with momentum or by Adam."""

@@ -1,4 +1,4 @@
-"""Training a model that stays sparse: how a client of FedSparsify trains."""
+"""Local training of FedSparsify: SGD or Adam on a model whose purged weights stay zero."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PrunedWalk(Walk):
         self.room, self.rate = walk.room, walk.rate
         self._purged = course.prunable[start.broadcast[course.prunable] == 0]
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         self.room[:active].index_fill_(1, self._purged, 0.0)
 
     def step(self, active: int, step: int, slope: Tensor) -> None:

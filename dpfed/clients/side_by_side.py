@@ -63,7 +63,7 @@ def _train_group(task: LocalTask, places: NDArray[np.int64]) -> Tensor:
     for step in range(int(group.steps.max(initial=0))):
         active = int(np.count_nonzero(group.steps > step))
         width = int(widths[:active, step].max())  # real samples are first in a batch
-        walk.place(active, step)
+        walk.place_weights(active, step)
         batch, real = samples[:active, step, :width], shares[:active, step, :width]
         with task.own_randomness(places[:active], step):
             gradient = gradients_of_clients(task, walk.room[:active], batch, real)

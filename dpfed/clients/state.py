@@ -70,7 +70,7 @@ class State:
     def restore(self, moved: StateChanges | None = None) -> None:
         """Restore changed contents, and record the differences in `moved`."""
         for kept in self._kept:
-            if kept.kind.same(kept.thing, kept.saved):
+            if kept.kind.is_same(kept.thing, kept.saved):
                 continue
             if moved is not None:
                 _record_change(moved, kept)
@@ -95,7 +95,7 @@ class _ContentKind:
     """Kind of content: functions that read it, compare it with its saved value, and restore it (None: not restored)."""
 
     read: Callable[[Any], Any]
-    same: Callable[[Any, Any], bool]
+    is_same: Callable[[Any, Any], bool]
     write: Callable[[Any, Any], None] | None
 
 

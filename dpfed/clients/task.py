@@ -87,7 +87,7 @@ class ClientUniforms:
             start.seeds.tensors(purpose, start.number, int(client), device=device) for client in start.clients
         ]
 
-    def like(self, rows: Tensor) -> Tensor:
+    def next_uniforms(self, rows: Tensor) -> Tensor:
         """Return the next numbers of the first clients, in the shape of their rows [active, m]."""
         uniforms = torch.empty_like(rows)
         for row, stream in zip(uniforms, self._streams, strict=False):
@@ -98,10 +98,11 @@ class ClientUniforms:
 class Walk(Protocol):
     """Clients in training in a round; clients are the first tensor dimension.
 
-    Before each batch `place` writes into `room` the weights at which the gradient is computed, for the first `active`
-    clients. After the batch `slope` computes the gradient of the trained numbers from the gradient of the batch's mean
-    loss, and `step` follows it. Running statistics in `room` are updated in between and have gradient 0: `place` does
-    not change them. By default the trained numbers are the weights in `room`, and the slope is their gradient.
+    Before each batch `place_weights` writes into `room` the weights at which the gradient is computed, for the first
+    `active` clients. After the batch `slope` computes the gradient of the trained numbers from the gradient of the
+    batch's mean loss, and `step` follows it. Running statistics in `room` are updated in between and have gradient 0:
+    `place_weights` does not change them. By default the trained numbers are the weights in `room`, and the slope is
+    their gradient.
 
     room: weights of the network [c, d], always the same memory
     rate: the learning rate if `slope` and `step` only compute room -= rate * gradient, so that they need not be called;
@@ -111,7 +112,7 @@ class Walk(Protocol):
     room: Tensor
     rate: float | None = None
 
-    def place(self, active: int, step: int) -> None:
+    def place_weights(self, active: int, step: int) -> None:
         return
 
     def slope(self, active: int, gradient: Tensor) -> Tensor:

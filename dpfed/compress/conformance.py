@@ -204,7 +204,7 @@ def _test_batch(scheme: Scheme, x: Tensor) -> str:
             )
         if not torch.equal(_decode(scheme, [payloads[place]], (1, x.shape[1]))[0], decoded[place]):
             raise _ClaimBroken(f"client {place}'s payload decodes to another update alone than among the others.")
-    return "a client's payload is equal alone, at another position, and among other clients."
+    return "encoding a client alone, at another position, or among other clients gives one payload."
 
 
 def _test_seed(scheme: Scheme, x: Tensor) -> str:

@@ -228,7 +228,7 @@ def _rounded_in_doubles(
 
 
 def _squared_norm(integers: NDArray[np.int64]) -> int:
-    """Return the squared norm, which is below 2^62 by largest_squared_norm."""
+    """Return the squared norm of a row; the bound of `largest_squared_norm` keeps it below 2^62."""
     return int(integers @ integers)
 
 

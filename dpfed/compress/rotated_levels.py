@@ -148,7 +148,7 @@ class _RotatedLevels(Scheme, Protocol):
     def _symbol_places(
         self, clients: int, dimension: int, device: torch.device
     ) -> Iterator[tuple[slice, RotatedBlock, slice]]:
-        """Yield pieces (clients, block), each with the positions of its symbols."""
+        """Yield (range of clients, block, positions of the block's symbols)."""
         starts = list(
             accumulate((self._symbol_count(block.size) for block in blocks(dimension, self.block)), initial=0)
         )

@@ -29,7 +29,7 @@ def load_mnist(root: Path) -> Dataset:
     0.3081 (fixed constants: nothing is computed from private data). Raises DataError.
     """
     folder = root / "MNIST" / "raw"
-    return _dataset("mnist", _half(folder, "", "train"), _half(folder, "", "t10k"), 10, _MNIST_MOMENTS)
+    return _dataset("mnist", _images(folder, "", "train"), _images(folder, "", "t10k"), 10, _MNIST_MOMENTS)
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
@@ -38,7 +38,7 @@ def load_fashion_mnist(root: Path) -> Dataset:
     As `load_mnist`, with the published mean 0.2860 and deviation 0.3530. Raises DataError.
     """
     folder = root / "FashionMNIST" / "raw"
-    return _dataset("fashion-mnist", _half(folder, "", "train"), _half(folder, "", "t10k"), 10, (0.2860, 0.3530))
+    return _dataset("fashion-mnist", _images(folder, "", "train"), _images(folder, "", "t10k"), 10, (0.2860, 0.3530))
 
 
 def load_emnist(root: Path, split: str) -> Dataset:
@@ -50,7 +50,7 @@ def load_emnist(root: Path, split: str) -> Dataset:
     """
     folder, prefix = root / "EMNIST" / "raw", f"emnist-{split}-"
     first = 1 if split == "letters" else 0
-    train, test = (_upright_images(_half(folder, prefix, half), first) for half in ("train", "test"))
+    train, test = (_upright_images(_images(folder, prefix, half), first) for half in ("train", "test"))
     return _dataset(f"emnist-{split}", train, test, EMNIST_CLASSES[split], _MNIST_MOMENTS)
 
 
@@ -64,7 +64,7 @@ def _dataset(name: str, train: Images, test: Images, classes: int, moments: tupl
     return image_dataset(name, [train], [test], classes=classes, means=[mean], deviations=[deviation])
 
 
-def _half(folder: Path, prefix: str, half: str) -> Images:
+def _images(folder: Path, prefix: str, half: str) -> Images:
     images_path = _find_file(folder, prefix, f"{half}-images-idx3-ubyte")
     labels_path = _find_file(folder, prefix, f"{half}-labels-idx1-ubyte")
     images, labels = read_idx(images_path, axes=3), read_idx(labels_path, axes=1)

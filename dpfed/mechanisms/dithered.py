@@ -128,8 +128,8 @@ class DitheredNoise(Private):
 
     def client(self, rows: Tensor, ids: NDArray[np.int64], now: Round) -> Tensor:
         for row, client in zip(rows, ids, strict=True):
-            slices = self._slices(row, now, int(client))
-            row.copy_(slices.decoded(slices.symbols(row)))
+            slices = self._client_slices(row, now, int(client))
+            row.copy_(slices.dequantise(slices.symbols(row)))
         return rows
 
     def server(self, total: Tensor, now: Round) -> Tensor:
@@ -158,7 +158,7 @@ class DitheredNoise(Private):
             symbols = self._field(len(row)).read(reader).astype(np.int64) - self.levels
             if reader.at != len(message):
                 raise WireError(f"{len(message) - reader.at} bytes after the symbols. Drop the client's message.")
-            row.copy_(self._slices(row, now, int(client)).decoded(torch.from_numpy(symbols).to(row.device)))
+            row.copy_(self._client_slices(row, now, int(client)).dequantise(torch.from_numpy(symbols).to(row.device)))
         return rows
 
     def fixed_bits(self, size: int) -> int:
@@ -192,10 +192,10 @@ class DitheredNoise(Private):
         return SymbolField(alphabet=self.alphabet, count=size)
 
     def _symbols(self, row: Tensor, now: Round, client: int) -> NDArray[np.int64]:
-        symbols: NDArray[np.int64] = self._slices(row, now, client).symbols(row).cpu().numpy()
+        symbols: NDArray[np.int64] = self._client_slices(row, now, client).symbols(row).cpu().numpy()
         return symbols + self.levels
 
-    def _slices(self, row: Tensor, now: Round, client: int) -> _Slices:
+    def _client_slices(self, row: Tensor, now: Round, client: int) -> _Slices:
         path, device = (now.number, client), str(row.device)
         uniform = torch.from_numpy(self.randomness.uniform(2 * len(row), "noise.dither", *path)).to(device)
         return _Slices.of(
@@ -227,7 +227,7 @@ class _Slices:
         """Return the symbols m, int64."""
         return (row.double() / self.widths).sub_(self.dither).round_().to(torch.int64)
 
-    def decoded(self, symbols: Tensor) -> Tensor:
+    def dequantise(self, symbols: Tensor) -> Tensor:
         """Return the dequantised row y."""
         return (symbols + self.dither).mul_(self.widths).add_(self.middles)
 

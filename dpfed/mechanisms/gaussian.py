@@ -195,7 +195,7 @@ class GaussianNoise(Private):
     def smallest_multiplier(self, table: Noised, *, rounds: int, delta: float) -> float:
         """Return the smallest noise multiplier whose rounds stay within privacy.epsilon, all else unchanged."""
         assert table.epsilon is not None
-        released = self._release_of(1.0)
+        released = self._sampled_release(1.0)
         sampled = self.adjacency.sensitivity_in_clips
         return budget.multiplier_for(
             lambda z: replace(self, noise_multiplier=z, charged=False).run(rounds),
@@ -243,9 +243,9 @@ class GaussianNoise(Private):
         if self.adaptive is not None:
             multipliers.append(self.adaptive.count_noise_multiplier)
         joint = simultaneous(multipliers, self.adjacency) if len(multipliers) > 1 else None
-        return self._release_of(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
+        return self._sampled_release(noise * self.noise_multiplier if joint is None else joint.noise_multiplier)
 
-    def _release_of(self, noise_multiplier: float) -> SingleRelease:
+    def _sampled_release(self, noise_multiplier: float) -> SingleRelease:
         """Return the release of a round's sum, or uploads, with this noise multiplier; no other code derives it."""
         noise = Gaussian(noise_multiplier=noise_multiplier, adjacency=self.adjacency)
         if self.placement == "uploads" and not isinstance(self.sampler.law, Cyclic):

@@ -46,7 +46,7 @@ class IntegerRecords:
         self.law  # noqa: B018  (refuses a variance that cannot be drawn)
 
     @classmethod
-    def sized(
+    def for_rows(
         cls, noise_multiplier: float, *, size: int, clip_norm: float, steps: float | None, randomness: Randomness
     ) -> IntegerRecords:
         """Return the integers of rows [size], with noise of standard deviation at least noise_multiplier * clip_norm.

@@ -22,7 +22,7 @@ def require_form(stages: object) -> Stages:
         raise ConfigError(f"a method's function gives {type(stages).__name__}; must be dpfed.stages.chain.Stages.")
     lacking = [type(one).__name__ for one in stages if not (hasattr(one, "client") and hasattr(one, "server"))]
     if lacking:
-        raise ConfigError(f"the chain {stages!r}: {', '.join(lacking)} has not both halves, client and server.")
+        raise ConfigError(f"the chain {stages!r}: {', '.join(lacking)} must have both halves, client and server.")
     wires = sum(isinstance(one, Wire) for one in stages)
     if not isinstance(next(iter(stages), None), Project) or wires != 1:
         raise ConfigError(f"the chain {stages!r}: {wires} stages have a wire; must begin with Project and have one.")

@@ -109,7 +109,7 @@ def noise_of_step(table: Record, noise_multiplier: float, size: int) -> Gaussian
 def _integers(table: Record, noise_multiplier: float, size: int, randomness: Randomness) -> IntegerRecords | None:
     if table.noise == "gaussian":
         return None
-    return IntegerRecords.sized(
+    return IntegerRecords.for_rows(
         noise_multiplier, size=size, clip_norm=table.clip_norm, steps=table.steps, randomness=randomness
     )
 

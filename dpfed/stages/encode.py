@@ -83,7 +83,7 @@ class Encode(Stage):
             wrong, comes = self._wrong_and_sent(rows)
             made = self._encode(rows, wrong, ids, now)
             size = 0 if self.sizes_secret else made.size(comes)
-            rows = self._arrived_rows(made.decoded(comes), comes, now)
+            rows = self._arrived_rows(made.decode_rows(comes), comes, now)
         self._count_rows(size + int((~comes).sum()), int(wrong.sum()), now)
         return rows
 
@@ -237,7 +237,7 @@ class _EncodedRows:
         parts = (self.rest,) if self.dense is None else (self.dense, self.rest)
         return sum(part[place].byte_count() for place in comes.nonzero()[:, 0].tolist() for part in parts)
 
-    def decoded(self, comes: Tensor) -> Tensor:
+    def decode_rows(self, comes: Tensor) -> Tensor:
         """Return the decoded rows of clients that send a message."""
         rest = _select_payloads(self.rest, comes)
         rows = rest.scheme.decode(rest) if len(rest) else torch.zeros(0, rest.dimension, device=comes.device)

@@ -172,9 +172,9 @@ def test_what_a_batch_sees_has_the_law_of_progressive_stochastic_masking(signed:
     )
     n = course.noise(torch.tensor([SEEDS.integer("fedmrn.noise", 0)]), count=count)[0]
     ratio = torch.linspace(-1.4, 1.4, count)
-    walk.place(clients, 0)
+    walk.place_weights(clients, 0)
     walk.step(clients, 0, (-ratio * n).repeat(clients, 1))
-    walk.place(clients, 1)
+    walk.place_weights(clients, 1)
     seen = walk.room / n
     low = -1.0 if signed else 0.0
     clipped = ratio.clamp(low, 1.0)

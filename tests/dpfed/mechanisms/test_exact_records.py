@@ -28,7 +28,7 @@ SIMULATED = Simulated(seeds=Seeds(root=5))
 
 
 def integers(z=1.0, *, size=50, clip_norm=0.5, steps=None, randomness=SIMULATED):
-    return IntegerRecords.sized(z, size=size, clip_norm=clip_norm, steps=steps, randomness=randomness)
+    return IntegerRecords.for_rows(z, size=size, clip_norm=clip_norm, steps=steps, randomness=randomness)
 
 
 def level(code):
