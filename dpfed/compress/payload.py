@@ -23,7 +23,7 @@ A scheme is a frozen keyword-only dataclass whose fields are its options:
             return Payloads.of(self, d, seeds=seeds, ...)   # only if decoding needs the seeds: they are published
 
         def decode(self, payloads: Sequence[Payload]) -> Tensor:
-            sent = batched(payloads, self)                  # Payloads; WireError unless scheme, options, d agree
+            sent = batch(payloads, self)                    # Payloads; WireError unless scheme, options, d agree
             return sent["scale"] * (sent["trits"].float() - 1)               # float32 [c, d]
 
         # mean of decoded updates, a few clients at a time, is inherited; override it if there is a faster way
@@ -226,6 +226,9 @@ def batch(payloads: Sequence[Payload], scheme: Scheme) -> Batch:
         name: torch.from_numpy(np.stack([payload.fields[name] for payload in payloads])) for name in payloads[0].fields
     }
     return Batch(dimension, torch.from_numpy(seeds), fields)
+
+
+batched = batch  # its name up to version 0.3
 
 
 @dataclass(frozen=True)
