@@ -107,7 +107,7 @@ def test_a_use_of_a_layer_that_is_forgotten_would_be_seen(monkeypatch: pytest.Mo
     taker = BatchGradients(model, module)
     taker._factors = Forgetful()
     for part in (module.layer, module.twin, module.last):
-        part.forward = partial(gradients._dense, part, taker._factors)  # type: ignore[union-attr]
+        part.forward = partial(gradients._dense_outputs, part, taker._factors)  # type: ignore[union-attr]
     found = torch.empty(model.size)
     taker.write(cross_entropy(module(inputs), labels), found)
     assert (found - expected(model, weights, inputs, labels)).abs().max() > 0.01
