@@ -215,7 +215,7 @@ def scores_write() -> None:
 
 
 def no_trial() -> None:
-    """Custom networks and losses are neither training_after_trial nor put back between clients."""
+    """Custom networks and losses are neither tried nor put back between clients."""
     experiment.after_trial = lambda config, clients, broadcast, dataset, start: clients
     experiment.require_records_apart = lambda *given, **named: None
     InitialState.restore = lambda self: None
